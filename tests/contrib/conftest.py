@@ -12,10 +12,12 @@ import pytest
 
 from palermo.client import client as clients
 from palermo.client.client import Client
+from palermo.contract.serialization import Accept, Serializers
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import hooks, registry
 from palermo.settings import settings as program_settings
 from palermo.settings.settings import Settings
+from palermo.worker.child.executor import Executor
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +48,13 @@ def client() -> Iterator[Client]:
 def away() -> Callable[[], AbstractContextManager[Client]]:
     """A context in which the broker is away, so that an outbox keeps its rows at the commit."""
     return lambda: clients.lend(Client(Settings.load(url="amqp://127.0.0.1:1/", publish_timeout=0.05)))
+
+
+@pytest.fixture
+def executor() -> Executor:
+    """Runs jobs as a slot of a worker does."""
+    serializers = Serializers.default()
+    return Executor(registry=registry, serializers=serializers, accept=Accept.default(), worker="pid:1@h/worker-1")
 
 
 @pytest.fixture

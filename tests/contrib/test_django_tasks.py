@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from palermo.client.client import Client
-from palermo.contract.serialization import Accept
 from palermo.core.lifecycle import Succeeded
 from palermo.inspector.inspector import Inspector
-from palermo.jobs import registry
 from palermo.worker.child.executor import Executor
 from tests.contrib import django_site
 
@@ -22,15 +20,12 @@ def tasks(_own_world: None) -> Any:
 
 
 @pytest.fixture
-def run(client: Client) -> Callable[[], Any]:
+def run(client: Client, executor: Executor) -> Callable[[], Any]:
     """Runs the first job that waits, as a slot does; its result."""
 
     def run() -> Any:
         [queue] = [row["name"] for row in Inspector(client).queues.list() if row["pending"]]
         [stored] = client.run(lambda broker: broker.browse(queue)).messages
-        executor = Executor(
-            registry=registry, serializers=client.serializers, accept=Accept.default(), worker="pid:1@h/worker-1"
-        )
         return executor.run(stored)
 
     return run

@@ -13,12 +13,10 @@ from flask import Flask, current_app, redirect, request
 import palermo
 from palermo.client import client as clients
 from palermo.client.client import Client
-from palermo.contract.serialization import Accept
 from palermo.contrib.flask import Palermo
 from palermo.core.lifecycle import Raised, Succeeded
 from palermo.core.message import Message
 from palermo.inspector.inspector import Inspector
-from palermo.jobs import registry
 from palermo.settings.settings import Settings
 from palermo.webui import Role, User
 from palermo.worker.child.executor import Executor
@@ -51,18 +49,8 @@ def who() -> Any:
     return User(name, Role.OPERATOR) if name else redirect("/login")
 
 
-def run(job: str) -> Any:
-    executor = Executor(
-        registry=registry,
-        serializers=clients.default_client().serializers,
-        accept=Accept.default(),
-        worker="pid:1@h/worker-1",
-    )
-    return executor.run(Message(id="1", queue="jobs", job=job, body=b"[]"))
-
-
 @pytest.mark.parametrize("kind", ["plain", "async", "failing"])
-def test_a_job_runs_in_a_context_of_the_application_which_is_torn_down(kind: str, make: Make) -> None:
+def test_a_job_runs_in_an_application_context_that_is_torn_down(kind: str, make: Make, executor: Executor) -> None:
     seen: list[Any] = []
     app = make(SHOP="ours")
     app.teardown_appcontext(lambda error: seen.append(type(error)))
@@ -79,7 +67,7 @@ def test_a_job_runs_in_a_context_of_the_application_which_is_torn_down(kind: str
     def failing() -> None:
         raise LookupError(current_app.config["SHOP"])
 
-    result = run(kind)
+    result = executor.run(Message(id="1", queue="jobs", job=kind, body=b"[]"))
 
     assert isinstance(result, Raised if kind == "failing" else Succeeded)
     assert seen == ([LookupError] if kind == "failing" else ["ours", type(None)])
@@ -97,23 +85,16 @@ def test_settings_come_from_the_newest_application(make: Make, monkeypatch: pyte
     assert clients.default_client().settings.url == f"sqlite:///{tmp_path}/chosen.db"
 
 
-def test_pages_ask_the_application_who_it_is(make: Make) -> None:
-    browser = make().test_client()
+def test_pages_ask_the_application_who_it_is_and_act_for_them(make: Make, client: Client) -> None:
+    client.enqueue("shop.send", queue="a/b")
+    browser, ann = make(SECRET_KEY="secret").test_client(), {"X-User": "ann"}
 
     assert browser.get("/ops/jobs/queues").location == "/login"
     assert browser.get("/ops/jobs/queues", headers={"X-User": "nobody"}).status_code == 401
-    assert "ann" in browser.get("/ops/jobs/queues", headers={"X-User": "ann"}).text
-    assert browser.get("/ops/jobs/queues", headers={"X-User": "ann", "Host": "evil.example"}).status_code == 400
-    assert browser.get("/ops/jobs/live", headers={"X-User": "ann"}).status_code == 204
-
-
-def test_changes_and_names_with_slashes_pass_the_bridge(make: Make, client: Client) -> None:
-    client.enqueue("shop.send", queue="a/b")
-    browser = make(SECRET_KEY="secret").test_client()
-
-    answer = browser.post("/ops/jobs/api/queues/a%2Fb/pause", headers={"X-User": "ann"}, json={})
-
-    assert answer.status_code == 200
+    assert "ann" in browser.get("/ops/jobs/queues", headers=ann).text
+    assert browser.get("/ops/jobs/queues", headers={**ann, "Host": "evil.example"}).status_code == 400
+    assert browser.get("/ops/jobs/live", headers=ann).status_code == 204
+    assert browser.post("/ops/jobs/api/queues/a%2Fb/pause", headers=ann, json={}).status_code == 200
     assert [row["paused"] for row in Inspector(client).queues.list() if row["name"] == "a/b"] == [True]
 
 

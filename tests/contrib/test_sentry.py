@@ -10,12 +10,10 @@ from sentry_sdk.transport import Transport
 import palermo
 from palermo import tracing
 from palermo.client.client import Client
-from palermo.contract.serialization import Accept, Serializers
 from palermo.contrib.sentry import PalermoIntegration
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Raised, Retrying
 from palermo.core.message import Message
-from palermo.jobs import registry
 from palermo.worker.child.executor import Executor
 
 
@@ -55,12 +53,6 @@ def sentry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
         yield kept
         sentry_sdk.get_client().close()
         sentry_sdk.get_global_scope().set_client(None)
-
-
-@pytest.fixture
-def executor() -> Executor:
-    serializers = Serializers.default()
-    return Executor(registry=registry, serializers=serializers, accept=Accept.default(), worker="pid:1@h/worker-1")
 
 
 def message(job: str, **more: Any) -> Message:

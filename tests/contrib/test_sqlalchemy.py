@@ -220,17 +220,6 @@ def test_only_one_commit_in_a_while_waits_for_a_broker_that_is_away(
     assert len([one for one in caplog.records if "wait for a sweep" in one.message]) == 1
 
 
-def test_a_sweep_leaves_young_rows_to_the_program_that_stored_them(
-    engine: Engine, away: Away, waiting: Waiting
-) -> None:
-    with away(), Session(engine) as session, session.begin():
-        outbox.enqueue(session, send, 1)
-
-    assert outbox.sweep(engine) == 0
-    assert outbox.sweep(engine, min_age=0) == 1
-    assert waiting() == ["send(1)"]
-
-
 def test_a_row_with_the_id_or_key_of_another_is_deleted(engine: Engine, waiting: Waiting) -> None:
     deduplicated = send.options(dedupe=3600, id="one")
     unique = send.options(unique="until_done")
@@ -248,8 +237,8 @@ def test_a_job_for_later_counts_from_when_it_was_stored(engine: Engine, away: Aw
         session.flush()
         stored = session.execute(text("SELECT options FROM palermo_outbox")).scalar()
 
-    outbox.sweep(engine, min_age=0)
-
+    assert outbox.sweep(engine) == 0  # a row as young as this is left to the program that stored it
+    assert outbox.sweep(engine, min_age=0) == 1
     assert str(palermo.job_by_id(job.id).status().run_at) in str(stored)
 
 
