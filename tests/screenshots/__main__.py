@@ -97,11 +97,11 @@ def operate(web: Web) -> None:
     """What two people on duty do."""
     anna = web.inspector.on_behalf_of(Actor("anna", "web"))
     ben = web.inspector.on_behalf_of(Actor("ben@ops-1", "cli"))
-    anna.pause("images")
-    anna.requeue([row["id"] for row in web.inspector.failed.list(limit=3).rows])
-    anna.resume("images")
-    ben.discard([web.inspector.failed.list(limit=1).rows[0]["id"]])
-    ben.control("stack", None)
+    anna.queues.pause("images")
+    anna.failed.requeue([row["id"] for row in web.inspector.failed.list(limit=3).rows])
+    anna.queues.resume("images")
+    ben.failed.discard([web.inspector.failed.list(limit=1).rows[0]["id"]])
+    ben.workers.control("stack", None)
 
 
 def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
