@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -69,14 +70,20 @@ async def tape() -> AsyncIterator[Tape]:
         await broker.close()
 
 
+@asynccontextmanager
+async def recording_at(level: JournalLevel, **options: Any) -> AsyncIterator[tuple[Tape, Recorder]]:
+    async with tape() as journal:
+        recorder = Recorder(level, "pid:1@h", **options)
+        recorder.attach(journal)
+        yield journal, recorder
+
+
 def fields(id: str) -> Record:
     return {"id": id, "job": "a", "queue": "jobs"}
 
 
 async def test_records_are_stored_together_and_in_order() -> None:
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.ALL, "pid:1@h", now=lambda: 5.0004)
-        recorder.attach(journal)
+    async with recording_at(JournalLevel.ALL, now=lambda: 5.0004) as (journal, recorder):
         for number in range(700):
             recorder.add(RecordKind.SUCCEEDED, fields(f"{number}"))
         recorder.add(RecordKind.FAILED, fields("last"), at=3.0)
@@ -91,9 +98,7 @@ async def test_records_are_stored_together_and_in_order() -> None:
 
 
 async def test_what_the_level_leaves_out_is_counted_all_the_same() -> None:
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.FAILURES, "pid:1@h")
-        recorder.attach(journal)
+    async with recording_at(JournalLevel.FAILURES) as (journal, recorder):
         recorder.add(RecordKind.SUCCEEDED, fields("1"))
         for took in (0.1, 0.3):
             recorder.count("succeeded", "jobs", "a", 0.5, took)
@@ -112,9 +117,7 @@ async def test_what_the_level_leaves_out_is_counted_all_the_same() -> None:
 async def test_counts_are_stored_now_and_then_and_records_do_not_hurry_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "COUNTS_SOON", 1_000.0)
     monkeypatch.setattr(recording, "COUNTS_EVERY", 1_000.0)
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.FAILURES, "pid:1@h")
-        recorder.attach(journal)
+    async with recording_at(JournalLevel.FAILURES) as (journal, recorder):
         recorder.count("succeeded", "jobs", "a")
         await journal.until(1, "counts")
         recorder.count("failed", "jobs", "a")
@@ -136,9 +139,7 @@ async def test_counts_that_go_on_are_stored_less_and_less_often(monkeypatch: pyt
     monkeypatch.setattr(recording, "COUNTS_SOON", 0.05)
     monkeypatch.setattr(recording, "COUNTS_EVERY", 0.4)
     monkeypatch.setattr(recording, "FLUSH_EVERY", 0.01)
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.FAILURES, "pid:1@h")
-        recorder.attach(journal)
+    async with recording_at(JournalLevel.FAILURES) as (journal, recorder):
         for number in range(6):
             recorder.count("succeeded", "jobs", "a")
             await journal.until(number + 1, "counts")
@@ -154,9 +155,7 @@ async def test_counts_that_go_on_are_stored_less_and_less_often(monkeypatch: pyt
 
 
 async def test_at_level_off_nothing_is_stored_but_what_was_promised() -> None:
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.OFF, "pid:1@h")
-        recorder.attach(journal)
+    async with recording_at(JournalLevel.OFF) as (journal, recorder):
         recorder.add(RecordKind.FAILED, fields("1"))
         recorder.count("failed", "jobs", "a")
         await recorder.add_confirmed(RecordKind.SUCCEEDED, fields("2"), timeout=60)
@@ -165,9 +164,7 @@ async def test_at_level_off_nothing_is_stored_but_what_was_promised() -> None:
 
 
 async def test_a_short_run_leaves_no_record_of_its_beginning_and_a_long_one_does() -> None:
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
-        recorder.attach(journal)
+    async with recording_at(JournalLevel.ALL) as (journal, recorder):
         started = {"kind": RecordKind.STARTED, "at": 1.0}
         recorder.tentative[1] = lambda: started | fields("short")
         recorder.remind()
@@ -183,9 +180,7 @@ async def test_a_short_run_leaves_no_record_of_its_beginning_and_a_long_one_does
 
 async def test_a_journal_that_is_away_is_said_once_and_loses_no_count(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
-        recorder.attach(journal)
+    async with recording_at(JournalLevel.ALL) as (journal, recorder):
         journal.away = True
         for number in range(MOST_WAITING + 1_000):
             recorder.add(RecordKind.SUCCEEDED, fields(f"{number}"))
@@ -208,9 +203,7 @@ async def test_a_journal_that_is_away_is_said_once_and_loses_no_count(caplog: py
 
 
 async def test_a_batch_that_may_be_stored_is_stored_again_as_the_same() -> None:
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
-        recorder.attach(journal)
+    async with recording_at(JournalLevel.ALL) as (journal, recorder):
         journal.deaf = True
         recorder.add(RecordKind.FAILED, fields("1"))
         await journal.until(1)
@@ -238,9 +231,7 @@ async def test_a_promise_is_kept_or_it_says_so() -> None:
 
 
 async def test_the_last_flush_waits_so_long_and_no_longer() -> None:
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
-        recorder.attach(journal)
+    async with recording_at(JournalLevel.ALL) as (journal, recorder):
         recorder.add(RecordKind.FAILED, fields("1"))
         await recorder.close(60)
         assert len(await journal.until(1)) == 1
