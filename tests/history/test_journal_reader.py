@@ -106,31 +106,7 @@ def test_a_recreated_journal_is_read_from_its_beginning(rabbitmq_url: str, excha
             assert follower.progress.records == 3
 
 
-def test_after_a_lost_session_reading_goes_on_where_it_was(rabbitmq_url: str, exchange: str) -> None:
-    kept = Kept()
-    address = pika.URLParameters(rabbitmq_url)
-    with (
-        TcpProxy(address.host, address.port) as proxy,
-        Client(patient_settings(rabbitmq_url, exchange)) as client,
-    ):
-        write(client, [ended("a")])
-        through = rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/")
-        with followed(patient_settings(through, exchange), kept) as follower:
-            proxy.refuse()
-            proxy.hang_up(reset=True)
-            eventually(lambda: follower.progress.error)
-            write(client, [ended("b")], [ended("c")])
-            assert follower.progress.ready
-            proxy.listen()
-
-            eventually(lambda: kept.ids == ["a", "b", "c"])
-            eventually(lambda: follower.progress.error == "")
-            assert kept.resets == 1
-
-
-def test_a_journal_that_was_recreated_during_an_outage_is_read_from_its_beginning(
-    rabbitmq_url: str, exchange: str
-) -> None:
+def test_after_an_outage_reading_goes_on_or_begins_again_with_a_new_journal(rabbitmq_url: str, exchange: str) -> None:
     kept = Kept()
     address = pika.URLParameters(rabbitmq_url)
     with (
@@ -141,13 +117,24 @@ def test_a_journal_that_was_recreated_during_an_outage_is_read_from_its_beginnin
         write(client, [ended("a")])
         through = rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/")
         with followed(patient_settings(through, exchange), kept) as follower:
-            proxy.refuse()
-            proxy.hang_up()
-            eventually(lambda: follower.progress.error)
+
+            def lose_the_session() -> None:
+                proxy.refuse()
+                proxy.hang_up(reset=True)
+                eventually(lambda: follower.progress.error)
+
+            lose_the_session()
+            write(client, [ended("b")], [ended("c")])
+            assert follower.progress.ready
+            proxy.listen()
+            eventually(lambda: kept.ids == ["a", "b", "c"])
+            eventually(lambda: follower.progress.error == "")
+            assert kept.resets == 1
+
+            lose_the_session()
             connection.channel().queue_delete(internal(exchange, "journal"))
             write(client, [ended("x")], [ended("y")])
             proxy.listen()
-
             eventually(lambda: kept.ids == ["x", "y"])
 
 
