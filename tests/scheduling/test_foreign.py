@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +59,14 @@ def test_each_runs_at_its_own_time_and_without_one_at_once(rig: Rig) -> None:
         publish(rig, text, after, since=begun)
     # RabbitMQ drops a message that goes in a circle: this one has been in one before.
     publish(rig, "again", 5.0, since=begun, **circle)
+    publish(rig, "nonsense", None, perform_job_at={})
 
     ran = eventually(lambda: found if len(found := stamps(rig)) == 6 else {})
     assert list(ran) == ["first", *sorted(["now", "past"], key=lambda text: ran[text]), "one", "two", "again"]
     assert [ran[text] >= begun + after for text, after in (("one", 3), ("two", 4), ("again", 5))] == [True] * 3
     eventually(lambda: [row["id"] for row in rig.inspector.scheduled.list()] == ["id-hour"])
     eventually(lambda: rig.inspector.jobs.list("jobs").total == 0)
+    assert {id: kind for id, (kind, _) in rig.errors().items()} == {"id-nonsense": "palermo.errors.HeaderInvalid"}
 
 
 def test_a_worker_that_dies_with_held_jobs_loses_none_and_runs_none_early(rig: Rig) -> None:
@@ -94,39 +95,3 @@ def test_without_a_scheduler_nothing_comes_due_until_one_is_there(rig: Rig) -> N
     rig.worker("-q", "others")
 
     assert eventually(lambda: "later" in stamps(rig))
-
-
-def test_foreign_due_times_are_read_and_meaningless_ones_fail(rig: Rig) -> None:
-    rig.worker("-c", "4")
-    rig.enqueue("stamp", str(rig.notes_path), "first")
-    eventually(lambda: "first" in stamps(rig))
-    due = int(time.time()) + 3
-    moment = datetime.fromtimestamp(due, UTC)
-    written = {
-        "number": due,
-        "text": str(due),
-        "fraction": f"{due}.0",
-        "milliseconds": due * 1_000,
-        "iso": moment.isoformat(),
-        "zulu": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "elsewhere": moment.astimezone(timezone(timedelta(hours=5, minutes=30))).isoformat(),
-        "timestamp": moment,
-    }
-    nonsense = {
-        "bool": True,
-        "null": None,
-        "huge": 1e300,
-        "local": "2999-01-01T00:00:00",
-        "word": "tomorrow",
-        "table": {},
-    }
-
-    for text, at in (written | nonsense).items():
-        publish(rig, text, None, perform_job_at=at)
-
-    ran = eventually(lambda: found if len(found := stamps(rig)) == 1 + len(written) else {})
-    assert set(ran) == {"first", *written}
-    assert all(ran[text] >= due for text in written)
-    failed = eventually(lambda: found if len(found := rig.errors()) == len(nonsense) else {})
-    assert set(failed) == {f"id-{text}" for text in nonsense}
-    assert {kind for kind, _ in failed.values()} == {"palermo.errors.HeaderInvalid"}
