@@ -9,7 +9,6 @@ from palermo.brokers.sqlite.diagnosis import file_system, space
 from palermo.client.client import Client
 from palermo.settings.settings import setting_origins
 from tests.cli.conftest import Palermo
-from tests.inspector.jobs import message, publish
 
 
 def test_a_sound_file_has_findings_of_each_kind_and_no_problem(palermo: Palermo, tmp_path: Path) -> None:
@@ -25,26 +24,6 @@ def test_a_sound_file_has_findings_of_each_kind_and_no_problem(palermo: Palermo,
     assert any("all queues are paused" in line for line in lines)
     assert all(row.keys() == {"check", "level", "text", "advice", "names"} for row in rows)
     assert {"settings", "durability", "file system", "disk space"} <= {row["check"] for row in rows}
-
-
-def test_many_unserved_queues_are_one_warning_and_json_names_them_all(palermo: Palermo, client: Client) -> None:
-    names = sorted(f"region-{nth}" for nth in range(20))
-    publish(client, *(message(name, queue=name) for name in names))
-
-    told = palermo("doctor").stdout
-    [row] = [row for row in palermo.rows("doctor") if row["names"]]
-
-    assert told.count("no worker serves") == 1
-    assert "20 queues" in told
-    assert (row["check"], row["names"]) == ("queues", names)
-
-
-def test_a_file_that_is_no_broker_is_a_problem(palermo: Palermo, tmp_path: Path) -> None:
-    (tmp_path / "note.txt").write_text("not a database, but long enough to be looked at as one" * 100)
-
-    assert "StoreInvalid" in palermo("doctor", "--url", "sqlite:///note.txt", code=1).stdout
-    palermo("doctor", "--url", "sqlite:///jbos.db", code=1)
-    assert not (tmp_path / "jbos.db").exists()
 
 
 def test_each_setting_is_told_with_its_source_and_without_secrets(

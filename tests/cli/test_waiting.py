@@ -70,14 +70,6 @@ def test_nothing_is_known_of_an_end_where_the_journal_is_off(palermo: Palermo, m
     assert "JournalOff" in palermo("wait", id, code=1).stderr
 
 
-def test_status_tells_how_a_job_ended_and_whether_its_result_is_kept(palermo: Palermo, client: Client) -> None:
-    write(client, returned("done", "3"))
-
-    row = palermo.rows("status", "done")
-
-    assert (row["state"], row["took"], row["result_kept"], row["worker"]) == ("done", 1.25, True, "pid:1@h/worker-1")
-
-
 def test_a_terminal_shows_a_bar(client: Client, url: str) -> None:
     write(
         client, about("a", "progress", fraction=0.4, text="page [40] of 100"), about("a", "log", text="[b]a line[/b]")
