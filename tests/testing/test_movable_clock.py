@@ -41,19 +41,6 @@ def test_the_clock_of_the_process_comes_back() -> None:
     assert process_clock._clock is before
 
 
-def test_a_delayed_job_runs_when_the_clock_has_moved(palermo: Palermo) -> None:
-    jobs.add.enqueue_in(3600, 1)
-    jobs.add.enqueue_at(palermo.clock.time + timedelta(hours=2), 2)
-
-    palermo.clock.advance(3599)
-    assert palermo.work() == 0
-    palermo.clock.advance(timedelta(seconds=2))
-    assert palermo.work() == 1
-    palermo.clock.advance(3600)
-    assert palermo.work() == 1
-    assert ran == [(1, 2), (2, 2)]
-
-
 def test_a_job_that_is_due_at_once_runs_while_the_clock_stands(palermo: Palermo) -> None:
     palermo.clock.travel_to(datetime(2030, 1, 1, tzinfo=UTC))
     palermo.clock.freeze()
