@@ -30,13 +30,8 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_settings, "_declared", {})
-
-
-@pytest.mark.usefixtures("declared")
 def test_each_source_wins_over_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_settings, "_declared", {})
     settings = ("exchange", "default_queue", "serializer", "compression", "queue_type")
     (tmp_path / "palermo.toml").write_text("".join(f'{name} = "file"\n' for name in settings[:4]))
     program_settings.declare_settings("settings.PALERMO", {"queue_type": "classic", "web_prefix": "/old"})
@@ -49,12 +44,7 @@ def test_each_source_wins_over_the_one_before(tmp_path: Path, monkeypatch: pytes
     assert [getattr(loaded, name) for name in settings[:4]] == ["file", "program", "variable", "given"]
     assert (loaded.url, loaded.web_prefix) == (DEFAULT_URL, Settings().web_prefix), "a later declaration replaces all"
     assert {each.setting: each.origin for each in setting_origins()}["default_queue"] == "settings.PALERMO"
-
-
-@pytest.mark.usefixtures("declared")
-def test_a_setting_that_a_program_mistypes_is_refused() -> None:
     program_settings.declare_settings("settings.PALERMO", {"default_queu": "x"})
-
     with pytest.raises(SettingInvalid, match=r"there is no setting 'default_queu' in settings.PALERMO"):
         Settings.load()
 
@@ -151,28 +141,16 @@ def test_what_is_wrong_in_a_file_is_named_with_the_file(file: str, content: byte
         Settings.load()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("PUBLISH_TIMEOUT", "x", r"publish_timeout is 'x' \(from PALERMO_PUBLISH_TIMEOUT\) and"),
-        ("WEB_PORT", "http", r"setting web_port is 'http' \(from PALERMO_WEB_PORT\)"),
-    ],
-)
-def test_a_wrong_variable_is_named(name: str, value: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"PALERMO_{name}", value)
-
-    with pytest.raises(SettingInvalid, match=text):
+def test_a_wrong_variable_is_named_without_a_password_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALERMO_WEB_PORT", "http")
+    with pytest.raises(SettingInvalid, match=r"setting web_port is 'http' \(from PALERMO_WEB_PORT\)"):
         Settings.load()
 
-
-def test_a_wrong_url_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALERMO_URL", "amqp://me:secret@host:99999/")
-
     with pytest.raises(UrlInvalid, match=r"^the port in the broker URL .* It was read from PALERMO_URL\.") as raised:
         Settings.load()
-
-    assert "secret" not in str(raised.value)
-    assert "99999" not in str(raised.value)  # it may be a password, of a URL whose @ was forgotten
+    # The port may be a password, of a URL whose @ was forgotten.
+    assert not re.search("secret|99999", str(raised.value))
 
 
 #: The type of an argument, by the type of the setting; a choice is Literal in the argument.

@@ -32,38 +32,25 @@ class SendMail:
         return f"{subject}, {to}"
 
 
-def test_a_decorated_function_can_still_be_called() -> None:
+def test_a_decorated_function_or_class_is_used_as_before() -> None:
+    sys.modules[__name__] = sys.modules.get(__name__) or importlib.import_module(__name__)
+
     assert resize("x.png", width=3) == "x.png at 3"
     assert (resize.__name__, resize.__doc__) == ("resize", "Make it smaller.")
     assert str(inspect.signature(resize)) == "(path: str, width: int = 640) -> str"
-
-
-def test_a_decorated_class_stays_the_same_class() -> None:
-    class Count:
-        def process(self) -> None: ...
-
-    assert palermo.job(Count) is Count
+    assert pickle.loads(pickle.dumps(resize)) is resize
+    assert jobs.registry.get("mail.send").target is SendMail
     assert SendMail().process("a@b.c") == "hi, a@b.c"
 
 
-def test_a_job_without_a_queue_leaves_it_to_the_settings() -> None:
-    assert resize.definition.queue is None
-    assert SendMail.definition.queue == "mail"  # type: ignore[attr-defined]
+def test_a_job_has_the_name_of_its_module_and_a_queue_of_the_settings() -> None:
     registry = jobs.Registry()
     registry.register(resize.definition)
-    assert registry.queues() == ("jobs",)
-    assert registry.queues("slow") == ("slow",)
 
-
-def test_a_job_is_named_by_its_module_and_qualified_name() -> None:
     assert resize.definition.name == f"{__name__}.resize"
     assert jobs.registry.get(f"{__name__}.resize") is resize.definition
-    assert jobs.registry.get("mail.send").target is SendMail
-
-
-def test_a_decorated_function_survives_pickling() -> None:
-    sys.modules[__name__] = sys.modules.get(__name__) or importlib.import_module(__name__)
-    assert pickle.loads(pickle.dumps(resize)) is resize
+    assert (resize.definition.queue, SendMail.definition.queue) == (None, "mail")  # type: ignore[attr-defined]
+    assert (registry.queues(), registry.queues("slow")) == (("jobs",), ("slow",))
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
@@ -178,15 +165,11 @@ def test_what_is_done_when_a_job_fails_is_declared_with_it(options: dict[str, An
     assert job.definition.policy.declared is declared
 
 
-@pytest.mark.parametrize("queue", ["mail ", "failed", 7])
-def test_a_queue_outside_the_rule_is_refused_where_it_is_declared(queue: Any) -> None:
-    with pytest.raises(QueueNameInvalid):
-        palermo.job(queue=queue)
-    with pytest.raises(QueueNameInvalid):
-        resize.options(queue=queue)
-
-
-def test_options_take_no_arguments_of_the_job_and_no_id_that_is_not_text() -> None:
+def test_queues_ids_and_arguments_of_the_job_that_no_option_takes() -> None:
+    for queue in ("mail ", "failed", 7):
+        for option in (palermo.job, resize.options):
+            with pytest.raises(QueueNameInvalid):
+                option(queue=queue)  # type: ignore[operator]
     for id in ("", 7):
         with pytest.raises(IdInvalid):
             resize.options(id=id)  # type: ignore[arg-type]
@@ -224,6 +207,7 @@ class _Mailer:
         (vars(_Mailer)["made"], r"'_Mailer\.made' is a method"),
         (vars(_Mailer)["static"], r"'_Mailer\.static' is no function yet: write @staticmethod above @palermo\.job"),
         (_generator, "is a generator"),
+        (lambda path: path, "a lambda has no name of its own"),
         (type("Mail", (), {}), "has no method `process`"),
         (type("Mail", (), {"process": 3}), "is not a method"),
         (_NeedsArguments, r"cannot be made without arguments \(missing a required argument: 'connection'\)"),
@@ -352,13 +336,6 @@ def test_a_job_that_a_worker_does_not_know_is_told_with_what_to_do(name: str, ad
 
     assert advice in str(raised.value)
     assert ("palermo worker" in str(raised.value)) == (name == "shop.mail.send")
-
-
-def test_a_lambda_without_a_name_is_refused() -> None:
-    with pytest.raises(OptionInvalid, match=r"a lambda has no name of its own"):
-        define(lambda path: path)
-
-    assert define(lambda path: path, name="shop.upper").name == "shop.upper"
 
 
 def test_a_queue_has_one_default_job() -> None:

@@ -74,26 +74,17 @@ def test_headers_travel_to_the_job_its_hooks_and_reports(test: Palermo, monkeypa
     assert seen == [*runs, *runs, ("report", HEADERS), *runs]
 
 
-def test_headers_are_in_rows_and_in_failed_show(test: Palermo) -> None:
-    @palermo.job(name="headed")
-    def headed() -> None:
-        raise ValueError
+def test_commands_take_and_show_headers(test: Palermo) -> None:
+    def run(*command: str) -> str:
+        done = CliRunner().invoke(main, [*command, "--url", test.client.settings.url], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
 
-    job = headed.options(headers=HEADERS).enqueue()
-    assert [row["headers"] for row in test.inspector().jobs.list("jobs")] == [HEADERS]
+    id = run("enqueue", "shop.x", "-q", "jobs", "--header", "request-id=r-17", "--header", "shard=a=b").strip()
+    assert [row["headers"] for row in test.inspector().jobs.list("jobs")] == [{"request-id": "r-17", "shard": "a=b"}]
     test.work()
 
-    url = test.client.settings.url
-    shown = CliRunner().invoke(main, ["failed", "show", job.id, "--url", url], catch_exceptions=False)
-    assert "request-id='r-17'" in shown.output
-
-
-def test_the_command_enqueue_takes_headers(test: Palermo) -> None:
-    given = ["--header", "request-id=r-17", "--header", "shard=a=b"]
-    done = CliRunner().invoke(main, ["enqueue", "shop.x", "-q", "x", *given, "--url", test.client.settings.url])
-
-    assert done.exit_code == 0, done.output
-    assert [row["headers"] for row in test.inspector().jobs.list("x")] == [{"request-id": "r-17", "shard": "a=b"}]
+    assert "request-id='r-17'" in run("failed", "show", id)
 
 
 def test_lines_that_a_job_logs_have_its_headers(test: Palermo, lines: Lines) -> None:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 import palermo
-from palermo.errors import DuplicateJob, JobFailed
 
 
 @dataclass
@@ -80,7 +79,6 @@ def enqueue() -> None:
     report.options(queue="slow", priority=9, delay=timedelta(minutes=5)).enqueue(20, pause=0.5)
     report.options(colour="red")  # wrong
     report.options(on_duplicate="never")  # wrong
-    report.enqueue_in(3600, 20)
     report.enqueue_at(datetime(2030, 5, 1, tzinfo=UTC), pages=20)
     assert_type(report.enqueue_many([(1,), {"pages": 2}]), list[palermo.Job[Report]])
 
@@ -96,21 +94,11 @@ def enqueue() -> None:
     palermo.job(batch=50, keep_result=True)  # wrong
     palermo.job(batch=50, unique="until_done")  # wrong
 
-    mail = SendMail.enqueue("ann@example.com", subject="your order")
-    assert_type(mail.result(), str)
+    assert_type(SendMail.enqueue("ann@example.com", subject="your order").result(), str)
     SendMail.enqueue("ann@example.com", "your order")  # wrong
     SendMail.options(id="order-7", retries=3).enqueue(7)  # wrong
     assert_type(Fetch.enqueue("https://example.com").result(), bytes)
     assert_type(clean_up.enqueue().result(), int)
-
-    try:
-        made.result(timeout=1)
-    except JobFailed as error:
-        print(error)
-    except DuplicateJob as error:
-        print(error.id)
-    palermo.publish("order.made", {"id": "7"})
-    palermo.enqueue("shop.tasks.resize", ["cat.png"], queue="slow")
 
 
 async def enqueue_async() -> None:
@@ -134,7 +122,6 @@ def handles() -> None:
     assert_type(report.enqueue_in(3, 20).result(), Report)
     assert_type(report.options(delay=3).enqueue(20).result(timeout=3), Report)
     assert_type(SendMail.options(delay=3).enqueue("a").result(), str)
-    assert_type(SendMail.enqueue_many([("a",)]), list[palermo.Job[str]])
     report.enqueue_many("ab")  # wrong
     report.options(queue=3)  # wrong
     report.options(retries="3")  # wrong
@@ -180,20 +167,10 @@ def look() -> None:
             assert_type(failed["error"]["message"], str)
             print(failed["error"]["mesage"])  # wrong
         print(failed["faild_at"])  # wrong
-    for queue in inspector.queues.list():
-        assert_type(queue["pending"], int)
-        print(queue["pendng"])  # wrong
-    for job in inspector.jobs.list("mail"):
-        print(job["created"])  # wrong
-    for later in inspector.scheduled.list():
-        assert_type(later["run_at"], str | None)
-        print(later["runs_at"])  # wrong
+    print(inspector.queues.list()[0]["pendng"])  # wrong
+    print(inspector.jobs.list("mail")[0]["created"])  # wrong
+    print(inspector.scheduled.list()[0]["runs_at"])  # wrong
     for worker in inspector.workers.list():
-        for running in worker["jobs"]:
-            assert_type(running["progress"], float | None)
-            print(running["job_id"])  # wrong
+        print(worker["jobs"][0]["job_id"])  # wrong
         print(worker["host"], worker["hostname"])  # wrong
     print(inspector.workers.show("pid:1@here")["memory"], busiest(inspector.queues.list()))
-    inspector.queues.pause("mail")
-    with palermo.start_worker(["shop.tasks"], queues=["mail"], burst=True):
-        pass
