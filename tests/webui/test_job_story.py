@@ -203,37 +203,30 @@ def test_a_job_that_still_waits_is_not_run_again(web: Web) -> None:
 # -- edit
 
 
-def test_a_waiting_job_is_changed_or_put_off_and_keeps_its_id(web: Web) -> None:
-    publish(web.client, *(message(f"m-{number}", number, queue="mail", retries=2) for number in range(3)))
-    page = "/jobs/m-1/edit?queue=mail"
-
-    done = web.form(page, page, args="[42]", queue="slow", unserved="slow", priority="4")
-    web.form("/jobs/m-2/edit?queue=mail", "/jobs/m-2/edit?queue=mail", when="2d")
-
-    assert "Changed 1 job." in done.text
-    eventually(lambda: [row["id"] for row in web.inspector.jobs.list("mail")] == ["m-0"])
-    (changed,) = web.inspector.jobs.list("slow")
-    assert (changed["id"], changed["args"], changed["priority"], changed["retries"]) == ("m-1", [42], 4, 2)
-    (later,) = eventually(lambda: web.inspector.scheduled.list().rows)
-    assert (later["id"], later["args"], later["queue"]) == ("m-2", [2], "mail")
-    (_, told) = eventually(lambda: [row for row in web.inspector.history.audit() if row["action"] == "edit"])
-    assert (told["ids"], told["queue"], told["what"]) == (["m-1"], "slow", "with other arguments")
-    assert web.form("/queues", "/jobs/nobody/edit", args="[1]").status_code == 404
-
-
 @pytest.mark.usefixtures("patient")
-def test_a_scheduled_retrying_or_failed_job_is_changed(web: Web) -> None:
-    publish_failed(web.client, (message("bad", 4), failure("KeyError", "no", at=1_700_000_000)))
+def test_a_job_in_any_state_is_changed_or_put_off_and_keeps_its_id(web: Web) -> None:
+    publish(web.client, *(message(f"m-{number}", number, queue="mail", retries=2) for number in range(3)))
+    publish_failed(web.client, (message("bad", 4, queue="slow"), failure("KeyError", "no", at=1_700_000_000)))
     schedule(web.client, due("later", 300, 1), due("other", 300, 2), retrying("again", 300, 3, times=2))
     eventually(lambda: web.http.get("/failures/bad/edit").status_code == 200)
 
-    slow = {"queue": "slow", "unserved": "slow"}
-    web.form("/jobs/later/edit", "/jobs/later/edit", args='["new"]', kwargs='{"fast": true}', **slow)
-    web.form("/jobs/again/edit", "/jobs/again/edit", priority="7", when="5d")
-    web.form("/failures/bad/edit", "/failures/bad/edit", args="[5]", priority="6", when="2d")
+    def edit(page: str, **fields: str) -> httpx.Response:
+        return web.form(page, page, **fields)
 
+    slow = {"queue": "slow", "unserved": "slow"}
+    assert "Changed 1 job." in edit("/jobs/m-1/edit?queue=mail", args="[42]", priority="4", **slow).text
+    edit("/jobs/m-2/edit?queue=mail", when="1d")
+    edit("/jobs/later/edit", args='["new"]', kwargs='{"fast": true}', **slow)
+    edit("/jobs/again/edit", priority="7", when="5d")
+    edit("/failures/bad/edit", args="[5]", priority="6", when="2d")
+    assert web.form("/queues", "/jobs/nobody/edit", args="[1]").status_code == 404
+
+    eventually(lambda: [row["id"] for row in web.inspector.jobs.list("mail")] == ["m-0"])
+    (changed,) = web.inspector.jobs.list("slow")
+    assert (changed["id"], changed["args"], changed["priority"], changed["retries"]) == ("m-1", [42], 4, 2)
     rows = {row["id"]: row for row in web.inspector.scheduled.list()}
-    assert list(rows)[2:] == ["bad", "again"]
+    assert list(rows)[2:] == ["m-2", "bad", "again"]
+    assert (rows["m-2"]["args"], rows["m-2"]["queue"]) == ([2], "mail")
     assert (rows["later"]["args"], rows["later"]["kwargs"], rows["later"]["queue"]) == (["new"], {"fast": True}, "slow")
     assert (rows["other"]["args"], rows["other"]["queue"]) == ([2], "mail")
     again, bad = rows["again"], rows["bad"]
@@ -241,6 +234,8 @@ def test_a_scheduled_retrying_or_failed_job_is_changed(web: Web) -> None:
     assert [one["message"] for one in again["attempts"]] == ["try 1", "try 2"]
     assert (bad["args"], bad["priority"], bad["retries"]) == ([5], 6, 1)
     assert web.inspector.failed.list().rows == []
+    [told] = eventually(lambda: [row for row in web.inspector.history.audit() if row["ids"] == ["m-1"]])
+    assert (told["action"], told["queue"], told["what"]) == ("edit", "slow", "with other arguments")
 
 
 def test_a_program_runs_jobs_again_and_edits_them(web: Web) -> None:
@@ -309,33 +304,23 @@ def test_a_life_is_told_in_steps(records: list[dict[str, Any]], steps: list[str]
     assert [f"{event.title} {event.detail}" for event in events] == steps
 
 
-def test_a_short_run_began_when_it_ended_less_what_it_took() -> None:
-    events = timeline(FoundJob(id="a", state=""), life(enqueued("a"), ended("a", at=NOON + 10, took=2.5)))
-
-    assert [(event.title, event.at, event.took) for event in events] == [
-        ("Enqueued", "2026-11-21T09:00:00Z", None),
-        ("Started", "2026-11-21T09:00:07.500Z", 7.5),
-        ("Done", "2026-11-21T09:00:10Z", 2.5),
-    ]
-
-
-def test_a_job_that_runs_ends_in_its_run_and_one_that_waits_in_its_wait() -> None:
-    told = life(enqueued("a"), STARTED)
+def test_a_life_ends_in_its_run_or_wait_and_a_short_run_has_a_beginning() -> None:
     running = FoundJob(id="a", state="running", worker="w", started_at="2026-11-21T09:00:01Z", queue="mail")
+    again = FoundJob(id="a", state="retrying", queue="mail", due="2026-11-21T10:00:00Z")
+    gone = FoundJob(id="a", state="")
+    known = life(enqueued("a"), STARTED)
 
-    assert [event.title for event in timeline(running, told)] == ["Enqueued", "Running"]
-    again = timeline(FoundJob(id="a", state="retrying", queue="mail", due="2026-11-21T10:00:00Z"), told)
-    assert [event.title for event in again] == ["Enqueued", "Started", "Next try"]
-    gone = timeline(FoundJob(id="a", state=""), told)
-    assert gone[-1].title == "Not found any more"
-    assert [event.title for event in timeline(FoundJob(id="a", state=""))] == ["Enqueued", "Not found"]
+    told = [[event.title for event in timeline(job, known)] for job in (running, again, gone)]
+    short = timeline(gone, life(enqueued("a"), ended("a", at=NOON + 10, took=2.5)))
 
-
-def test_of_progress_the_last_is_told_and_of_lines_none() -> None:
-    said = [{**ended("a", "progress"), "fraction": part} for part in (0.1, 0.2, 0.3)]
-    told = life(enqueued("a"), *said, {**ended("a", "log"), "text": "a line"})
-
-    assert [event.detail for event in timeline(FoundJob(id="a", state="failed"), told)][1:] == ["30 %"]
+    assert told[0] == ["Enqueued", "Running"]
+    assert told[1] == ["Enqueued", "Started", "Next try"]
+    assert told[2][-1] == "Not found any more"
+    assert [event.title for event in timeline(gone)] == ["Enqueued", "Not found"]
+    assert [(event.at, event.took) for event in short[1:]] == [
+        ("2026-11-21T09:00:07.500Z", 7.5),
+        ("2026-11-21T09:00:10Z", 2.5),
+    ]
 
 
 @pytest.mark.parametrize(
