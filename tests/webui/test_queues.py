@@ -293,20 +293,6 @@ def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(web: Web, 
     assert f"1 worker, and all answer; taking no jobs: {rig.only_worker()['id']} is quiet" in findings
 
 
-def test_many_queues_without_a_worker_are_one_problem(web: Web) -> None:
-    names = sorted(f"region-{nth}" for nth in range(12))
-    publish(web.client, *(message(name, queue=name) for name in names))
-
-    eventually(lambda: "in 12 queues that" in web.http.get("/problems").text)
-
-    page = web.http.get("/problems").text
-    assert page.count("that no worker serves") == 1
-    assert 'href="/queues">Queues</a>' in page
-    answer = web.http.get("/api/problems").json()
-    assert (answer["total"], answer["rows"][0]["names"]) == (1, names)
-    eventually(lambda: "1 problem now" in web.http.get("/").text)
-
-
 def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(web: Web) -> None:
     publish(web.client, message("1"))
     web.inspector.queues.pause("mail")
