@@ -12,7 +12,6 @@ import pytest
 import palermo
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.jobs import registry
-from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.webui.site import Role, User
 from palermo.webui.state.offers import time_zones
@@ -279,20 +278,6 @@ def test_a_time_that_cannot_be_is_refused_at_its_field(web: Web, fields: dict[st
         assert list(found := problems_at(again)) == [field]
         assert said in found[field]
     assert web.inspector.scheduled.list().rows == before
-
-
-def test_a_mask_that_was_moved_is_refused_and_never_becomes_an_argument(web: Web) -> None:
-    job = message("bad", queue="mail", body=b'{"args": [[{"password": "s"}]], "kwargs": {}}', arguments="both")
-    publish_failed(web.client, (job, failure()))
-    moved = f'[[{{"password": "new"}}, {{"password": "{MASK}"}}]]'
-
-    refused = web.form("/failures/bad/edit", "/failures/bad/edit", args=moved, kwargs="{}")
-
-    assert refused.status_code == 422
-    assert problems_at(refused) == {
-        "args": f"These arguments still hold {MASK}: write the hidden values in their places."
-    }
-    assert [row["id"] for row in web.inspector.failed.list()] == ["bad"]
 
 
 def test_the_answer_to_a_form_stays_until_it_is_read(web: Web) -> None:
