@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
 
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
@@ -233,23 +232,6 @@ def test_who_may_only_read_can_change_nothing(
     ) == (1, 1, 2)
 
 
-def test_a_host_application_says_who_it_is(settings: Settings, serve: Serve) -> None:
-    async def auth(request: Request) -> User | Response | None:
-        match request.headers.get("x-session"):
-            case "ada":
-                return User("ada", Role.ADMIN)
-            case "stranger":
-                return RedirectResponse("/login", 303)
-            case _:
-                return None
-
-    web = serve(settings, auth=auth)
-
-    assert web.http.get("/queues", headers={"X-Session": "ada"}).status_code == 200
-    assert web.http.get("/queues", headers={"X-Session": "stranger"}).headers["location"] == "/login"
-    assert web.http.get("/queues").status_code == 401
-
-
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""]
 )
@@ -274,15 +256,6 @@ def test_every_answer_says_what_browsers_may_do_with_it(web: Web) -> None:
         assert headers["x-frame-options"] == "DENY"
         assert not path.startswith("/api") or path == "/api/docs" or headers["content-type"] == "application/json"
     assert web.http.get("/queues", headers={"Host": "evil.example"}).headers["x-frame-options"] == "DENY"
-
-
-def test_who_did_what_is_in_the_audit_log(web: Web, caplog: pytest.LogCaptureFixture) -> None:
-    web.client.enqueue("shop.mail", queue="mail")
-    caplog.set_level(logging.INFO, "palermo.audit")
-
-    web.http.post("/api/queues/mail/purge")
-
-    assert "purge by=local role=admin from=127.0.0.1 queue=mail removed=1" in caplog.messages
 
 
 @pytest.mark.parametrize(("path", "status"), [("/queues", 503), ("/problems", 200)])
