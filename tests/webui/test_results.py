@@ -114,10 +114,3 @@ def test_why_there_is_no_result_is_said(web: Web, kind: str, more: dict[str, Any
     assert why in answer.json().get("error", "").replace(id, "x")
     if why:
         assert why.partition(":")[0].replace("job x", f"job {id}") in web.http.get(f"/jobs/{id}?result=1").text
-
-
-def test_the_status_of_what_nobody_knows_is_unknown_and_why(web: Web) -> None:
-    status = web.http.get("/api/jobs/nobody/status").json()
-
-    assert status["state"] == "unknown"
-    assert "The journal has no record of it either: check the id." in status["reason"]
