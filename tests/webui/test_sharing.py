@@ -5,12 +5,11 @@ from html import unescape
 from typing import Any
 from urllib.parse import quote
 
-import pytest
 from msgspec.structs import replace
 
 from palermo.contract.broker import open_broker
 from palermo.contract.events import Subscription
-from palermo.webui.pages.topics import WIDTH, topology_picture
+from palermo.webui.pages.topics import WIDTH
 from tests.contract.tools import consume, message, take
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -108,11 +107,6 @@ def subscribe(web: Web, group: str = "mail", *topics: str, prefix: str = "") -> 
     return one
 
 
-def row(group: str, *topics: str, **more: Any) -> dict[str, Any]:
-    counts = {"pending": 0, "in_progress": 0, "workers": 1, "paused": False}
-    return {"group": group, "topics": list(topics), "queue": f"palermo_{group}", "function": "", **counts, **more}
-
-
 def test_rows_are_those_of_the_library_and_can_be_acted_on(web: Web) -> None:
     subscribe(web)
     subscribe(web, "audit", "#", "order.#")
@@ -178,28 +172,6 @@ def test_events_that_are_refused_are_neither_counted_nor_told_again(settings: An
     assert "Events without a subscriber are refused." in text
     assert "Replay" not in text
     assert web.api("topics")["kept"] is None
-
-
-@pytest.mark.parametrize(
-    ("groups", "height"),
-    [
-        ([], 116),  # the exchanges, 48, and what is kept below
-        ([row("a", "x")], 116),
-        ([row("a", "x"), row("b", "y"), row("c", "z")], 3 * 48 + 4 * 14),
-        ([row("a", *"abcdefghij"), row("b", "y")], 10 * 17 + 48 + 3 * 14),
-    ],
-)
-def test_a_group_is_drawn_as_high_as_its_patterns(groups: list[dict[str, Any]], height: float) -> None:
-    drawing = topology_picture(groups)
-
-    assert (drawing.width, drawing.height, drawing.middle) == (WIDTH, height, height / 2)
-    assert [branch.row for branch in drawing.branches] == groups
-    places = [branch.y for branch in drawing.branches]
-    assert places == sorted(places)
-    for branch in drawing.branches:
-        labels = [label.y for label in branch.labels]
-        assert labels == sorted(labels)
-        assert all(0 < y < height for y in labels)
 
 
 # -- limits
