@@ -152,31 +152,24 @@ def test_arguments_are_laid_out_without_changing_them(value: Any) -> None:
     assert "".join(text for _, text in laid_out.pieces()) == laid_out.text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.2, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3_661, "1 h 1 min"), (90_000, "1 d 1 h")]
-)
-def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-def test_numbers_and_times_are_short() -> None:
+def test_numbers_durations_and_times_are_short() -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
+    assert [duration(each) for each in (0.2, 59.9, 61)] == ["0 s", "59 s", "1 min 1 s"]
+    assert [duration(each) for each in (3_661, 90_000)] == ["1 h 1 min", "1 d 1 h"]
     assert [rate(each) for each in (None, 0, 0.01, 2.345, 1234.5)] == ["–", "0", "<0.1", "2.3", "1,234"]
     assert [ago(at, now) for at in ("2026-11-21T11:58:30Z", "never")] == ["1 min ago", "never"]
     assert [due(at, now) for at in ("2026-11-21T11:58:30Z", "2026-11-21T13:00:00Z")] == ["1 min ago", "in 1 h"]
     for at in ("0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"):
         assert (ago(at, now), absolute(at)) == (at, at), "UTC has no such instant"
 
-
-@pytest.mark.parametrize(
-    ("written", "shown"),
-    [("11:59:00", ("1 min ago", "1 min 0 s")), ("12:00:40", ("now", "0 s")), ("14:05:00", ("clock 2 h ahead",) * 2)],
-)
-def test_an_age_is_never_negative_and_a_clock_that_is_ahead_is_named(written: str, shown: tuple[str, str]) -> None:
-    now, instant = datetime(2026, 11, 21, 12, tzinfo=UTC), f"2026-11-21T{written}Z"
-
-    assert (ago(instant, now), elapsed(instant, now)) == shown
+    for written, age, run in (
+        ("11:59:00", "1 min ago", "1 min 0 s"),
+        ("12:00:40", "now", "0 s"),
+        ("14:05:00", "clock 2 h ahead", "clock 2 h ahead"),
+    ):
+        instant = f"2026-11-21T{written}Z"
+        assert (ago(instant, now), elapsed(instant, now)) == (age, run)
 
 
 class Broker:
