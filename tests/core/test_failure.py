@@ -6,11 +6,6 @@ from msgspec.structs import replace
 from palermo.core.failure import Failure, cut, cut_middle, fingerprint, from_exception, innermost_frame
 
 
-class Silent(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
 def raised(error: BaseException) -> BaseException:
     try:
         raise error
@@ -25,22 +20,20 @@ def test_an_exception_is_kept_with_class_message_and_trace() -> None:
     assert failure.stack_trace.splitlines()[-1] == "ValueError: too small"
     assert innermost_frame(failure.stack_trace) == "test_failure.py:raised"
 
-
-def test_frames_of_the_framework_at_the_start_are_left_out() -> None:
-    failure = from_exception(raised(ValueError("x")), failed_at=0, skip=frozenset({__file__}))
-
-    assert failure.stack_trace.count("File ") == 1
+    ours = from_exception(raised(ValueError("x")), failed_at=0, skip=frozenset({__file__}))
+    assert ours.stack_trace.count("File ") == 1, "frames of the framework at the start are left out"
 
 
-def test_an_exception_whose_str_raises_is_a_failure() -> None:
+def test_an_exception_without_readable_words_is_a_failure() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    surrogate = from_exception(raised(ValueError("bad \udc80 name")), failed_at=0)
+
     assert "cannot be read" in from_exception(raised(Silent()), failed_at=0).message
-
-
-def test_lone_surrogates_become_printable() -> None:
-    failure = from_exception(raised(ValueError("bad \udc80 name")), failed_at=0)
-
-    assert failure.message == "bad ? name"
-    failure.stack_trace.encode()
+    assert surrogate.message == "bad ? name"
+    surrogate.stack_trace.encode()
 
 
 @pytest.mark.parametrize("size", [1_000, 16_000])

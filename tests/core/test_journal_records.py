@@ -48,11 +48,8 @@ def test_a_batch_that_names_an_id_is_told_by_its_bytes(id: str) -> None:
         b'{"version": 1, "records": [1, {"kind": "a"}, {"at": 1}]}',
     ],
 )
-def test_what_is_no_batch_holds_no_records(body: bytes) -> None:
+def test_what_is_no_batch_holds_no_records_and_odd_fields_do_no_harm(body: bytes) -> None:
     assert list(decode(0, body).records) == []
-
-
-def test_odd_fields_of_a_batch_do_no_harm() -> None:
     batch = decode(0, b'{"version": 1, "writer": 3, "source": [], "number": "x", "records": [{"kind": "a", "at": 1}]}')
     assert (batch.writer, batch.source, batch.number, len(batch.records)) == ("", "", 0, 1)
 

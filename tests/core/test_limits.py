@@ -212,25 +212,16 @@ def test_an_asking_job_gets_the_permit_of_a_called_one_that_is_late() -> None:
     assert permits.offer(NOW + 2, lambda _: True) == ["second"]
 
 
-def test_a_rate_is_over_once_a_fresh_state_would_say_the_same() -> None:
+def test_a_rate_is_over_in_time_and_never_holds_up_for_a_clock_far_ahead() -> None:
     rate = Rate(1, 10.0)
     state, _ = RateState().request(rate, NOW, reserved=False)
+    ahead, _ = RateState().request(rate, NOW + 30 * 86_400, reserved=False)
+    ahead, _ = ahead.request(rate, NOW + 30 * 86_400, reserved=False)
 
-    assert not state.is_over("1/10s", NOW)
-    assert not state.is_over("1/10s", NOW + 10)
-    assert state.is_over("1/10s", NOW + 11)
+    assert [state.is_over("1/10s", NOW + seconds) for seconds in (0, 10, 11)] == [False, False, True]
     assert state.request(rate, NOW + 11, reserved=False) == RateState().request(rate, NOW + 11, reserved=False)
     assert RateState().is_over("", NOW)
-
-
-def test_a_rate_that_a_clock_far_ahead_has_used_holds_nothing_up() -> None:
-    rate = Rate(1, 10.0)
-    state, _ = RateState().request(rate, NOW + 30 * 86_400, reserved=False)
-    state, _ = state.request(rate, NOW + 30 * 86_400, reserved=False)
-
-    _, decision = state.request(rate, NOW, reserved=False)
-
-    assert decision == RunNow()
+    assert ahead.request(rate, NOW, reserved=False)[1] == RunNow()
 
 
 def test_keys_are_forgotten_once_they_hold_nothing_back() -> None:

@@ -135,15 +135,12 @@ def test_what_only_a_first_publication_may_carry_is_stripped(name: str) -> None:
     assert to_headers(a_message(extra={name: "x", "x-mine": 1}))["x-mine"] == 1
 
 
-def test_a_fresh_job_has_no_retries_header_and_a_failed_one_has() -> None:
+def test_retries_and_a_failure_are_those_of_a_failed_job() -> None:
+    message = read({"exception-class": "java.lang.Error", "retries": 0}, taken_from="failed")
+
     assert "retries" not in to_headers(a_message())
     assert to_headers(a_message(retries=0))["retries"] == 0
     assert [a_message(retries=n).attempt for n in (None, 0, 1, 4)] == [1, 1, 2, 5]
-
-
-def test_a_failure_written_by_another_program_is_read() -> None:
-    message = read({"exception-class": "java.lang.Error", "retries": 0}, taken_from="failed")
-
     assert message.failure == Failure(exception_class="java.lang.Error", message="", stack_trace="", failed_at=0)
 
 
@@ -192,16 +189,11 @@ def test_a_job_whose_time_means_nothing_fails_and_does_not_run_at_once(name: str
     assert "ISO 8601" in message.defect
 
 
-def test_foreign_headers_that_leave_no_room_are_dropped_and_named() -> None:
-    message = a_message(failure=FAILURE, extra={"huge": "x" * 200_000, "small": "kept"})
+def test_headers_that_leave_no_room_are_dropped_of_a_failed_job_or_refused() -> None:
+    large = {"huge": "x" * 200_000, "small": "kept"}
 
-    fitted = fit_headers(message)
+    fitted = fit_headers(a_message(failure=FAILURE, extra=large))
 
-    assert "huge" not in fitted.extra
-    assert fitted.extra["small"] == "kept"
-    assert fitted.extra["dropped-headers"] == "huge"
-
-
-def test_a_fresh_message_with_too_many_headers_is_refused() -> None:
+    assert fitted.extra == {"small": "kept", "dropped-headers": "huge"}
     with pytest.raises(HeadersTooLarge, match="must fit"):
-        fit_headers(a_message(extra={"huge": "x" * 200_000}))
+        fit_headers(a_message(extra=large))

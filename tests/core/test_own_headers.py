@@ -18,31 +18,25 @@ def test_text_numbers_and_bools_travel_and_only_they_are_shown() -> None:
     assert own_headers({"parent-id": "p", "x-death": [], "traceparent": "0", **given}) == given
 
 
+_USED = ("queue", "Tenant", "parent-id", "tick", "limit", "unique", "x-death", "X-Death", "CC")
+
+
 @pytest.mark.parametrize(
-    "name", ["queue", "Tenant", "parent-id", "tick", "limit", "unique", "x-death", "X-Death", "CC"]
+    ("headers", "told"),
+    [
+        *(({name: "x"}, f"header '{name}' is one that Palermo or RabbitMQ uses itself") for name in _USED),
+        *(({name: "x"}, "named by 1 to 128 bytes of printable text") for name in ("", "a\n", "n" * 129, 7)),
+        *(
+            ({"x": value}, r"header 'x' is .*; give text, a number or a bool")
+            for value in (None, b"x", ["x"], {"a": 1}, float("nan"), 2**63)
+        ),
+        ({f"header-{number}": "x" * 100 for number in range(20)}, f"at most {MAX_OWN_HEADERS:,} travel with a job"),
+        ("request-id=7", "is not a dict"),
+    ],
 )
-def test_a_name_that_palermo_or_rabbitmq_uses_is_refused(name: str) -> None:
-    with pytest.raises(OptionInvalid, match=f"header '{name}' is one that Palermo or RabbitMQ uses itself"):
-        check_own_headers({name: "x"})
-
-
-@pytest.mark.parametrize("name", ["", "a\n", "n" * 129, 7])
-def test_a_name_that_cannot_be_written_is_refused(name: object) -> None:
-    with pytest.raises(OptionInvalid, match="must be named by 1 to 128 bytes of printable text"):
-        check_own_headers({name: "x"})
-
-
-@pytest.mark.parametrize("value", [None, b"x", ["x"], {"a": 1}, float("nan"), 2**63])
-def test_a_value_that_not_every_broker_can_carry_is_refused(value: object) -> None:
-    with pytest.raises(OptionInvalid, match=r"header 'x' is .*; give text, a number or a bool"):
-        check_own_headers({"x": value})
-
-
-def test_too_many_headers_are_refused() -> None:
-    with pytest.raises(OptionInvalid, match=f"at most {MAX_OWN_HEADERS:,} travel with a job"):
-        check_own_headers({f"header-{number}": "x" * 100 for number in range(20)})
-    with pytest.raises(OptionInvalid, match="is not a dict"):
-        check_own_headers("request-id=7")
+def test_headers_that_cannot_travel_are_refused(headers: object, told: str) -> None:
+    with pytest.raises(OptionInvalid, match=told):
+        check_own_headers(headers)
 
 
 def test_every_header_of_the_wire_format_is_refused() -> None:

@@ -49,13 +49,6 @@ def test_a_queue_list_with_a_name_or_weight_that_cannot_be_is_refused(written: s
 
 
 @pytest.mark.parametrize(
-    ("written", "fixed"), [("a", True), ("a,b", True), ("*", False), ("a,!b", False), ("f_?", False)]
-)
-def test_only_whole_names_make_a_fixed_selection(written: str, fixed: bool) -> None:
-    assert QueueSelection.parse(written).fixed is fixed
-
-
-@pytest.mark.parametrize(
     ("written", "places"),
     [
         ("high:5,low:1", {"high": (0, 5), "low": (0, 1)}),
@@ -77,7 +70,9 @@ def test_neighbours_with_weights_share_one_place(written: str, places: dict[str,
     assert QueueSelection.parse(QueueSelection.parse(written).written).places(KNOWN) == found
 
 
-def test_without_weights_the_order_is_strict() -> None:
+def test_a_selection_is_fixed_by_whole_names_and_strict_without_weights() -> None:
+    for written, fixed in (("a", True), ("a,b", True), ("*", False), ("a,!b", False), ("f_?", False)):
+        assert QueueSelection.parse(written).fixed is fixed
     assert QueueSelection.parse("high,low").shared is False
     assert QueueSelection(("mail:5", "low")).select(()) == ("mail:5", "low")
     assert str(QueueSelection(("mail:5", "low"))) == "mail:5:1,low"

@@ -34,6 +34,8 @@ def test_each_level_of_slots_divides_the_next_and_opens_as_that_is_reached() -> 
         assert level.span % below.span == 0
         assert level.reach > below.reach
         assert level.lead == below.reach
+    # Splitting never fills a time slot that is still looked at.
+    assert LEVELS[0].span * RING > LEVELS[1].lead + LEVELS[1].span + KEPT_AFTER_END
 
 
 @pytest.mark.parametrize(
@@ -87,12 +89,6 @@ def test_a_name_of_the_ring_means_the_turn_that_can_hold_jobs(now: float, away: 
     assert TimeSlot.parse(str(found), now) == found
 
 
-def test_splitting_never_fills_a_time_slot_that_is_still_looked_at() -> None:
-    ahead = LEVELS[1].lead + LEVELS[1].span
-
-    assert LEVELS[0].span * RING > ahead + KEPT_AFTER_END
-
-
 @pytest.mark.parametrize(
     "text", ["", "1", "1.", "a.b", "9.1", "-1.5", "1.-5", "01.5", "1.5.2", "0.64", "5." + "9" * 300, "1.٣"]
 )
@@ -101,13 +97,11 @@ def test_other_names_are_none_of_ours(text: str) -> None:
         TimeSlot.parse(text, NOW)
 
 
-def test_the_shortest_time_slot_is_not_split() -> None:
-    with pytest.raises(ValueError, match="lowest level"):
-        TimeSlot(0, 1).inner_slot(15.0)
-
-
-def test_time_slots_are_ordered_by_what_they_hold() -> None:
+def test_time_slots_are_ordered_and_the_shortest_is_not_split() -> None:
     day, hour, near = TimeSlot(3, 1), TimeSlot(2, 24), TimeSlot(0, 8_640)
+
+    with pytest.raises(ValueError, match="lowest level"):
+        near.inner_slot(15.0)
 
     assert in_order(iter([day, hour, near])) == [near, hour, day]
     assert in_order(iter([TimeSlot(0, 8_641), day])) == [day, TimeSlot(0, 8_641)]
