@@ -6,6 +6,7 @@ import zlib
 
 import pytest
 import zstandard
+from msgspec.structs import replace
 
 from palermo.contract.serialization import MAX_DECOMPRESSED, Accept, Serializers
 from palermo.core.message import MAX_BODY, Message
@@ -54,9 +55,6 @@ def test_what_other_programs_compress_is_read() -> None:
     assert Gzip().decompress(gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
     with pytest.raises(DecodeError):  # deflate is another format
         Gzip().decompress(zlib.compress(b"x"), 100)
-
-
-def test_equal_arguments_make_equal_gzip() -> None:
     assert Gzip().compress(b"x" * 100) == Gzip().compress(b"x" * 100)
 
 
@@ -80,13 +78,8 @@ def test_encodings_are_understood_as_other_clients_write_them(encoding: str, bod
     message = Message(id="1", queue="jobs", job="x", body=body, content_encoding=encoding)
 
     assert REGISTRY.decode(message, accept=Accept.default()) == [1]
-
-
-def test_an_unknown_compression_is_named() -> None:
-    message = Message(id="1", queue="jobs", job="x", body=b"?", content_encoding="br")
-
     with pytest.raises(MediaTypeUnknown, match=r"no compression 'br' is registered \(there are: gzip, zstd\)"):
-        REGISTRY.decode(message, accept=Accept.default())
+        REGISTRY.decode(replace(message, content_encoding="br"), accept=Accept.default())
 
 
 def test_a_body_above_a_limit_is_refused_when_enqueuing() -> None:

@@ -126,10 +126,3 @@ def test_values_without_bounds_are_shown_or_refused_by_name(value: object) -> No
     row = job_row(body(value), JobState.PENDING, SERIALIZERS)
 
     assert len(json.dumps(row)) < 300_000
-
-
-def test_a_body_without_end_is_no_arguments() -> None:
-    for text in ("[" * 50_000 + "]" * 50_000, '{"a":' * 50_000 + "1" + "}" * 50_000, "9" * 60_000):
-        message = Message(id="1", queue="jobs", job="shop.mail", body=text.encode())
-
-        assert job_row(message, JobState.PENDING, SERIALIZERS)["args"] is None
