@@ -233,12 +233,14 @@ def test_a_child_reads_the_same_settings_from_its_environment(tmp_path: Path, mo
         sign=True,
         publish_timeout=2.5,
         imports=("a", "b"),
+        schedule={"x": {"job": "shop.note", "cron": "0 3 * * *", "kwargs": {"a": [1]}}},
     )
     (tmp_path / "palermo.toml").write_text('compression = "gzip"\nfailed_max_age = "1d"\n')
     for name, value in environment(settings).items():
         monkeypatch.setenv(name, value)
 
     assert Settings.load() == settings
+    assert hash(Settings.load()) == hash(settings)
 
 
 @pytest.mark.parametrize(
