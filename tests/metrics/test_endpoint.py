@@ -55,39 +55,32 @@ async def ask(port: int, request: str) -> tuple[str, str]:
     return head, body
 
 
-@pytest.mark.parametrize(
-    ("request_text", "status", "body"),
-    [
+#: With a token and without one: what is asked, and how the answer begins and what it says.
+REQUESTS = {
+    "": [
         ("GET /metrics HTTP/1.1", "200 OK", "shown 7.0"),
         ("GET /metrics?name[]=x HTTP/1.0", "200 OK", "shown 7.0"),
         ("POST /metrics HTTP/1.1", "405 Method Not Allowed", "use OPTIONS or GET"),
         ("GET / HTTP/1.1", "404 Not Found", "The metrics are at /metrics."),
     ],
-)
-async def test_one_page_is_served(request_text: str, status: str, body: str) -> None:
-    async with serving() as port:
-        head, found = await ask(port, request_text)
-
-    assert head.partition(" ")[2].startswith(status)
-    assert body in found
-
-
-@pytest.mark.parametrize(
-    ("header", "status"),
-    [
-        (f"Authorization: Bearer {TOKEN}", "200"),
-        (f"authorization: bearer {TOKEN}", "200"),
-        ("Authorization: Bearer another", "401"),
-        (f"Authorization: Basic {TOKEN}", "401"),
-        ("Authorization: Bearer \u00fc", "401"),
-        ("Accept: */*", "401"),
+    TOKEN: [
+        (f"GET /metrics HTTP/1.1\nAuthorization: Bearer {TOKEN}", "200", "shown"),
+        (f"GET /metrics HTTP/1.1\nauthorization: bearer {TOKEN}", "200", "shown"),
+        ("GET /metrics HTTP/1.1\nAuthorization: Bearer another", "401", ""),
+        (f"GET /metrics HTTP/1.1\nAuthorization: Basic {TOKEN}", "401", ""),
+        ("GET /metrics HTTP/1.1\nAuthorization: Bearer \u00fc", "401", ""),
+        ("GET /metrics HTTP/1.1\nAccept: */*", "401", ""),
     ],
-)
-async def test_a_token_is_asked_for_where_there_is_one(header: str, status: str) -> None:
-    async with serving(token=TOKEN) as port:
-        head, _ = await ask(port, f"GET /metrics HTTP/1.1\n{header}")
+}
 
-    assert head.split()[1] == status
+
+@pytest.mark.parametrize("token", REQUESTS)
+async def test_one_page_is_served_and_a_token_asked_for_where_there_is_one(token: str) -> None:
+    async with serving(token=token) as port:
+        for request, status, body in REQUESTS[token]:
+            head, found = await ask(port, request)
+            assert head.partition(" ")[2].startswith(status), request
+            assert body in found
 
 
 async def test_silent_clients_keep_others_out_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,4 +102,3 @@ async def test_a_request_too_long_and_an_error_of_our_own_end_one_request() -> N
     async with serving(Page(RuntimeError("no"))) as port:
         assert (await ask(port, "GET /metrics HTTP/1.1"))[0].split()[1] == "500"
         assert "200" not in (await ask(port, f"GET /metrics HTTP/1.1\nX: {'x' * 100_000}"))[0]
-        assert (await ask(port, "GET / HTTP/1.1"))[0].split()[1] == "404"

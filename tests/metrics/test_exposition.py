@@ -64,10 +64,7 @@ def test_a_duration_is_in_every_bucket_whose_bound_it_does_not_exceed(seconds: f
     assert [float(bound) for bound, count in found if count] == [
         float(bound) for bound in (*BOUNDS, "+Inf") if float(bound) >= seconds * (1 - 1e-9)
     ]
-
-
-def test_bounds_double_and_are_ends_of_the_journals_own_buckets() -> None:
+    # Bounds double, and are ends of the journal's own buckets.
     bounds = [float(bound) for bound in BOUNDS]
-
     assert all(later == pytest.approx(2 * earlier) for earlier, later in itertools.pairwise(bounds))
     assert all(upper(bucket(bound)) == pytest.approx(bound) for bound in bounds)

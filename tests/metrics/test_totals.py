@@ -44,7 +44,7 @@ def test_runs_add_up_by_queue_and_job_and_a_copy_stays_as_it_is() -> None:
     assert dict(found["slow", "send"].numbers) == {"cancelled": 1}
 
 
-def test_names_that_anybody_can_make_take_bounded_room() -> None:
+def test_names_take_bounded_room_and_are_labels_that_can_be_written() -> None:
     totals = Totals(most=10)
     for number in range(1_000):
         totals.count(RecordKind.FAILED, "mail", f"job-{number}", None, None)
@@ -55,9 +55,6 @@ def test_names_that_anybody_can_make_take_bounded_room() -> None:
     assert len(found) == 11
     assert found[OTHER, OTHER].numbers["failed"] == 990
     assert found["mail", "job-3"].numbers["failed"] == 2
-
-
-def test_a_name_is_a_label_of_bounded_length_that_can_be_written() -> None:
     assert label("x" * 10_000) == "x" * 200
     assert label("a\udc80b") == "a?b"
     names = Names(2)

@@ -70,14 +70,14 @@ def test_what_somebody_did_to_jobs_ends_each_of_them(action: str, kind: str) -> 
 
 
 @pytest.mark.parametrize(("kind", "is_end"), [("succeeded", True), ("retried", False), ("log", False), ("new", False)])
-def test_an_end_names_its_writer(kind: str, is_end: bool) -> None:
-    ((record, over),) = job_records(RecordBatch(1, "pid:1@h", [ended("1", kind), {"kind": "counts", "at": 1.0}]))
+def test_an_end_names_its_writer_and_what_names_no_job_is_about_none(kind: str, is_end: bool) -> None:
+    unnamed: list[Record] = [
+        {"kind": "counts", "at": 1.0},
+        {"kind": kind, "at": 1.0},
+        {"kind": kind, "at": 1.0, "id": 3},
+    ]
+
+    ((record, over),) = job_records(RecordBatch(1, "pid:1@h", [ended("1", kind), *unnamed]))
 
     assert over is is_end
     assert record.get("writer") == ("pid:1@h" if is_end else None)
-
-
-def test_what_names_no_job_is_about_none() -> None:
-    unnamed: list[Record] = [{"kind": "succeeded", "at": 1.0}, {"kind": "succeeded", "at": 1.0, "id": 3}]
-
-    assert list(job_records(RecordBatch(1, "w", unnamed))) == []
