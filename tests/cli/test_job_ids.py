@@ -35,19 +35,15 @@ def test_scheduled_jobs_are_found_by_the_beginnings_of_their_ids(palermo: Palerm
     assert palermo("scheduled", "run", OWN[:8]).stdout.startswith(f"{OWN}: ")
 
 
-def test_a_waiting_job_is_found_and_cancelled_by_the_beginning_of_its_id(palermo: Palermo, client: Client) -> None:
+def test_waiting_and_ended_jobs_are_found_by_the_beginnings_of_their_ids(palermo: Palermo, client: Client) -> None:
     publish(client, message(FIRST))
+    write(client, [enqueued(OWN), ended(OWN)])
 
     assert palermo.rows("status", FIRST[:8])["id"] == FIRST
     assert palermo("cancel", FIRST[:8]).stdout.startswith(f"{FIRST}: ")
     assert palermo.rows("status", FIRST[:8])["state"] == "cancelled"
-
-
-def test_an_ended_job_is_found_by_the_beginning_of_its_id(palermo: Palermo, client: Client) -> None:
-    write(client, [enqueued(FIRST), ended(FIRST)])
-
-    assert [row["id"] for row in palermo.rows("wait", FIRST[:8])] == [FIRST]
-    assert palermo("history", FIRST[:8]).stdout == palermo("history", FIRST).stdout
+    assert [row["id"] for row in palermo.rows("wait", OWN[:8])] == [OWN]
+    assert palermo("history", OWN[:8]).stdout == palermo("history", OWN).stdout
 
 
 def test_many_ids_that_begin_alike_are_counted() -> None:

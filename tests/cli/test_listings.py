@@ -17,6 +17,8 @@ def test_text_of_a_job_cannot_drive_the_terminal(palermo: Palermo, client: Clien
         text = palermo(*arguments).stdout
         assert not set("\x1b\x07\r\x9b\u202e").intersection(text)
     assert "[red]bold[/red]" in palermo("failed", "list").stdout
+    assert safe("a\x1b[31m\nb\u202e") == "a\\x1b[31m\\nb\\u202e"
+    assert safe("a\n\tb", lines=True) == "a\n\tb"
 
 
 def test_rows_that_do_not_decode_are_listed_all_the_same(palermo: Palermo, client: Client) -> None:
@@ -41,8 +43,3 @@ def test_an_id_is_never_broken_over_two_lines_of_a_terminal(
     assert any(id in line for line in lines)
     assert any("shop.mail.SendMail" in line for line in lines)
     assert next(line for line in lines if line.strip()).strip().startswith(first)
-
-
-def test_control_characters_are_written_as_escapes() -> None:
-    assert safe("a\x1b[31m\nb\u202e") == "a\\x1b[31m\\nb\\u202e"
-    assert safe("a\n\tb", lines=True) == "a\n\tb"

@@ -55,19 +55,15 @@ def interrupt(terminal: int, pid: int) -> int:
     return os.waitstatus_to_exitcode(ended[1])
 
 
-def test_help_starts_fast_because_it_imports_no_broker() -> None:
+def test_the_installed_command_says_its_version_and_help_imports_no_broker(process: Process) -> None:
+    version = process("--version")
+    assert (version.returncode, "palermo" in version.stdout, version.stderr) == (0, True, "")
+
     code = "import sys; from palermo.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     unneeded = {"pika", "sqlite3", "rich", "asyncio", "palermo.client.client", "palermo.jobs.definition"}
     assert not unneeded.intersection(done.stdout.split())
-
-
-def test_the_installed_command_says_its_version(process: Process) -> None:
-    done = process("--version")
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "palermo" in done.stdout
 
 
 def test_a_password_on_the_command_line_is_not_in_the_process_title(silent: socket.socket) -> None:

@@ -16,23 +16,19 @@ from palermo.core.journal_records import decode, encode
 from palermo.history.statistics import Rates
 from palermo.inspector.inspector import Inspector
 from tests.cli.conftest import Palermo, on_terminal, read_until
+from tests.history.written import ended, write
 from tests.inspector.jobs import failure as reason
 from tests.inspector.jobs import message, publish, publish_failed
 
 NOW = 1_795_219_200.0
 
 
-def write(client: Client, *records: dict[str, Any], at: float | None = None, writer: str = "pid:7@host") -> None:
-    moment = time.time() if at is None else at
-    batch = encode(writer, [{"at": moment, **record} for record in records])
-    client.run(lambda broker: broker.journal.append(batch))
-
-
-def counts(**numbers: int) -> dict[str, Any]:
+def counts(**numbers: float) -> dict[str, Any]:
     took = Durations()
     for seconds in (0.25, 0.5):
         took.add(seconds)
-    return {"kind": "counts", "queue": "mail", "job": "shop.send", **numbers, **took.fields("run")}
+    known = {"kind": "counts", "queue": "mail", "job": "shop.send", "at": time.time()}
+    return {**known, **numbers, **took.fields("run")}
 
 
 def queue(name: str, pending: int = 0, *, workers: int = 1, paused: bool = False) -> dict[str, Any]:
@@ -65,9 +61,8 @@ def shown(scene: ScreenData, *, width: int = 100, height: int | None = None) -> 
 
 
 def test_stats_says_what_was_counted_by_queue_job_and_worker(palermo: Palermo, client: Client) -> None:
-    write(client, counts(succeeded=3), at=time.time() - 7_200)
-    write(client, counts(succeeded=1, retried=1), {"kind": "worker_up", "release": "1.4.2"})
-    write(client, {"kind": "counts", "queue": "mail", "job": "shop.send", "enqueued": 8}, writer="client:1@host")
+    up = {"kind": "worker_up", "release": "1.4.2", "at": time.time()}
+    write(client, [counts(succeeded=3, at=time.time() - 7_200)], [counts(succeeded=1, retried=1), up])
     client.enqueue("shop.send", queue="mail")
 
     everything = palermo.rows("stats")
@@ -86,14 +81,6 @@ def test_stats_says_what_was_counted_by_queue_job_and_worker(palermo: Palermo, c
     assert [part for part in expected if part not in text] == []
 
 
-@pytest.mark.parametrize(
-    ("sizes", "room", "given"),
-    [([2, 3, 4], 100, [2, 3, 4]), ([50, 1, 50], 21, [10, 1, 10]), ([50, 50, 50], 0, [2, 2, 2]), ([0, 0], 10, [0, 0])],
-)
-def test_tables_share_the_lines_of_the_terminal(sizes: list[int], room: int, given: list[int]) -> None:
-    assert split_rows(sizes, room) == given
-
-
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 60)])
 def test_top_fits_the_terminal(width: int, height: int) -> None:
     many = range(40)
@@ -101,6 +88,8 @@ def test_top_fits_the_terminal(width: int, height: int) -> None:
 
     lines = shown(scene, width=width, height=height).splitlines()
 
+    assert [split_rows(sizes, 21) for sizes in ([2, 3, 4], [50, 1, 50])] == [[2, 3, 4], [10, 1, 10]]
+    assert [split_rows(*given) for given in (([50, 50, 50], 0), ([0, 0], 10))] == [[2, 2, 2], [0, 0]]
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     assert lines[-1].startswith("q quits")
@@ -158,9 +147,7 @@ def test_the_newest_failures_are_those_of_the_journal() -> None:
 
 def test_top_prints_one_short_look_where_nobody_watches(palermo: Palermo, client: Client) -> None:
     publish(client, *(message(f"{nth}", queue=f"mail-{nth}") for nth in range(60)))
-    write(
-        client, {"kind": "failed", "id": "7", "job": "shop.send", "queue": "mail", "error": "OSError", "message": "no"}
-    )
+    write(client, [ended("7", "failed", at=time.time(), job="shop.send", error="OSError", message="no")])
 
     text = palermo("top", "--interval", "0.2").stdout
     found = palermo.rows("top", "--once", "--interval", "0.2")
