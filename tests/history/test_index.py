@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from palermo.errors import OptionInvalid, StoreInvalid
+from palermo.errors import StoreInvalid
 from palermo.history import index as index_module
 from palermo.history.audit import AuditLog
 from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
@@ -103,11 +103,6 @@ def test_what_one_worker_ran_is_found_by_its_id(index: Index) -> None:
     assert ids(index, HistoryFilter(worker="pid:1")) == []
     assert ids(index, HistoryFilter(worker="pid:*@h")) == ["c", "b", "a"]
     assert ids(index, HistoryFilter(worker="*:2@h", error="*")) == ["b"]
-
-
-def test_a_state_that_is_none_is_refused() -> None:
-    with pytest.raises(OptionInvalid, match="done, failed, discarded"):
-        HistoryFilter(state="finished")
 
 
 def test_a_row_tells_how_a_run_ended(index: Index) -> None:

@@ -106,7 +106,7 @@ def test_a_recreated_journal_is_read_from_its_beginning(rabbitmq_url: str, excha
             assert follower.progress.records == 3
 
 
-def test_after_an_outage_reading_goes_on_or_begins_again_with_a_new_journal(rabbitmq_url: str, exchange: str) -> None:
+def test_reading_goes_on_after_an_outage_or_begins_a_new_journal(rabbitmq_url: str, exchange: str) -> None:
     kept = Kept()
     address = pika.URLParameters(rabbitmq_url)
     with (
