@@ -99,16 +99,13 @@ def test_our_own_pages_and_scripts_without_a_browser_may_change_things(web: Web)
         assert answer.status_code == 201, headers
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
+def test_a_request_for_another_host_is_refused(web: Web) -> None:
+    for host in (
         *("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "[", "a b", "[::1]x"),
         *("evil.example@127.0.0.1", "evil.example@127.0.0.1:3000", "x:y@localhost"),
-    ],
-)
-def test_a_request_for_another_host_is_refused(web: Web, host: str) -> None:
-    for path in ("/queues", "/api/queues", "/static/palermo.css", "/metrics"):
-        assert web.http.get(path, headers={"Host": host}).status_code == 400
+    ):
+        for path in ("/queues", "/api/queues", "/static/palermo.css", "/metrics"):
+            assert web.http.get(path, headers={"Host": host}).status_code == 400, host
 
 
 def test_loopback_by_any_of_its_names_and_configured_names_are_us(settings: Settings, serve: Serve) -> None:
@@ -232,14 +229,10 @@ def test_who_may_only_read_can_change_nothing(
     ) == (1, 1, 2)
 
 
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""]
-)
-def test_the_api_takes_changes_as_json_only(web: Web, kind: str) -> None:
-    answer = web.http.post("/api/jobs", content=b'{"job": "shop.mail"}', headers={"Content-Type": kind})
-
-    assert answer.status_code == 415
-    assert "application/json" in answer.json()["error"]
+def test_the_api_takes_changes_as_json_only(web: Web) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        answer = web.http.post("/api/jobs", content=b'{"job": "shop.mail"}', headers={"Content-Type": kind})
+        assert (answer.status_code, "application/json" in answer.json()["error"]) == (415, True), kind
 
 
 def test_every_answer_says_what_browsers_may_do_with_it(web: Web) -> None:
