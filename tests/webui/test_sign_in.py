@@ -87,13 +87,6 @@ def test_programs_and_scripts_of_a_page_are_told_401_and_not_led_to_a_form(web: 
     assert "Sign out" not in web.http.get("/queues", auth=right).text
 
 
-def test_a_wrong_password_begins_no_session(web: Web) -> None:
-    answer = _sign_in(web, password="wrong")
-
-    assert (answer.status_code, "no user has this name and password" in answer.text) == (401, True)
-    assert web.http.get("/queues", headers=_PAGE).status_code == 303
-
-
 def test_who_signed_out_is_out_also_with_a_copy_of_the_cookie(web: Web) -> None:
     _sign_in(web)
     cookies = dict(web.http.cookies)
@@ -146,16 +139,16 @@ def test_a_cookie_that_was_changed_is_no_session(web: Web) -> None:
         assert answer.status_code == 303, wrong
 
 
-def test_the_form_leads_to_no_other_site(web: Web) -> None:
+def test_neither_a_wrong_password_nor_another_sites_form_begins_a_session(web: Web) -> None:
+    answer = _sign_in(web, password="wrong")
+    assert (answer.status_code, "no user has this name and password" in answer.text) == (401, True)
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        fields = {"name": "ada", "password": "pässwörd"}
+        assert web.http.post("/sign-in", data=fields, headers=headers).status_code == 403
+    assert web.http.get("/queues", headers=_PAGE).status_code == 303
+
     for then in ("//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"):
         assert _sign_in(web, then=then).headers["location"] == "/", then
-
-
-def test_another_sites_form_signs_nobody_in(web: Web) -> None:
-    fields = {"name": "ada", "password": "pässwörd"}
-
-    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
-        assert web.http.post("/sign-in", data=fields, headers=headers).status_code == 403
 
 
 def test_without_users_there_is_nothing_to_sign_in_to(shared_web: Web) -> None:
