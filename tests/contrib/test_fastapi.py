@@ -62,6 +62,8 @@ def shop(**settings: Any) -> tuple[FastAPI, Palermo]:
 
 
 def test_the_client_lives_as_long_as_the_application_which_may_start_again(visit: Visit) -> None:
+    with pytest.raises(SettingInvalid, match="there is no setting 'urll'"):
+        shop(urll="amqp://")
     app, jobs = shop(default_queue="mine")
     assert clients._default is None
 
@@ -97,8 +99,3 @@ def test_starlette_has_the_client_in_the_state_of_requests(visit: Visit) -> None
     app = Starlette(routes=[Route("/", create, methods=["POST"])], lifespan=Palermo().lifespan)
 
     assert visit(app).post("/").json() == {"status": "pending"}
-
-
-def test_a_setting_that_is_none_is_told_at_once() -> None:
-    with pytest.raises(SettingInvalid, match="there is no setting 'urll'"):
-        Palermo(urll="amqp://")
