@@ -47,10 +47,6 @@ def status_of(connection: socket.socket) -> str:
     return connection.recv(12).decode().partition(" ")[2]
 
 
-def basic(name: str) -> str:
-    return f"Basic {base64.b64encode(f'{name}:a password'.encode()).decode()}"
-
-
 def until(connection: socket.socket, wanted: str) -> str:
     """What came, as far as this."""
     heard = ""
@@ -69,7 +65,8 @@ def test_a_stream_ends_when_its_user_is_removed_or_changes_role(
     token, lines["deploy"] = token_line("deploy", Role.OPERATOR)
     users.write_text("\n".join(lines.values()))
     url = serve(settings, users=str(users)).url
-    opened = {name: ask(url, basic(name)) for name in ("eve", "joe", "ada")} | {"deploy": ask(url, f"Bearer {token}")}
+    basic = {name: f"Basic {base64.b64encode(f'{name}:a password'.encode()).decode()}" for name in lines}
+    opened = {name: ask(url, basic[name]) for name in ("eve", "joe", "ada")} | {"deploy": ask(url, f"Bearer {token}")}
     assert {status_of(connection) for connection in opened.values()} == {"200"}
 
     users.write_text("\n".join([lines["joe"].replace(":viewer:", ":operator:"), lines["ada"]]))
