@@ -76,24 +76,19 @@ def test_all_may_be_declared_and_missed_times_are_made_up_for(palermo: Palermo) 
     assert {"tests.testing.jobs.nightly", "tests.testing.jobs.every_minute"} <= names
 
 
-def test_a_job_expires_with_the_clock(palermo: Palermo) -> None:
+def test_expiry_keys_and_rates_go_by_the_clock(palermo: Palermo) -> None:
     jobs.add.options(expires=60).enqueue(1)
     palermo.clock.advance(61)
-
     with pytest.raises(JobExpired):
         palermo.work()
 
-
-def test_a_key_with_seconds_is_free_after_them(palermo: Palermo) -> None:
     assert jobs.add.options(unique=600).enqueue(1)
     palermo.work()
     assert not jobs.add.options(unique=600).enqueue(1)
-
     palermo.clock.advance(601)
     assert jobs.add.options(unique=600).enqueue(1)
+    palermo.work()
 
-
-def test_a_rate_gives_its_turns_with_the_clock(palermo: Palermo) -> None:
     for number in range(3):
         jobs.add.options(rate="1/min").enqueue(number)
 
