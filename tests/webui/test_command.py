@@ -39,6 +39,7 @@ def test_jobs_of_its_modules_are_checked_when_enqueued_by_hand(start: Start, tmp
 
 
 def test_its_users_sign_in(start: Start, tmp_path: Path) -> None:
+    assert run("web-user", "ada", stdin="short\n").exit_code == 2
     password = run("web-user", "ada", "--role", "admin", stdin="correct horse\n")
     token = run("web-user", "deploy", "--token", "--role", "viewer")
     (tmp_path / "users").write_text(password.stdout + token.stdout)
@@ -84,7 +85,3 @@ def test_the_file_that_web_user_is_sent_to_is_for_nobody_elses_eyes(tmp_path: Pa
 
     assert stat.S_IMODE(users.stat().st_mode) == 0o600
     assert users.read_text().startswith("ann:")
-
-
-def test_a_password_that_is_too_short_is_refused() -> None:
-    assert run("web-user", "ada", stdin="short\n").exit_code == 2
