@@ -146,11 +146,8 @@ def test_nobody_finds_out_by_searching_what_is_hidden(settings: Settings, serve:
     assert MASK in web.api("failed")["rows"][0]["preview"]
     assert discarded(web, "hunter2") == 0
     # What is shown is found.
-    assert (
-        web.ids("failed", text="ann")
-        == ["1"]
-        == [row["id"] for row in web.inspector.failed.list(filter=FailedFilter(text="ann"))]
-    )
+    assert web.ids("failed", text="ann") == ["1"]
+    assert web.inspector.failed.count(FailedFilter(text="ann")) == 1
     assert discarded(web, "ann") == 1
 
 
