@@ -49,14 +49,13 @@ def test_another_program_of_this_machine_is_not_let_in_without_the_token(alone: 
     assert not any(row["pending"] for row in alone.http.get("/api/queues").json()["rows"])
 
 
-@pytest.mark.parametrize("token", ["wrong", "ä", "0" * 43])
-def test_a_wrong_token_opens_nothing(alone: WebProcess, token: str) -> None:
-    cookie = f"palermo_token_{alone.port}={token}"
+def test_a_wrong_token_opens_nothing(alone: WebProcess) -> None:
     get = alone.stranger.get
-
-    assert get("/queues", params={"token": token}).status_code == 401
-    assert get("/api/queues", headers={"Authorization": f"Bearer {token}".encode()}).status_code == 401
-    assert get("/api/queues", headers={"Cookie": cookie.encode()}).status_code == 401
+    for token in ("wrong", "ä", "0" * 43):
+        assert get("/queues", params={"token": token}).status_code == 401
+        assert get("/api/queues", headers={"Authorization": f"Bearer {token}".encode()}).status_code == 401
+        cookie = f"palermo_token_{alone.port}={token}"
+        assert get("/api/queues", headers={"Cookie": cookie.encode()}).status_code == 401
 
 
 def test_the_link_lets_a_browser_in_and_leaves_no_token_in_the_address(alone: WebProcess) -> None:
