@@ -11,7 +11,6 @@ from palermo.contract.broker import open_broker
 from palermo.contract.events import Subscription
 from palermo.webui.pages.topics import WIDTH
 from tests.contract.tools import consume, message, take
-from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
@@ -36,26 +35,15 @@ def test_tenants_are_listed_and_cleared(web: Web) -> None:
     assert web.api("queues/mail/tenants?tenant=nobody")["rows"] == []
     nowhere = web.http.get("/api/queues/nowhere/tenants")
     assert (nowhere.status_code, "'nowhere'" in nowhere.text) == (404, True)
-    for path in ("/tenants?queue=mail", "/tenants"):
+    for path in ("/tenants?queue=mail", "/tenants", "/queues/mail"):
         assert name in web.http.get(path).text
+    assert "4 jobs of tenants" in web.http.get("/queues/mail").text
 
     assert web.http.delete(f"/api/{one}").json() == {"removed": 3}
     assert web.http.delete(f"/api/{one}").status_code == 404
     answer = web.form("/tenants?queue=mail", "/tenants/mail/clear", tenant="zebra")
     assert "Removed 1 job of zebra from mail." in answer.text
     assert web.inspector.queues.size("mail") == 0
-
-
-def test_all_jobs_of_tenants_in_a_paused_queue_are_shown_on_each_page(web: Web, rig: Rig) -> None:
-    web.inspector.queues.pause("mail")
-    for tenant, count in (("acme", 3), ("zebra", 1)):
-        web.client.enqueue_many([("shop.mail", [n], {}) for n in range(count)], queue="mail", tenant=tenant)
-    rig.ready(rig.worker())
-
-    assert web.inspector.tenants.totals() == {"mail": 4}
-    assert "acme" in web.http.get("/tenants").text
-    page = web.http.get("/queues/mail").text
-    assert ("4 jobs of tenants" in page, "acme" in page, "zebra" in page) == (True, True, True)
 
 
 # -- keys
@@ -169,8 +157,7 @@ def test_events_that_are_refused_are_neither_counted_nor_told_again(settings: An
 
     text = web.http.get("/topics").text
 
-    assert "Events without a subscriber are refused." in text
-    assert "Replay" not in text
+    assert ("Events without a subscriber are refused." in text, "Replay" in text) == (True, False)
     assert web.api("topics")["kept"] is None
 
 
