@@ -32,6 +32,8 @@ def test_two_copies_of_one_id_go_together_and_are_one_job() -> None:
     assert kinds(moved, *copies) == [Move, Move, Remove]
     assert kinds(removed, *copies) == [Remove, Keep, Remove]
     assert (len(moved.taken), len(removed.taken)) == (2, 1)
+    with pytest.raises(IdInvalid):
+        Selection(["1", ""])
 
 
 def test_jobs_that_stay_do_not_end_the_sweep_and_are_counted() -> None:
@@ -50,11 +52,6 @@ def test_jobs_that_stay_do_not_end_the_sweep_and_are_counted() -> None:
     assert (judge.refusal.jobs, missing.jobs) == (2, 1)
 
 
-def test_a_blank_id_is_refused() -> None:
-    with pytest.raises(IdInvalid):
-        Selection(["1", ""])
-
-
 def test_finding_stops_behind_the_page_if_nobody_wants_the_number() -> None:
     judge, whole = (PageJudge(FailedFilter(), offset=0, limit=2, newest=False, count=False) for _ in range(2))
 
@@ -62,6 +59,9 @@ def test_finding_stops_behind_the_page_if_nobody_wants_the_number() -> None:
     assert ([message.id for message in judge.messages], judge.total) == (["1", "2"], None)
     assert kinds(whole, failed("1"), failed("2")) == [Keep, Keep]
     assert whole.total == 2
+    one = FindJudge("2")
+    assert kinds(one, failed("1"), failed("2"), failed("3")) == [Keep, Stop, Stop]
+    assert one.message is not None
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,6 @@ def test_finding_keeps_only_the_page(offset: int, newest: bool, ids: str) -> Non
 
     assert [message.id for message in judge.messages] == [*ids]
     assert judge.total == 10
-
-
-def test_finding_one_stops_at_it() -> None:
-    judge = FindJudge("2")
-
-    assert kinds(judge, failed("1"), failed("2"), failed("3")) == [Keep, Stop, Stop]
-    assert judge.message is not None
 
 
 def test_failures_of_one_kind_are_one_group() -> None:
