@@ -94,14 +94,12 @@ def test_what_ended_is_found_by_filters_newest_first(index: Index, filter: dict[
 
 
 def test_what_one_worker_ran_is_found_by_its_id(index: Index) -> None:
-    index.take(batch(ended("a", at=NOON + 1), writer="pid:1@h"))
-    index.take(batch(ended("b", at=NOON + 2), writer="pid:2@h"))
-    index.take(batch(ended("c", at=NOON + 3), writer="pid:1@h"))
+    for id, writer in (("a", "pid:1@h"), ("b", "pid:2@h"), ("c", "pid:1@h")):
+        index.take(batch(ended(id), writer=writer))
 
-    assert ids(index, HistoryFilter(worker="pid:1@h")) == ["c", "a"]
-    assert index.count(HistoryFilter(worker="pid:2@h")) == 1
-    assert ids(index, HistoryFilter(worker="pid:1")) == []
-    assert ids(index, HistoryFilter(worker="pid:*@h")) == ["c", "b", "a"]
+    for worker, found in (("pid:1@h", "ca"), ("pid:2@h", "b"), ("pid:1", ""), ("pid:*@h", "cba")):
+        assert ids(index, HistoryFilter(worker=worker)) == [*found]
+        assert index.count(HistoryFilter(worker=worker)) == len(found)
     assert ids(index, HistoryFilter(worker="*:2@h", error="*")) == ["b"]
 
 
@@ -296,17 +294,14 @@ def test_actions_are_found_by_who_what_and_when(audit: AuditLog, filter: dict[st
     assert audit.count(AuditFilter(**filter)) == len(found.split())
 
 
-def test_an_action_tells_who_did_it_when_and_to_what(audit: AuditLog) -> None:
+def test_an_action_is_one_row_also_on_very_many_jobs(audit: AuditLog) -> None:
     audit.take(ACTIONS)
-
     [row] = audit.page(ANYTHING, offset=2, limit=1)
-
     told = {"by": "anna", "source": "web", "action": "requeue", "outcome": "done", "count": 2, "ids": ["a", "b"]}
     assert row == {"at": "2026-11-21T09:00:01Z", "queue": None, "what": None, **told}
     assert (audit.names("by"), audit.names("action")) == (["anna", "bert"], ["pause", "purge", "requeue"])
 
-
-def test_an_action_on_very_many_jobs_is_listed_once_and_found_by_each(audit: AuditLog) -> None:
+    audit.reset()
     for part in range(3):
         more = {"part": part} if part else {}
         audit.take(batch(done_by("anna", "discard", ids=[f"{part}-{n}" for n in range(1_000)], count=3_000, **more)))

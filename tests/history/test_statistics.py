@@ -138,33 +138,23 @@ def test_a_clock_that_is_ahead_counts_as_now_and_nonsense_not_at_all() -> None:
     assert rows(found, "queue") == {"mail": 1}
 
 
-def test_times_of_all_writers_are_merged() -> None:
+def test_times_of_all_writers_are_merged_and_a_reset_forgets_all() -> None:
     found = read(
         MIDNIGHT,
-        batch(counts(MIDNIGHT - 5, succeeded=99, run=[0.1] * 99)),
-        batch(counts(MIDNIGHT - 4, succeeded=1, run=[8.0]), writer="pid:2@b"),
+        batch(counts(MIDNIGHT - 5, succeeded=99, run=[0.1] * 99), up(MIDNIGHT, "1")),
+        batch(counts(MIDNIGHT - 4, succeeded=1, run=[8.0]), {"kind": "lost", "at": MIDNIGHT, "count": 3}, writer="b"),
     )
 
-    report = found.report(Window.HOUR, job="shop.send")
-
-    assert report is not None
-    run = report.total.row()["run"]
-    assert (run["count"], run["min"], run["max"], run["mean"]) == (100, 0.1, 8.0, 0.179)
-    assert run["p50"] == run["p99"] == pytest.approx(0.1, rel=0.2)
-
-
-def test_after_a_reset_nothing_is_known() -> None:
-    found = read(
-        MIDNIGHT, batch(counts(MIDNIGHT, succeeded=2), up(MIDNIGHT, "1"), {"kind": "lost", "at": MIDNIGHT, "count": 3})
-    )
-    before = found.report(Window.HOUR)
+    before = found.report(Window.HOUR, job="shop.send")
     found.reset()
-
     after = found.report(Window.HOUR)
 
     assert before is not None
     assert after is not None
-    assert (before.total.processed, before.lost, len(before.deploys)) == (2, 3, 1)
+    run = before.total.row()["run"]
+    assert (run["count"], run["min"], run["max"], run["mean"]) == (100, 0.1, 8.0, 0.179)
+    assert run["p50"] == run["p99"] == pytest.approx(0.1, rel=0.2)
+    assert (before.total.processed, before.lost, len(before.deploys)) == (100, 3, 1)
     assert (after.total.processed, after.lost, after.deploys, found.begins) == (0, 0, [], None)
 
 

@@ -14,10 +14,6 @@ def up(worker: str = "pid:7@host", *, at: float = NOON) -> Record:
     return {"kind": "worker_up", "at": at, "worker": worker, "queues": ["mail"], "release": "r1"}
 
 
-def down(worker: str = "pid:7@host", *, at: float = NOON + 5) -> Record:
-    return {"kind": "worker_down", "at": at, "worker": worker}
-
-
 def started(id: str, *, at: float = NOON + 1, slot: int = 2) -> Record:
     return {"kind": "started", "at": at, "id": id, "job": "shop.resize", "queue": "mail", "slot": slot}
 
@@ -44,7 +40,7 @@ def test_a_worker_that_vanished_died_with_the_jobs_that_it_ran() -> None:
 @pytest.mark.parametrize(
     ("records", "workers", "now"),
     [
-        ([up(), down()], [], LATER),
+        ([up(), {"kind": "worker_down", "at": NOON + 5, "worker": "pid:7@host"}], [], LATER),
         ([up()], [alive()], LATER),
         ([up()], [], NOON + GRACE - 1),
         ([up()], [alive("?1", pid=None)], LATER),
@@ -56,18 +52,13 @@ def test_a_worker_did_not_die(records: list[Record], workers: list[dict[str, Any
     assert lives(*records).deaths(workers, now) == []
 
 
-def test_a_worker_whose_id_began_again_died_before() -> None:
+def test_a_worker_is_known_by_its_runs_its_start_and_when_it_was_seen() -> None:
     found = lives(up(), started("a"), up(at=NOON + 9))
-
-    [death] = found.deaths([alive()], NOON + 10)
-
-    assert [run.id for run in death.last_jobs] == ["a"]
+    [death] = found.deaths([alive()], NOON + 10)  # before its id began again
     newest = found.newest("pid:7@host")
     assert newest is not None
-    assert (newest.started_at, newest.runs) == (NOON + 9, {})
+    assert ([run.id for run in death.last_jobs], newest.started_at, newest.runs) == (["a"], NOON + 9, {})
 
-
-def test_a_worker_is_known_by_its_runs_and_by_when_it_was_seen() -> None:
     [older] = lives(started("a")).deaths([], LATER)  # than the journal
     [seen] = lives(up()).deaths([], NOON + 1_000, seen={"pid:7@host": NOON + 900})
 
