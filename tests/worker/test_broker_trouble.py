@@ -42,6 +42,10 @@ def test_the_result_of_a_job_that_a_lost_session_gave_back_is_dropped(rig: Rig) 
     rig.ready(worker)
     assert rig.errors() == {}
     assert rig.pending() == 0
+    # Both slots take jobs again.
+    for text in ("third", "fourth"):
+        rig.enqueue("hold", str(rig.notes_path), str(rig.path / "other gate"), text)
+    eventually(lambda: {"third begins", "fourth begins"} <= set(rig.lines()))
 
 
 @pytest.mark.parametrize(("keep_result", "raises"), [(False, False), (True, False), (False, True)])
