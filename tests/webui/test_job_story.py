@@ -7,6 +7,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq.browsing import job_search
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import encode
@@ -15,6 +16,7 @@ from palermo.inspector.jobs import Jobs
 from palermo.inspector.scheduled import ScheduledJobs
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
+from palermo.webui.pages import job
 from palermo.webui.pages.job import CHILDREN
 from palermo.webui.render.job_life import final_state, timeline
 from palermo.webui.state.job import FoundJob
@@ -22,7 +24,7 @@ from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.history.written import NOON, ended, enqueued, failed
 from tests.inspector.jobs import failure, message, publish, publish_failed
-from tests.webui.conftest import Serve
+from tests.webui.conftest import BROKER_PATIENCE, Serve
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web
 
@@ -109,6 +111,23 @@ def test_of_many_children_the_newest_are_listed(web: Web) -> None:
     assert f"the newest {CHILDREN} of the jobs that this one enqueued" in page
     assert "/jobs/kid-1?" in page
     assert "/jobs/kid-0?" not in page
+
+
+def test_the_page_of_a_job_amid_a_long_queue_shows_what_the_journal_knows(
+    rabbitmq_url: str, exchange: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_search, "DEPTH", 2)
+    monkeypatch.setattr(job, "DEPTH", 2)
+    web = serve(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=BROKER_PATIENCE))
+    ids = [web.client.enqueue("shop.mail", queue="mail").id for _ in range(7)]
+    note = "The journal tells that this job waits. The job itself was not looked up"
+
+    shown = eventually(lambda: text if note in (text := web.shown(f"/jobs/{ids[3]}")) else "")
+
+    assert all(text in shown for text in ("shop.mail waiting", "first and last 2 jobs", "Waiting for"))
+    assert note not in web.shown(f"/jobs/{ids[6]}")
+    web.client.run(lambda broker: broker.purge("mail"))
+    eventually(lambda: "This job is not here any more." in web.shown(f"/jobs/{ids[3]}"))
 
 
 def test_a_job_runs_again_with_changes_and_the_arguments_that_are_hidden(web: Web) -> None:
