@@ -93,18 +93,16 @@ class Unforked(Children):
         self.pipes: list[SlotPipe] = []
         self.sent = Nowhere()
 
-    async def open(self) -> Registered:
-        self.draining = asyncio.Event()
-        self.template.gone = asyncio.Event()
+    async def start(self) -> Registered:
         return Registered(jobs=("benchmarks.jobs.noop",), queues=(jobs.QUEUE,), hooks=frozenset())
 
-    async def launch(self, process: Any, connect: Callable[[], SlotPipe]) -> None:
-        ready = process.renew()
-        process.pipe = pipe = connect()
+    async def launch(self, new: Callable[[], Any]) -> Any:
+        child = new()
+        pipe = child.connect()
         pipe.connection_made(cast(asyncio.Transport, self.sent))
         self.pipes.append(pipe)
         pipe.data_received(pack_answer(Ready()))
-        await ready
+        return child
 
     async def close(self) -> None:
         self._theirs.close()

@@ -1,35 +1,190 @@
-"""The processes of a pool, as the template reports them."""
+"""The processes of a pool, whose template and children are played by the test, frame by frame."""
 
+import asyncio
 import os
-import signal
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
+from msgspec import to_builtins
+
+from palermo.core.lifecycle import SUCCEEDED, RunResult
+from palermo.core.message import Message
 from palermo.worker.ipc.batch_marks import BatchMarks
+from palermo.worker.ipc.frames import FrameBuffer, FromSlot, Pong, Ready, Stack, load, pack_answer, pack_reply
 from palermo.worker.limits import Limits
-from palermo.worker.pools.child import Child, Place
 from palermo.worker.pools.children import Children
 from palermo.worker.pools.forked_pool import ForkedPool
 from palermo.worker.pools.pool import StackFile
 from palermo.worker.process import nameless_file
+from palermo.worker.registered import Registered
 
 
-async def test_the_late_end_of_a_process_does_not_end_the_next_one() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        children, limits = Children(ours, os.getpid()), Limits()
-        stacks = StackFile(nameless_file())
-        pool = ForkedPool(children, slots=1, shared=False, limits=limits, stacks=stacks, marks=BatchMarks(1))
-        slot = Child(1, Place(children, limits, pool, lambda work: work.close(), slot=1), pool)
-        children._numbered[1] = slot
-        slot.renew()
-        children.forked(1, 1001)
-        # Its socket pair closed, and it is forked again.
-        slot.renew()
-        children.exited(1001, -signal.SIGKILL)
-        assert slot.end_reason is not None
-        assert not slot.end_reason.done()
+class Peer:
+    """The other end of a socket pair: takes the parent's frames and sends answers."""
 
-        children.forked(1, 1002)
-        children.exited(1002, -signal.SIGKILL)
-        assert "SIGKILL" in str(slot.end_reason.result())
-        stacks.close()
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self.descriptors: list[int] = []
+        self._frames = FrameBuffer()
+        end.setblocking(False)
+
+    async def frames(self, kind: str) -> list[tuple[Any, ...]]:
+        """The next frames of this kind, all that come together; others are skipped."""
+        found: list[tuple[Any, ...]] = []
+        async with asyncio.timeout(10):
+            while not found:
+                came = map(load, self._frames.feed(await self._received()))
+                found = [frame for frame in came if frame[0] == kind]
+        return found
+
+    async def closed(self) -> None:
+        """Wait until the parent has closed the socket pair."""
+        async with asyncio.timeout(10):
+            while await self._received():
+                pass
+
+    async def _received(self) -> bytes:
+        while True:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self.end, 65_536, 8)
+            except BlockingIOError:
+                await asyncio.sleep(0.005)
+            except ConnectionError:
+                return b""
+            else:
+                self.descriptors += descriptors
+                return data
+
+
+class PlayedTemplate(Peer):
+    """A template that starts no process: each child is a socket in the hands of the test."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(theirs)
+        self.pid = os.posix_spawnp("sleep", ["sleep", "600"], os.environ)
+        self.children = Children(ours, self.pid)
+        self._forked: list[PlayedChild] = []
+
+    def pool(self, *, slots: int, shared: bool, grace: float = 60.0) -> ForkedPool:
+        stacks, limits = StackFile(nameless_file()), Limits(timeout_grace=grace)
+        return ForkedPool(
+            self.children, slots=slots, shared=shared, limits=limits, stacks=stacks, marks=BatchMarks(slots)
+        )
+
+    def close(self) -> None:
+        for one in (self, *self._forked):
+            one.end.close()
+
+    def report(self, **report: Any) -> None:
+        self.end.sendall(pack_reply(report))
+
+    async def fork(self) -> tuple[int, "PlayedChild"]:
+        """Take the order to fork; returns the number and the new child."""
+        ((_, number),) = await self.frames("fork")
+        child = PlayedChild(socket.socket(fileno=self.descriptors.pop()))
+        self._forked.append(child)
+        return number, child
+
+    async def ready_child(self, pool: ForkedPool) -> "PlayedChild":
+        """The child of a shared pool, which waits for jobs."""
+        starting = asyncio.ensure_future(pool.prepare(1))
+        child = await self.fork_ready(NO_PID)
+        await starting
+        return child
+
+    async def fork_ready(self, pid: int) -> "PlayedChild":
+        number, child = await self.fork()
+        self.report(forked=number, pid=pid)
+        child.answer(Ready())
+        return child
+
+
+class PlayedChild(Peer):
+    """A child of the template that runs no job by itself."""
+
+    def answer(self, *answers: FromSlot) -> None:
+        self.end.sendall(b"".join(map(pack_answer, answers)))
+
+
+@asynccontextmanager
+async def played_template(*, slots: int, shared: bool) -> AsyncIterator[tuple[PlayedTemplate, ForkedPool]]:
+    """A template and its pool, which has started."""
+    template = PlayedTemplate()
+    pool = template.pool(slots=slots, shared=shared)
+    template.report(ready=to_builtins(Registered(jobs=(), queues=(), hooks=frozenset()), enc_hook=dict))
+    await pool.start()
+    try:
+        yield template, pool
+    finally:
+        template.close()
+        await pool.close()
+
+
+#: No process has such a pid.
+NO_PID = 2**22 + 1
+
+
+def ending() -> asyncio.Future[RunResult]:
+    """Gets the result of a job that the pool runs."""
+    return asyncio.get_running_loop().create_future()
+
+
+async def test_a_child_that_is_cut_off_before_its_pid_is_known_is_killed() -> None:
+    async with played_template(slots=1, shared=False) as (template, pool):
+        starting = asyncio.ensure_future(pool.prepare(1))
+        number, child = await template.fork()
+        child.answer(Pong())  # the parent did not ask for that
+        await child.closed()
+        template.report(forked=number, pid=NO_PID)
+
+        await template.frames("kill")
+
+        template.report(exited=number, pid=NO_PID, status=-9)
+        await template.fork_ready(NO_PID + 1)
+        await starting
+
+
+async def test_jobs_that_end_during_a_ping_do_not_delay_a_kill() -> None:
+    async with played_template(slots=2, shared=True) as (template, pool):
+        child = await template.ready_child(pool)
+        stuck, other = ending(), ending()
+        pool.run(1, Message(id="stuck", queue="q", job="j", lock_for=0.01), stuck.set_result)
+        pool.run(2, Message(id="other", queue="q", job="j"), other.set_result)
+        await child.frames("ping")
+
+        child.end.sendall(b"\x00\x00\x00\x02+2" + pack_answer(Pong()))
+
+        await template.frames("kill")
+        assert other.result() is SUCCEEDED
+
+
+async def test_a_job_is_killed_once_the_others_in_its_process_have_ended() -> None:
+    async with played_template(slots=3, shared=True) as (template, pool):
+        child = await template.ready_child(pool)
+        other = ending()
+        for slot in (1, 2):
+            pool.run(slot, Message(id=f"stuck{slot}", queue="q", job="j", lock_for=0.01 * slot), ending().set_result)
+        pool.run(3, Message(id="other", queue="q", job="j"), other.set_result)
+        for _ in range(len(await child.frames("ping"))):
+            child.answer(Pong())
+        child.end.sendall(b"\x00\x00\x00\x02+3")
+
+        await template.frames("kill")
+        assert other.result() is SUCCEEDED
+
+
+async def test_two_questions_for_one_stack_do_not_end_the_child() -> None:
+    async with played_template(slots=1, shared=True) as (template, pool):
+        child = await template.ready_child(pool)
+        ended = ending()
+        pool.run(1, Message(id="a", queue="q", job="j"), ended.set_result)
+        asked = asyncio.gather(pool.stack(1), pool.stack(1))
+
+        child.answer(*(Stack(1, "here") for _ in await child.frames("stack")))
+
+        assert await asked == ["here", "here"]
+        child.end.sendall(b"\x00\x00\x00\x02+1")
+        assert await asyncio.wait_for(ended, 10) is SUCCEEDED

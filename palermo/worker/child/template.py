@@ -6,8 +6,8 @@ It obeys the parent's frames and reports back in JSON:
     parent -> template                       template -> parent
     (first thing, unasked)                   {"ready": …} or {"unstartable": …}
     ("fork", slot) and the slot's socket     {"forked": slot, "pid": …} or {"unforked": slot, "error": …}
-    ("kill", pid)                            {"exited": slot, "pid": …, "status": …}
-    ("signal", pid, number)
+    ("kill", slot)                           {"exited": slot, "status": …}
+    ("signal", slot, number)
     ("hook", name, arguments…)               {"hooked": name, "answer": …}
     end of file                              ends
 """
@@ -80,7 +80,7 @@ class Template:
         self._options = options
         self._parent = parent
         self._host = host
-        #: The number of each slot, by pid.
+        #: The pid of each slot's process, by the slot's number.
         self._slots: dict[int, int] = {}
         self._frames = FrameBuffer()
         self._ends: deque[int] = deque()
@@ -196,11 +196,11 @@ class Template:
             match pickle.loads(payload):
                 case ("fork", number):
                     self._fork(number, socket.socket(fileno=self._ends.popleft()))
-                case ("kill", pid):
-                    self._kill(pid)
-                case ("signal", pid, sent):
-                    if pid in self._slots:
-                        os.kill(pid, sent)
+                # The process is still the slot's, or has ended: only the template reaps its slots.
+                case ("kill", number) if number in self._slots:
+                    signals.kill(self._slots[number])
+                case ("signal", number, sent) if number in self._slots:
+                    os.kill(self._slots[number], sent)
                 case ("hook", name, *more):
                     self._report({"hooked": name, "answer": self._hook(name, *more)})
 
@@ -219,7 +219,7 @@ class Template:
         if pid == 0:
             self._become_slot(number, end, template)
         end.close()
-        self._slots[pid] = number
+        self._slots[number] = pid
         self._report({"forked": number, "pid": pid})
 
     def _become_slot(self, number: int, end: socket.socket, template: int) -> NoReturn:
@@ -268,20 +268,15 @@ class Template:
             on_mark=partial(self._marks.mark, number),
         )
 
-    def _kill(self, pid: int) -> None:
-        # The pid cannot belong to another process by now: only the template reaps its slots.
-        if pid in self._slots:
-            signals.kill(pid)
-
     def _reap(self) -> None:
-        for pid, number in list(self._slots.items()):
+        for number, pid in list(self._slots.items()):
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:  # user code waited for it
                 ended, status = pid, 0
             if ended:
-                del self._slots[pid]
-                self._report({"exited": number, "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+                del self._slots[number]
+                self._report({"exited": number, "status": os.waitstatus_to_exitcode(status)})
 
     def _hook(self, name: str, *more: Any) -> float:
         """Run the worker hooks of this name. Returns the greatest number of seconds that one returned, else 0."""

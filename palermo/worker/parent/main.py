@@ -49,7 +49,7 @@ async def run_parent(
 
     listen(loop, cancel, resque=options.resque_signals)
     blocked_signals.unblock()
-    orphans = asyncio.ensure_future(_reap_orphans(but=pool.children.template.pid)) if os.getpid() == 1 else None
+    orphans = asyncio.ensure_future(_reap_orphans(but=pool.children.template)) if os.getpid() == 1 else None
     set_title(f"palermo worker: importing {','.join(options.modules)}")
     try:
         # The broker's module takes longest to import. Meanwhile the template imports the jobs.

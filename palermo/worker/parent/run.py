@@ -75,7 +75,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         case RestartReason.REQUESTED:
             log.info("starting anew pid=%d", os.getpid())
         case RestartReason.TEMPLATE_DIED:
-            log.error("template %s, starting anew pid=%d", pool.children.template.end_reason, os.getpid())
+            log.error("template %s, starting anew pid=%d", pool.children.template_end, os.getpid())
             _rest_until(started + _RESTART_EVERY)
         case _:
             return code

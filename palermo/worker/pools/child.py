@@ -18,18 +18,18 @@ from palermo.worker import signals
 from palermo.worker.ipc.frames import Changed, Ended, FromSlot, Pong, Ready, Report, Reported, Stack, pack
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.limits import Limits
-from palermo.worker.pools.children import CannotFork, Children, SlotLost
+from palermo.worker.pools.children import CannotFork, Children, Process, SlotLost
 
 log = logging.getLogger("palermo.worker")
 
-#: The most frames that wait for the end of a turn of the loop: with more, the child would sit idle meanwhile.
+#: The most frames that wait for the end of a turn of the loop: with more, the child would be idle in the meantime.
 _TOGETHER = 16
 
 
 class Run:
     """One job in a slot, from the moment that the pool gets it to its result."""
 
-    __slots__ = ("cancelled", "child", "done", "kill_error", "left", "lock", "message", "slot", "timer")
+    __slots__ = ("cancelled", "child", "done", "kill_error", "lock", "message", "slot", "timer")
 
     def __init__(self, slot: int, message: Message, done: Callable[[RunResult], None]) -> None:
         self.slot = slot
@@ -46,8 +46,6 @@ class Run:
         self.timer: asyncio.TimerHandle | None = None
         #: The timer that ends the job when its `lock_for` is over.
         self.lock: asyncio.TimerHandle | None = None
-        #: Set when it has left its child, if `Child.without` waits for that.
-        self.left: asyncio.Future[None] | None = None
 
 
 class Owner(Protocol):
@@ -59,12 +57,6 @@ class Owner(Protocol):
     def lost(self, child: "Child", run: Run, why: str) -> None:
         """The child has died under a run."""
 
-    def ended(self, child: "Child") -> None:
-        """A child that had become ready has ended."""
-
-    def changed(self, child: "Child", changes: str) -> None:
-        """Jobs have left these changes in the child's process."""
-
     def reported(self, slot: int, report: Report) -> None:
         """The job of this slot reports its progress or log lines."""
 
@@ -74,17 +66,16 @@ class Owner(Protocol):
 _SIGNALS: Mapping[type[JobError], int] = {JobCancelled: signals.CANCEL, JobTerminated: signals.TERMINATE}
 
 
-class Child:
+class Child(Process):
     """A child process, the jobs that run in it, and the answers that the parent waits for."""
 
     def __init__(self, number: int, place: "Place", owner: Owner) -> None:
-        self.number = number
+        super().__init__(number)
         self.place = place
-        self.pid: int | None = None
-        self.pipe: SlotPipe | None = None
-        self.end_reason: asyncio.Future[str | None] | None = None
         #: The jobs that run in it now, by slot.
         self.runs: dict[int, Run] = {}
+        #: Set when a job leaves it after it was retired.
+        self.job_left = asyncio.Event()
         #: How many jobs ran in it when it ended.
         self.lost_jobs = 0
         #: Whether it takes no more jobs, and ends when those in it have ended.
@@ -96,43 +87,24 @@ class Child:
         #: Since when it has been above its memory limit, by the monotonic clock.
         self.over_memory_since: float | None = None
         #: How many jobs it has begun, and when it was forked, by the monotonic clock.
-        self.jobs = 0
-        self.forked_at = 0.0
+        self.jobs_begun = 0
+        self.forked_at = time.monotonic()
         self._owner = owner
-        self._waiters: dict[int, asyncio.Future[RunResult]] = {}
-        self._stacks: dict[int, asyncio.Future[str]] = {}
-        self._pongs: list[asyncio.Future[None]] = []
-        self._ready: asyncio.Future[None] | None = None
+        #: The slots whose next result is not reported to the owner.
+        self._results: dict[int, asyncio.Future[RunResult]] = {}
+        #: The answers to frames that are under way, by frame; None if the child ends before it answers.
+        self._answers: dict[tuple[Any, ...], asyncio.Future[FromSlot | None]] = {}
         self._frames: list[bytes] = []
 
     @property
-    def open(self) -> bool:
+    def takes_jobs(self) -> bool:
         """Whether it takes jobs."""
         return self.pipe is not None and not self.retired
 
-    def renew(self) -> "asyncio.Future[None]":
-        """Reset the state for the fork. The future completes once the process is ready, or raises SlotLost."""
-        loop = asyncio.get_running_loop()
-        self.end_reason, self.pid, self.forked_at = loop.create_future(), None, time.monotonic()
-        self._ready = loop.create_future()
-        return self._ready
-
     def connect(self) -> SlotPipe:
         """The parent's end of the socket pair, for a process that is being forked."""
-        pipe = SlotPipe(
-            lambda number: self._succeeded(pipe, number),
-            lambda answer: self._heard(pipe, answer),
-            lambda why: self._lost(pipe, why),
-        )
-        return pipe
-
-    def ended(self, end_reason: str | None, linger: float) -> None:
-        """The process has ended, or could not be forked."""
-        if self.end_reason is not None and not self.end_reason.done():
-            self.end_reason.set_result(end_reason)
-        if self.pipe is not None:
-            # A process that a job left behind may hold the socket pair open. The delay lets the last answers be read.
-            asyncio.get_running_loop().call_later(linger, self.pipe.abort, "")
+        self.pipe = SlotPipe(self._succeeded, self._heard, self._lost)
+        return self.pipe
 
     def write(self, frame: tuple[Any, ...]) -> None:
         """Send this frame: at once to the process of one slot, else with the others of this turn of the loop."""
@@ -154,7 +126,7 @@ class Child:
 
     def enter(self, run: Run) -> None:
         """Note that this job runs in the child from now on."""
-        self.jobs += 1
+        self.jobs_begun += 1
         self.runs[run.slot] = run
         run.child = self
 
@@ -166,8 +138,8 @@ class Child:
             run.timer.cancel()
         if run.lock is not None:
             run.lock.cancel()
-        if run.left is not None and not run.left.done():
-            run.left.set_result(None)
+        if self.retired:
+            self.job_left.set()
 
     def interrupt(self, run: Run, error: JobError) -> None:
         """Have this error raised in the job."""
@@ -179,74 +151,66 @@ class Child:
                 # The signal goes through the template: it may arrive late, and would interrupt the next job.
                 self.place.retire(self, "a job was cancelled in it")
 
-    async def ask(self, slot: int, frame: tuple[Any, ...]) -> RunResult:
-        """Send a frame to a slot and wait for its result. Raises SlotLost."""
-        answer = self.answer(slot)
-        self.write(frame)
-        return await answer
-
-    def answer(self, slot: int) -> "asyncio.Future[RunResult]":
-        """The next result of this slot, which the owner is not told of. Raises SlotLost, at once or later."""
+    def result_of(self, slot: int) -> asyncio.Future[RunResult]:
+        """The next result of this slot, which the owner does not get. Raises SlotLost, at once or later."""
         if self.pipe is None:
             raise SlotLost
-        waiter: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
-        self._waiters[slot] = waiter
-        return waiter
+        result = self._results[slot] = asyncio.get_running_loop().create_future()
+        return result
 
-    async def ask_stack(self, slot: int) -> str:
-        """The stack of the job in a slot; "" if no job runs there."""
-        waiter: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._stacks[slot] = waiter
-        self.write(("stack", slot))
-        return await waiter
+    async def stack(self, slot: int, within: float) -> str | None:
+        """The stack of the job in a slot, "" if no job runs there; None without an answer in so many seconds."""
+        answer = await self._answer(("stack", slot), within)
+        return answer.text if isinstance(answer, Stack) else None
 
-    async def ping(self, within: float) -> bool:
+    async def responds(self, within: float) -> bool:
         """Whether the child answers within so many seconds."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pongs.append(waiter)
-        self.write(("ping",))
-        done, _ = await asyncio.wait([waiter], timeout=within)
-        return bool(done) and self.pipe is not None
+        return await self._answer(("ping",), within) is not None
 
-    async def without(self, runs: list[Run], within: float) -> None:
-        """Wait until these jobs have left the child, for at most so many seconds."""
-        loop = asyncio.get_running_loop()
-        for run in runs:
-            run.left = loop.create_future()
-        await asyncio.wait([run.left for run in runs if run.left is not None], timeout=within)
+    async def _answer(self, frame: tuple[Any, ...], within: float) -> FromSlot | None:
+        """The answer to this frame; None without one in so many seconds."""
+        # A frame whose answer is still under way is not sent again: the second answer would look like nonsense.
+        if frame not in self._answers:
+            self._answers[frame] = asyncio.get_running_loop().create_future()
+            self.write(frame)
+        done, _ = await asyncio.wait([self._answers[frame]], timeout=within)
+        return done.pop().result() if done else None
 
-    def _succeeded(self, pipe: SlotPipe, number: bytes) -> None:
+    async def others_left(self, within: float) -> None:
+        """Wait until only jobs with a `kill_error` run in the child, which is retired; for at most so many seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while any(run.kill_error is None for run in self.runs.values()):
+                    self.job_left.clear()
+                    await self.job_left.wait()
+
+    def _succeeded(self, number: bytes) -> None:
         # The process of one slot does not say which slot has succeeded.
         if not self.place.shared:
-            self._answered(pipe, self.number, SUCCEEDED)
+            self._ended(self.number, SUCCEEDED)
         else:
-            self._answered(pipe, int(number) if number.isdigit() else -1, SUCCEEDED)
+            self._ended(int(number) if number.isdigit() else -1, SUCCEEDED)
 
-    def _heard(self, pipe: SlotPipe, answer: FromSlot) -> None:
+    def _heard(self, answer: FromSlot) -> None:
         match answer:
             case Ended(slot, result):
-                self._answered(pipe, slot, result)
+                self._ended(slot, result)
             case Reported(slot, report):
                 if slot in self.runs:
                     self._owner.reported(slot, report)
             case Changed(changes):
-                self._owner.changed(self, changes)
-            case Ready() if self._ready is not None:
-                ready, self._ready = self._ready, None
-                ready.set_result(None)
-            case Pong() if self._pongs:
-                pong = self._pongs.pop(0)
-                if not pong.done():
-                    pong.set_result(None)
-            case Stack(slot, text) if slot in self._stacks:
-                stack = self._stacks.pop(slot)
-                if not stack.done():
-                    stack.set_result(text)
+                self.place.changed(self, changes)
+            case Ready() if not self.ready.done():
+                self.ready.set_result(None)
+            case Pong() if ("ping",) in self._answers:
+                self._answers.pop(("ping",)).set_result(answer)
+            case Stack(slot) if ("stack", slot) in self._answers:
+                self._answers.pop(("stack", slot)).set_result(answer)
             case _:
-                pipe.abort("sent an answer that nobody asked for")
+                self._refuse_answer()
 
-    def _answered(self, pipe: SlotPipe, slot: int, result: RunResult) -> None:
-        run, waiter = self.runs.get(slot), self._waiters.pop(slot, None)
+    def _ended(self, slot: int, result: RunResult) -> None:
+        run, waiter = self.runs.get(slot), self._results.pop(slot, None)
         if waiter is not None:
             if not waiter.done():
                 waiter.set_result(result)
@@ -254,33 +218,32 @@ class Child:
             self.leave(run)
             self._owner.answered(self, run, result)
         else:
-            pipe.abort("sent an answer that nobody asked for")
+            self._refuse_answer()
 
-    def _lost(self, pipe: SlotPipe, why: str) -> None:
-        if self.pipe is not pipe:  # the parent ended this child itself
+    def _refuse_answer(self) -> None:
+        if self.pipe is not None:
+            self.pipe.abort("sent an answer that nobody asked for")
+
+    def _lost(self, why: str) -> None:
+        if self.pipe is None:  # the parent ended this child itself
             return
         self.pipe = None
         self.lost_jobs = len(self.runs)
-        if self._ready is None:
-            self._owner.ended(self)
-        ready, self._ready = self._ready, None
-        waiters, self._waiters = self._waiters, {}
-        for waiter in (ready, *waiters.values()):
-            if waiter is not None and not waiter.done():
+        if self.ready.done():
+            self.place.lost(self)
+        waiters: list[asyncio.Future[Any]] = [self.ready, *self._results.values()]
+        for waiter in waiters:
+            if not waiter.done():
                 waiter.set_exception(SlotLost(why))
-        for run in [run for run in self.runs.values() if run.slot not in waiters]:
+        for run in [run for run in self.runs.values() if run.slot not in self._results]:
             self.leave(run)
             self._owner.lost(self, run, why)
-        for pong in self._pongs:
-            if not pong.done():
-                pong.set_result(None)
-        for stack in self._stacks.values():
-            if not stack.done():
-                stack.set_result("")
+        for answer in self._answers.values():
+            answer.set_result(None)
 
 
 class Place:
-    """A child's place in the pool: the current child takes jobs, retired ones finish theirs.
+    """A place in the pool: its current child takes jobs, retired ones finish theirs.
 
     The next child of one slot is forked when the last one has ended, since both have the slot's number.
     """
@@ -310,13 +273,13 @@ class Place:
     def current(self) -> Child | None:
         """The child that takes jobs now; None if there is none ready."""
         child = self._current
-        if child is None or not child.open:
+        if child is None or not child.takes_jobs:
             return None
         if self._limits.replaces_processes:
-            self.check_limits(child)
-        return child if child.open else None
+            self.retire_if_due(child)
+        return child if child.takes_jobs else None
 
-    async def open(self) -> Child:
+    async def ready_child(self) -> Child:
         """The child that takes jobs now; started if there is none. Raises CannotFork."""
         while (child := self.current) is None:
             if self._starting is None or self._starting.done():
@@ -328,42 +291,37 @@ class Place:
             starting.result()
         return child
 
-    async def _start_current(self) -> None:
-        await self._number_free()
-        self._current = await self.launch()
-
-    async def _number_free(self) -> None:
-        """Wait until a new child may have the number of the last one."""
-        if not self.shared and self._current is not None and self._current.end_reason is not None:
-            await asyncio.wait([self._current.end_reason])
-
-    async def launch(self) -> Child:
-        """Start a fresh child. Raises CannotFork."""
-        child = Child(next(self._numbers), self, self._owner)
-        await self.children.launch(child, child.connect)
-        self.living.add(child)
-        return child
-
-    async def for_one(self) -> Child:
-        """A child in which no other job runs. Raises CannotFork."""
+    async def child_for_one(self) -> Child:
+        """A child in which no other job runs. To be released after that job. Raises CannotFork."""
         if not self.shared:
-            return await self.open()
-        child = await self.launch()
+            return await self.ready_child()
+        child = await self._launch()
         child.retired = True
         return child
 
-    def check_limits(self, child: Child) -> None:
-        """Retire the child if it has reached a limit; end it if it is retired and no job runs in it any more."""
+    async def _start_current(self) -> None:
+        await self._number_free()
+        self._current = await self._launch()
+
+    async def _number_free(self) -> None:
+        """Wait until a new child may have the number of the last one."""
+        if not self.shared and self._current is not None:
+            await asyncio.wait([self._current.end_reason])
+
+    async def _launch(self) -> Child:
+        child = await self.children.launch(lambda: Child(next(self._numbers), self, self._owner))
+        self.living.add(child)
+        return child
+
+    def retire_if_due(self, child: Child) -> None:
+        """Retire the child if it has reached a limit."""
         if not child.retired and self._limits.replaces_processes:
-            why = self._limits.replace_reason(jobs=child.jobs, age=time.monotonic() - child.forked_at, pid=child.pid)
-            if why:
+            age = time.monotonic() - child.forked_at
+            if why := self._limits.replace_reason(jobs=child.jobs_begun, age=age, pid=child.pid):
                 self.retire(child, why)
-        if child.retired and not child.runs and child.pipe is not None:
-            self.living.discard(child)
-            self._spawn(self.children.end(child))
 
     def retire(self, child: Child, why: str, *, level: int = logging.INFO) -> None:
-        """Give the child no more jobs, and have a fresh one ready for the next jobs."""
+        """Give the child no more jobs, end it once no job runs in it, and have a fresh one ready for the next jobs."""
         if child.retired:
             return
         child.retired = True
@@ -375,10 +333,27 @@ class Place:
             len(child.runs),
             why,
         )
+        self._end_if_idle(child)
         self._spawn(self._have_one_ready())
 
-    def ended(self, child: Child) -> None:
-        """A child has ended. If it was not retired, have another ready in its place."""
+    def release(self, child: Child) -> None:
+        """Replace the child, which a job has left, if it has reached a limit; end it if it is retired and idle."""
+        self.retire_if_due(child)
+        self._end_if_idle(child)
+
+    def _end_if_idle(self, child: Child) -> None:
+        if child.retired and not child.runs and child in self.living:
+            self.living.discard(child)
+            self._spawn(self.children.end(child))
+
+    def changed(self, child: Child, changes: str) -> None:
+        """Replace the child, because jobs have left these changes in its process."""
+        runs = [] if self.shared else [*child.runs.values()]
+        who = "".join(f"job {run.message.job} {run.message.id}" for run in runs) or "a job"
+        self.retire(child, f"{who} changed its process: {changes}", level=logging.WARNING)
+
+    def lost(self, child: Child) -> None:
+        """A child that was ready has closed its socket pair. Unless it was retired, have another ready in its place."""
         self.living.discard(child)
         if child.retired or self.children.draining.is_set() or self.children.gone.is_set():
             return
@@ -386,20 +361,14 @@ class Place:
             log.warning("slot ended while idle slot=%s pid=%s", self._name(child), child.pid)
             # It may have closed the socket pair without ending.
             self._spawn(self.children.end(child))
-        if child.jobs:  # one that ends before its first job would end again and again
+        if child.jobs_begun:  # one that ends before its first job would end again and again
             self._spawn(self._have_one_ready())
-
-    def close(self) -> None:
-        """Close the socket pairs of all children, which then exit."""
-        for child in self.living:
-            if child.pipe is not None:
-                child.pipe.close()
 
     async def _have_one_ready(self) -> None:
         await self._number_free()
         if not self.children.draining.is_set():
             with suppress(CannotFork):
-                await self.open()
+                await self.ready_child()
 
     def _name(self, child: Child) -> str:
         return "all" if self.shared else str(child.number)

@@ -35,7 +35,7 @@ from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import Report, fields_of
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pools.child import Child, Place, Run
-from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
+from palermo.worker.pools.children import CannotFork, Children, SlotLost
 from palermo.worker.pools.pool import (
     OnReport,
     OnResult,
@@ -58,10 +58,6 @@ _ALONE = 4
 _PROMPT = 1.0
 
 _MEANINGLESS = "sent an answer that means nothing"
-
-
-class _Stopped(Exception):
-    """A job must not be run, or its result is impossible. The text says why, unless the job has a `kill_error`."""
 
 
 class ForkedPool:
@@ -89,7 +85,7 @@ class ForkedPool:
         self._terminated = False
 
     async def start(self) -> Registered:
-        registered = await self.children.open()
+        registered = await self.children.start()
         self._timeouts, self._locks = registered.timeouts, registered.locks
         if self._limits.max_memory is not None:
             self._spawn(self._watch_memory())
@@ -97,7 +93,7 @@ class ForkedPool:
 
     async def prepare(self, slot: int) -> None:
         with suppress(CannotFork):
-            await self._places[slot].open()
+            await self._places[slot].ready_child()
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         self._marks.clear(slot, len(message.companions) + 1)
@@ -113,11 +109,9 @@ class ForkedPool:
         if run is None or run.child is None:
             return ""
         child = run.child
-        if child.place.shared:
-            with suppress(TimeoutError):
-                return await asyncio.wait_for(child.ask_stack(slot), _PROMPT)
-            # A job holds the GIL or the loop.
-        # faulthandler writes the stacks of all threads from C.
+        if child.place.shared and (answer := await child.stack(slot, _PROMPT)) is not None:
+            return answer
+        # A job may hold the GIL or the loop. faulthandler writes the stacks of all threads from C.
         self._stacks.clear()
         self.children.signal(child, DUMP)
         return await self._stacks.answer()
@@ -156,7 +150,7 @@ class ForkedPool:
         return self.children.pids
 
     async def hook(self, name: str, *more: Any) -> float:
-        return await self.children.template.hook(name, *more)
+        return await self.children.hook(name, *more)
 
     def drain(self) -> None:
         self.children.draining.set()
@@ -168,8 +162,6 @@ class ForkedPool:
         self.drain()  # the worker may not have stopped in order; no process that ends now is to be replaced
         for task in self._tasks:
             task.cancel()
-        for place in set(self._places.values()):
-            place.close()
         await self.children.close()
         self._stacks.close()
 
@@ -179,48 +171,45 @@ class ForkedPool:
         """End the run with the result that `work` returns. It still runs if that is None."""
         result: RunResult | None = INTERRUPTED
         try:
-            result = await self._result(run, work)
+            result = await work
+        except CannotFork:
+            pass  # The job's process has ended, and no other one can be started.
         except Exception:  # a bug in Palermo: the job goes back
             log.exception("cannot tell how a job ended, giving it back: a bug id=%s", run.message.id)
         if result is not None:
             self._end(run, result)
 
-    async def _result(self, run: Run, work: Coroutine[Any, Any, RunResult | None]) -> RunResult | None:
-        """The result that `work` returns, or the result of a job that could not be run to its end."""
-        try:
-            return await work
-        except _Stopped as why:
-            return await self._result_of_killed(run, JobCrashed(f"the job's process {why}"))
-        except CannotFork:
-            # The job's process has ended, and no other one can be started.
-            return INTERRUPTED
-
     def _end(self, run: Run, result: RunResult) -> None:
         del self._runs[run.slot]
         run.done(result)
 
-    async def _run_when_ready(self, run: Run) -> None:
-        """Start the job as soon as there is a child that takes jobs. Raises CannotFork, _Stopped."""
-        child = await self._places[run.slot].open()
-        if self._must_not_run(run):
-            raise _Stopped("did not run it")
-        self._start(child, run)
+    async def _run_when_ready(self, run: Run) -> RunResult | None:
+        """Start the job as soon as there is a child that takes jobs; returns its result if it must not run any more.
 
-    async def _run_alone(self, child: Child, run: Run) -> RunResult:
-        """Have this child, in which no other job runs, run the job. Raises SlotLost, _Stopped."""
+        Raises CannotFork.
+        """
+        child = await self._places[run.slot].ready_child()
         if self._must_not_run(run):
-            child.place.check_limits(child)
-            raise _Stopped("did not run it")
-        answer = child.answer(run.slot)
+            return await self._result_of_killed(run, "did not run it")
+        self._start(child, run)
+        return None
+
+    async def _run_alone(self, child: Child, run: Run) -> RunResult | None:
+        """Have this child, in which no other job runs, run the job.
+
+        None if it must not run any more, or if its result is impossible. Raises SlotLost.
+        """
+        if self._must_not_run(run):
+            child.place.release(child)
+            return None
+        answer = child.result_of(run.slot)
         self._start(child, run)
         try:
             result = await answer
         finally:
             child.leave(run)
-        child.place.check_limits(child)
-        if not self._is_possible(run, result):
-            raise _Stopped(_MEANINGLESS)
-        return result
+        child.place.release(child)
+        return result if self._is_possible(run, result) else None
 
     def _start(self, child: Child, run: Run) -> None:
         """Give this child the job, and start the timers of its limits."""
@@ -230,7 +219,7 @@ class ForkedPool:
             run.timer = asyncio.get_running_loop().call_later(timeout, self._timed_out, run, timeout)
         if lock_for is not None:
             run.lock = asyncio.get_running_loop().call_later(lock_for, self._kill_job, run, lock_expired(lock_for))
-        child.place.check_limits(child)
+        child.place.retire_if_due(child)
         child.write(("run", fields_of(run.message), run.slot))
 
     def _is_possible(self, run: Run, result: RunResult) -> bool:
@@ -247,26 +236,17 @@ class ForkedPool:
     # Called by the children (see Owner in child.py).
 
     def answered(self, child: Child, run: Run, result: RunResult) -> None:
-        child.place.check_limits(child)
+        child.place.release(child)
         if self._is_possible(run, result):
             self._end(run, result)
         else:
-            error = JobCrashed(f"the job's process {_MEANINGLESS}")
-            self._spawn(self._finish(run, self._result_of_killed(run, error)))
+            self._spawn(self._finish(run, self._result_of_killed(run, _MEANINGLESS)))
 
     def lost(self, child: Child, run: Run, why: str) -> None:
         self._spawn(self._finish(run, self._result_after_crash(child, run, why)))
 
-    def changed(self, child: Child, changes: str) -> None:
-        runs = [] if child.place.shared else [*child.runs.values()]
-        who = "".join(f"job {run.message.job} {run.message.id}" for run in runs) or "a job"
-        child.place.retire(child, f"{who} changed its process: {changes}", level=logging.WARNING)
-
     def reported(self, slot: int, report: Report) -> None:
         self.on_report(slot, report)
-
-    def ended(self, child: Child) -> None:
-        child.place.ended(child)
 
     # Ending jobs by force.
 
@@ -296,18 +276,14 @@ class ForkedPool:
 
     async def _kill_when_others_are_done(self, child: Child) -> None:
         """Kill a child because of a job that must end, once its other jobs have finished or had the grace time to."""
-        others = [run for run in child.runs.values() if run.kill_error is None]
-        if others and self._limits.timeout_grace and await child.ping(_PROMPT):
-            await child.without(others, self._limits.timeout_grace)
+        grace = self._limits.timeout_grace
+        if grace and len(child.runs) > 1 and await child.responds(_PROMPT):
+            await child.others_left(grace)
         if any(run.kill_error is not None for run in child.runs.values()):
             self._kill(child)
 
     def _kill(self, child: Child) -> None:
         """Kill a child because of its jobs that must end. The other jobs in it are given back."""
-        if child.pid is None:
-            # The child lives, but the template's report of its pid has not arrived yet.
-            asyncio.get_running_loop().call_later(LINGER, self._kill, child)
-            return
         child.being_killed = True
         because_of = " ".join(run.message.id for run in child.runs.values() if run.kill_error is not None)
         for run in child.runs.values():
@@ -318,7 +294,7 @@ class ForkedPool:
                     run.message.job,
                     because_of,
                 )
-        self.children.kill_process(child)
+        self.children.kill_child(child)
 
     async def _watch_memory(self) -> None:
         """Watch the memory of the children.
@@ -335,7 +311,7 @@ class ForkedPool:
                 child.place.retire(child, why)
                 now = time.monotonic()
                 child.over_memory_since = child.over_memory_since or now
-                if child.jobs == 1 or not child.place.shared:
+                if child.jobs_begun == 1 or not child.place.shared:
                     for run in child.runs.values():
                         if run.kill_error is None:
                             self._kill_job(run, JobOutOfMemory(f"the job's process was killed: {why}"))
@@ -344,7 +320,7 @@ class ForkedPool:
                 ):
                     log.warning("process killed pid=%s jobs=%d reason=%r", child.pid, len(child.runs), why)
                     child.killed_for_memory = True
-                    self.children.kill_process(child)
+                    self.children.kill_child(child)
 
     def _busy(self) -> list[Child]:
         """The children in which jobs run."""
@@ -353,8 +329,8 @@ class ForkedPool:
     # The results of jobs that did not end by themselves.
 
     async def _result_after_crash(self, child: Child, run: Run, error: str) -> RunResult:
-        """The result of a job whose child has died. Raises CannotFork, _Stopped."""
-        why = await self.children.describe_end(child, error)
+        """The result of a job whose child has died. Raises CannotFork."""
+        why = await self.children.ensure_end(child, error)
         if child.being_killed and run.kill_error is None:
             return INTERRUPTED
         done = self._marks.done(run.slot, len(run.message.companions) + 1)
@@ -363,7 +339,7 @@ class ForkedPool:
         # When the template dies, all children die, and none can be forked to try jobs in. Their jobs fail.
         known = child.lost_jobs == 1 and not child.killed_for_memory
         if known or run.kill_error is not None or self.children.gone.is_set():
-            return await self._result_of_killed(run, JobCrashed(f"the job's process {why}"))
+            return await self._result_of_killed(run, why)
         log.warning(
             "process died with %d jobs in it, this one runs again alone id=%s job=%s fate=%r",
             child.lost_jobs,
@@ -372,20 +348,21 @@ class ForkedPool:
             why,
         )
         async with self._alone:
-            if self._must_not_run(run):
-                raise _Stopped(why)
-            child = await child.place.for_one()
-            try:
-                return await self._run_alone(child, run)
-            except SlotLost as lost:
-                why = await self.children.describe_end(child, str(lost))
-        return await self._result_of_killed(run, JobCrashed(f"the job's process {why}"))
+            if not self._must_not_run(run):
+                child = await child.place.child_for_one()
+                try:
+                    if (result := await self._run_alone(child, run)) is not None:
+                        return result
+                    why = _MEANINGLESS
+                except SlotLost as lost:
+                    why = await self.children.ensure_end(child, str(lost))
+        return await self._result_of_killed(run, why)
 
-    async def _result_of_killed(self, run: Run, error: JobError) -> RunResult:
-        """The result of a job that was ended from outside: by its `kill_error`, or else by this error."""
+    async def _result_of_killed(self, run: Run, why: str) -> RunResult:
+        """The result of a job that was ended from outside: by its `kill_error`, or else by the end of its process."""
         if self.children.killed or self._terminated:
             return INTERRUPTED
-        error = run.kill_error or error
+        error = run.kill_error or JobCrashed(f"the job's process {why}")
         if isinstance(error, JobCancelled):
             return CANCELLED
         failure = from_exception(error, failed_at=int(clock.now()))
@@ -399,13 +376,15 @@ class ForkedPool:
         """
         try:
             async with self._alone:
-                child = await self._places[slot].for_one()
+                child = await self._places[slot].child_for_one()
                 try:
-                    answer = await child.ask(slot, crashed_frame(message, failure, slot))
-                    child.place.check_limits(child)
-                    return crash_result(answer, failure)
+                    answer = child.result_of(slot)
+                    child.write(crashed_frame(message, failure, slot))
+                    result = crash_result(await answer, failure)
+                    child.place.release(child)
+                    return result
                 except SlotLost as error:
-                    why = await self.children.describe_end(child, str(error))
+                    why = await self.children.ensure_end(child, str(error))
                     log.error("on_failure hooks crashed too id=%s job=%s error=%r", message.id, message.job, why)
         except CannotFork:
             log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
