@@ -13,7 +13,10 @@ from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.core.limits import limit_headers
 from palermo.errors import NotFound
-from palermo.worker.parent.leader_duties import LeaderDuties, leader_duties
+from palermo.settings.settings import Settings
+from palermo.worker.options import WorkerOptions
+from palermo.worker.parent.session_duties import SessionDuties
+from palermo.worker.registered import Registered
 from tests.contract.timing import time_kept
 from tests.contract.tools import Open, consume, ids, message, nothing_for, take_and_ack, until
 
@@ -208,15 +211,21 @@ class RecurringContract:
     async def test_one_that_is_declared_again_makes_up_for_no_tick(self, broker: Broker, another: Open) -> None:
         now, step = time.time(), passed_step()
         worker_began = (now // step - 3) * step + 1
-        duties = LeaderDuties(recurring=(entry(every=step, since=worker_began, missed="all"),), at_once=True)
+        sweep = entry(every=step, since=worker_began, missed="all")
+        duties = SessionDuties(
+            WorkerOptions(settings=Settings(), modules=("shop",), burst=True),
+            Registered(jobs=(), queues=(), hooks=frozenset(), recurring=(sweep,)),
+        )
         consumer = await consume(await another())
 
-        async with leader_duties(await another(), duties):
-            await until(lambda: names(broker), ["sweep"])
-            await broker.change_recurring(EntryChange.remove("sweep"))
-        async with leader_duties(await another(), duties):  # the worker connects again
-            await until(lambda: names(broker), ["sweep"])
-            await nothing_for(consumer)
+        duties.begin(await another())
+        await until(lambda: names(broker), ["sweep"])
+        await broker.change_recurring(EntryChange.remove("sweep"))
+        await duties.end()
+        duties.begin(await another())  # the worker connects again
+        await until(lambda: names(broker), ["sweep"])
+        await nothing_for(consumer)
+        await duties.end()
 
         assert (await one(broker)).since >= now
 

@@ -12,7 +12,6 @@ from msgspec import Struct
 from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
 from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PalermoError
 from palermo.worker.parent.collector import Collector
-from palermo.worker.parent.leader_duties import LeaderDuties, leader_duties
 
 log = logging.getLogger("palermo.worker")
 
@@ -45,15 +44,13 @@ class BrokerSessions:
         session: SessionParameters,
         *,
         give_up: bool,
-        duties: LeaderDuties = LeaderDuties(),  # noqa: B008 - frozen
         consume: Callable[[Broker], Awaitable[Consumer]],
         opened: Callable[[BrokerSession], None],
         lost: Callable[[], None],
         ending: Callable[[Broker], Awaitable[None]] | None = None,
     ) -> None:
-        """`lost` is called as soon as a session is given up, and `ending` is awaited before it is closed."""
+        """`lost` is called as soon as a session is given up, and `ending` is awaited before any session is closed."""
         self._opener = Opener(session, give_up=give_up)
-        self._duties = duties
         self._consume = consume
         self._on_open = opened
         self._on_loss = lost
@@ -84,8 +81,7 @@ class BrokerSessions:
                 self.available.set()
                 self._on_open(session)
                 watch = asyncio.ensure_future(self._watch(session))
-                async with leader_duties(broker, self._duties):
-                    await self._ended.wait()
+                await self._ended.wait()
             except (BrokerError, NotFound) as error:
                 check_cancelled()
                 log.warning("cannot take jobs broker=%s error=%r", broker.describe(), str(error))

@@ -20,61 +20,6 @@ _OTHERS, _LOOK_EVERY = 5.0, 0.05
 _FIRST, _MAX = 0.02, 1.0
 
 
-class IdleWatch:
-    """Asks the broker whether jobs wait, while the slots are idle. Calls `on_empty` once when none do."""
-
-    def __init__(
-        self,
-        *,
-        idle: Callable[[], bool],
-        count_pending: Callable[[], Awaitable[int]],
-        on_empty: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._idle = idle
-        self._count_pending = count_pending
-        self._on_empty = on_empty
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._reported = False
-        self._pause = _FIRST
-
-    def check_soon(self) -> None:
-        """Ask the broker soon: a job has ended, or the worker has begun. Cheap, as it is called after every job."""
-        self._reported = False
-        if self._timer is None and self._task is None:
-            self._pause = _FIRST
-            self._wait()
-
-    def close(self) -> None:
-        """Stop asking."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-
-    def _wait(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._pause, self._tick)
-        self._pause = min(self._pause * 2, _MAX)
-
-    def _tick(self) -> None:
-        self._timer = None
-        # If a job runs, check_soon() is called when it ends.
-        if self._idle() and not self._reported:
-            self._task = asyncio.ensure_future(self._check())
-
-    async def _check(self) -> None:
-        try:
-            empty = not await self._count_pending()
-        except PalermoError:
-            empty = False  # if the session is lost, the slots notice that themselves
-        if empty and self._idle():
-            self._reported = True
-            await self._on_empty()
-        self._task = None
-        if not self._reported and self._idle():
-            self._wait()
-
-
 async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> bool:
     """Whether no job waits in these queues, for a worker that does not subscribe to them any more.
 
@@ -100,7 +45,7 @@ async def count_pending(broker: Broker, selection: QueueSelection, put_aside: Co
 
 
 class EmptyQueues:
-    """Notices that no job waits any more in the queues of one worker."""
+    """Notices that no job waits any more in the queues of one worker: it asks the broker while all slots are idle."""
 
     def __init__(
         self,
@@ -112,21 +57,41 @@ class EmptyQueues:
         *,
         on_empty: Callable[[], Awaitable[None]],
     ) -> None:
-        """`on_empty` calls the hook."""
+        """`on_empty` calls the hook, once until another job has run."""
         self._options = options
         self._selection = selection
         self._serving = serving
         self._worker = worker
         self._shutdown = shutdown
         self._on_empty = on_empty
-        self.watch = IdleWatch(idle=self._idle, count_pending=self._count, on_empty=self._emptied)
+        self._wanted = asyncio.Event()
+
+    def check_soon(self) -> None:
+        """Ask the broker soon: a job has ended, or the worker has begun. Cheap, as it is called after every job."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Ask whenever it is wanted, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            pause = _FIRST
+            while self._wanted.is_set():
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _MAX)
+                if not self._idle():
+                    self._wanted.clear()  # check_soon() is called when the worker is idle again
+                elif await self._are_empty() and self._idle():
+                    self._wanted.clear()
+                    await self._emptied()
 
     def _idle(self) -> bool:
         return self._worker.taking and not self._worker.busy and self._worker.sessions.current is not None
 
-    async def _count(self) -> int:
+    async def _are_empty(self) -> bool:
         session = self._worker.sessions.current
-        return -1 if session is None else await count_pending(session.broker, self._selection, self._awaited)
+        with suppress(PalermoError):  # if the session is lost, the slots notice that themselves
+            return session is not None and not await count_pending(session.broker, self._selection, self._awaited)
+        return False
 
     @property
     def _awaited(self) -> Collection[str]:
@@ -150,4 +115,4 @@ class EmptyQueues:
                     return
         if serving.allowed:
             serving.start()
-            self.watch.check_soon()
+            self.check_soon()

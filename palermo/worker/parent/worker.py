@@ -25,16 +25,14 @@ from palermo.core.topology import worker_tag
 from palermo.core.version import VERSION
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
-from palermo.worker.parent.announcer import Announcer
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.empty_queues import EmptyQueues
 from palermo.worker.parent.job_events import JobEvents
-from palermo.worker.parent.leader_duties import LeaderDuties
 from palermo.worker.parent.orders import Orders
 from palermo.worker.parent.outcomes import Outcomes, RefusedResults
 from palermo.worker.parent.pace import keep_pace
-from palermo.worker.parent.retention import Retention
 from palermo.worker.parent.serving import Serving
+from palermo.worker.parent.session_duties import SessionDuties
 from palermo.worker.parent.shutdown import (
     EXIT_TIMEOUT,
     FORCED,
@@ -91,15 +89,14 @@ class Worker:
             Recorder(JournalLevel(options.settings.journal), self._about.id, arguments=arguments.fields)
         )
         self._shutdown = Shutdown(options, pool, stop_taking=self._stop_taking, finish=self._finish)
-        self._announcer = Announcer(registered)
+        self._duties = SessionDuties(options, registered, job_events.recurring_published)
         sessions = BrokerSessions(
             replace(options.settings.session("worker"), prioritized=registered.prioritized, takes=True),
             give_up=options.burst,
-            duties=LeaderDuties.of(options, registered, job_events.recurring_published),
             consume=self._consume,
             opened=self._on_session_open,
             lost=self._on_session_lost,
-            ending=job_events.session_ends,
+            ending=self._on_session_end,
         )
         outcomes = Outcomes()
         refused_results = RefusedResults(sessions, outcomes, self._shutdown.begun)
@@ -129,7 +126,6 @@ class Worker:
         self._serving = Serving(
             self._slots, self.shared, changed=self._title.update_soon, slot_lost=self._shutdown.give_up
         )
-        self._retention = Retention(options.settings, sessions)
         self._empty_queues = EmptyQueues(
             options, self._selection, self.shared, self._serving, self._shutdown, on_empty=self._on_queues_empty
         )
@@ -156,6 +152,8 @@ class Worker:
             self._start_taking()
         watchdog = StallWatchdog(self.shared, self._selection, idle=self._serving.idle, give_up=self._shutdown.give_up)
         self._spawn(watchdog.run())
+        if self._options.burst or "queue_empty" in self._registered.hooks:
+            self._spawn(self._empty_queues.run())
         if "queue_size" in self._registered.hooks:
             self._spawn(keep_pace(self.shared, self._selection))
         session_task = self._spawn(sessions.keep_open())
@@ -265,21 +263,16 @@ class Worker:
 
     def _start_taking(self) -> None:
         self._serving.start()
-        self._check_queues_soon()
+        self._empty_queues.check_soon()
 
     def _stop_taking(self) -> None:
         self._serving.stop()
 
     def _job_ended(self, failed: bool) -> None:
         if failed:
-            self._retention.job_failed()
+            self._duties.job_failed()
         self._title.update_soon()
-        self._check_queues_soon()
-
-    def _check_queues_soon(self) -> None:
-        """Ask the broker soon whether jobs wait, if anything depends on that."""
-        if self._options.burst or "queue_empty" in self._registered.hooks:
-            self._empty_queues.watch.check_soon()
+        self._empty_queues.check_soon()
 
     async def _on_queues_empty(self) -> None:
         if self.shared.processed:
@@ -296,7 +289,7 @@ class Worker:
     # The session with the broker.
 
     async def _consume(self, broker: Broker) -> Consumer:
-        await self._announcer.session_opens(broker)
+        await self._duties.prepare(broker)
         return await broker.consume(
             self._selection,
             slots=len(self._slots),
@@ -309,13 +302,16 @@ class Worker:
     def _on_session_open(self, session: BrokerSession) -> None:
         self.shared.job_events.recorder.attach(session.broker.journal)
         self._title.update_soon()
-        self._retention.session_opened(session.broker)
-        self._check_queues_soon()
+        self._duties.begin(session.broker)
+        self._empty_queues.check_soon()
 
     def _on_session_lost(self) -> None:
         self.shared.refused_results.try_all_now()
         self._title.update_soon()
-        self._announcer.session_ends()
+
+    async def _on_session_end(self, broker: Broker) -> None:
+        await self._duties.end()
+        await self.shared.job_events.session_ends(broker)
 
     # Hooks, background tasks, title, end.
 
@@ -343,9 +339,6 @@ class Worker:
 
     async def _close(self) -> None:
         self._title.close()
-        self._retention.close()
-        self._announcer.session_ends()
-        self._empty_queues.watch.close()
         self._shutdown.close()
         self.shared.adopted_jobs.close()
         self.shared.refused_results.close()

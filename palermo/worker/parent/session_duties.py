@@ -1,0 +1,185 @@
+"""The duties of a worker during a session with the broker, besides running jobs.
+
+Before it takes jobs it subscribes its groups and announces its unique jobs. Then it stands for leader, so that delayed
+and recurring jobs get to their queues when they are due, declares its recurring jobs, and drops failed jobs that are
+too old or too many: at the beginning, and after failures once a minute at most.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec.structs import replace
+
+from palermo.client.failed_queues import FailedRetention
+from palermo.contract import clock
+from palermo.contract.broker import Broker
+from palermo.contract.events import Subscription
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry, is_stale
+from palermo.contract.scheduled import OnJobs, ignore_jobs
+from palermo.errors import BrokerError, NotFound
+from palermo.worker.options import WorkerOptions
+from palermo.worker.parent.broker_session import backoff, check_cancelled
+from palermo.worker.registered import Registered
+
+log = logging.getLogger("palermo.worker")
+
+#: Seconds that the worker waits before it takes jobs until its unique jobs are announced.
+_ANNOUNCE_TIMEOUT = 1.0
+
+#: Seconds at the beginning of a session in which the worker only takes jobs, unless it is a burst, which ends when it
+#: finds no jobs: a leader has a lot of code to import and a lot to read.
+_JOBS_FIRST = 0.1
+
+#: Seconds that the end of the duties may take, such as giving up the leadership: a lost session may not answer.
+_END_TIMEOUT = 5.0
+
+
+class SessionDuties:
+    """The duties of one worker, in one session after another."""
+
+    def __init__(self, options: WorkerOptions, registered: Registered, on_publish: OnJobs = ignore_jobs) -> None:
+        """`on_publish` is called with the messages that were published for recurring jobs."""
+        self._options = options
+        self._registered = registered
+        self._on_publish = on_publish
+        self._retention = FailedRetention(options.settings)
+        self._failure = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def prepare(self, broker: Broker) -> None:
+        """Do what comes before the worker takes jobs. Raises BrokerError."""
+        await subscribe_groups(broker, self._registered.subscriptions)
+        announcing = self._start(broker, self._announce)
+        # If that is quick: an alarm of RabbitMQ keeps records from being stored, and jobs go on.
+        await asyncio.wait({announcing}, timeout=_ANNOUNCE_TIMEOUT)
+
+    def begin(self, broker: Broker) -> None:
+        """Begin the other duties: the worker takes jobs now."""
+        if self._retention.wanted:
+            self._start(broker, self._trim_failed_jobs)
+        if self._options.scheduler:
+            self._start(broker, self._lead)
+            self._start(broker, self._declare)
+
+    def job_failed(self) -> None:
+        """Drop failed jobs that are too old or too many soon."""
+        self._failure.set()
+
+    async def end(self) -> None:
+        """End all duties in this session."""
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_END_TIMEOUT)
+
+    def _start(self, broker: Broker, duty: Callable[[Broker], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(_guarded(duty, broker))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _announce(self, broker: Broker) -> None:
+        registered = self._registered
+        await _until_stored(
+            "unique jobs are not announced", broker, lambda: broker.keys.announce(registered.jobs, registered.unique)
+        )
+
+    async def _lead(self, broker: Broker) -> None:
+        await self._jobs_first()
+        try:
+            await broker.run_scheduler(self._on_publish)
+        except BrokerError as error:
+            log.warning("no longer keeping the time broker=%s error=%r", broker.describe(), str(error))
+
+    async def _declare(self, broker: Broker) -> None:
+        await self._jobs_first()
+        registered, configures = self._registered, bool(self._options.settings.schedule)
+        await _until_stored(
+            "recurring jobs are not declared",
+            broker,
+            # A schedule that was removed while this worker ran begins now, not when the worker began.
+            lambda: declare(
+                broker, registered.recurring, since=clock.now(), modules=registered.modules, configures=configures
+            ),
+        )
+
+    async def _trim_failed_jobs(self, broker: Broker) -> None:
+        while True:
+            self._failure.clear()
+            await self._retention.run(broker)
+            await self._failure.wait()
+            await asyncio.sleep(self._retention.due_in)
+
+    async def _jobs_first(self) -> None:
+        await asyncio.sleep(0.0 if self._options.burst else _JOBS_FIRST)
+
+
+async def _guarded(duty: Callable[[Broker], Coroutine[Any, Any, None]], broker: Broker) -> None:
+    try:
+        await duty(broker)
+    except Exception:  # the edge of the worker: a broker's bug must be seen, and must not end the worker
+        log.exception("a duty of the worker ended by a bug duty=%s broker=%s", duty.__name__, broker.describe())
+
+
+async def _until_stored(what: str, broker: Broker, store: Callable[[], Awaitable[object]]) -> None:
+    """Call `store` until it succeeds. `what` says in the log what is not done yet."""
+    for attempt in itertools.count(1):
+        try:
+            await store()
+            return
+        except BrokerError as error:
+            check_cancelled()
+            log.warning("%s yet broker=%s error=%r", what, broker.describe(), str(error))
+        await asyncio.sleep(backoff(attempt, random.random()))
+
+
+async def subscribe_groups(broker: Broker, subscriptions: Iterable[tuple[Subscription, bool]]) -> None:
+    """Subscribe these groups to their events. A group that begins from the start gets the stored events too.
+
+    The first time this takes as long as copying all of these to the group.
+    """
+    for subscription, from_start in subscriptions:
+        copied = await broker.events.subscribe(subscription, from_start=from_start)
+        log.info(
+            "subscribed group=%s topics=%s queue=%s%s",
+            subscription.group,
+            ",".join(subscription.topics),
+            subscription.queue,
+            f" from_before={copied}" if copied else "",
+        )
+
+
+async def declare(
+    broker: Broker,
+    entries: Iterable[RecurringEntry],
+    *,
+    since: float,
+    modules: Sequence[str] = (),
+    configures: bool = False,
+) -> None:
+    """Put recurring jobs on the broker that are missing or differ there; a missing one makes up for ticks `since`.
+
+    Entries that these modules no longer declare are removed; if the worker `configures` a schedule, also entries from
+    other configurations' schedules.
+    """
+    found = {entry.name: entry for entry in await broker.recurring()}
+    names = set[str]()
+    for entry in entries:
+        names.add(entry.name)
+        old = found.get(entry.name)
+        change = EntryChange.put(replace(entry, since=since))
+        made, _ = change.made_to(old, clock.now())
+        if made is not old:
+            log.info("declaring a recurring job name=%s job=%s", entry.name, entry.recurring.job)
+            await broker.change_recurring(change)
+    for entry in found.values():
+        if is_stale(entry, names=names, modules=modules, configures=configures):
+            log.info("removing a recurring job that is declared no more name=%s origin=%s", entry.name, entry.origin)
+            with suppress(NotFound):
+                await broker.change_recurring(EntryChange.remove(entry.name))
