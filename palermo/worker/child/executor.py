@@ -10,7 +10,7 @@ import inspect
 import logging
 import random
 from asyncio import base_events
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -168,6 +168,9 @@ class JobCall:
 
 SKIPPED = Succeeded(skipped=True)
 
+#: Awaits a coroutine of the user's.
+Wait = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+
 #: Called with an exception that ends a run, and the messages of that run.
 OnError = Callable[[BaseException, Sequence[Message]], None]
 
@@ -239,24 +242,11 @@ class Executor:
 
         The job runs in a context of its own, so that the next one does not see the context variables that it sets.
         """
-        return contextvars.copy_context().run(self._run, message, reports)
+        return contextvars.copy_context().run(_without_waiting, self._run(message, reports, self._in_own_loop))
 
     async def run_async(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
         """Run a coroutine job, in the loop and the context of the caller, and return its result."""
-        with tracing.running(message, worker=self._worker) as span:
-            steps = self._steps(self._call_of(message), message, reports)
-            try:
-                coroutine = next(steps)
-                while True:
-                    try:
-                        returned = await self._interrupts.within(coroutine)
-                    except BaseException as error:
-                        coroutine = steps.throw(error)
-                    else:
-                        coroutine = steps.send(returned)
-            except StopIteration as end:
-                result = cast("RunResult", end.value)
-                return result if span is None else span.ended(result)
+        return await self._run(message, reports, self._interrupts.within)
 
     def close(self) -> None:
         """Close the event loop in which async jobs ran."""
@@ -266,29 +256,19 @@ class Executor:
         """Decide the result of a job whose process died under it, and call hooks and failure backends."""
         return contextvars.copy_context().run(self._crashed, message, failure)
 
-    def _run(self, message: Message, reports: ProgressReports | None) -> RunResult:
+    async def _in_own_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Await a coroutine of the user's in the slot's own loop. Never waits itself."""
+        return self._loop.run(self._interrupts.within(coroutine))
+
+    async def _run(self, message: Message, reports: ProgressReports | None, wait: Wait) -> RunResult:
         with tracing.running(message, worker=self._worker) as span:
-            steps = self._steps(self._call_of(message), message, reports)
-            try:
-                coroutine = next(steps)
-                while True:
-                    try:
-                        returned = self._loop.run(self._interrupts.within(coroutine))
-                    except BaseException as error:
-                        coroutine = steps.throw(error)
-                    else:
-                        coroutine = steps.send(returned)
-            except StopIteration as end:
-                result = cast("RunResult", end.value)
-                return result if span is None else span.ended(result)
+            result = await self._call_job(self._call_of(message), message, reports, wait)
+            return result if span is None else span.ended(result)
 
-    def _steps(
-        self, call: JobCall, message: Message, reports: ProgressReports | None
-    ) -> Generator[Coroutine[Any, Any, Any], Any, RunResult]:
-        """Do the whole run. The caller awaits each yielded coroutine, and sends its value or throws its exception in.
-
-        One generator, not several: a StopIteration that a job raises would leave a generator as RuntimeError.
-        """
+    async def _call_job(
+        self, call: JobCall, message: Message, reports: ProgressReports | None, wait: Wait
+    ) -> RunResult:
+        """Do the whole run. Awaits nothing but `wait`."""
         if call.definition is None:
             return call.ended()
         definition, args, kwargs = call.definition, call.args, call.kwargs
@@ -306,7 +286,7 @@ class Executor:
                 for hook in hooks.hooks_for("before_process", definition, instance):
                     answer = hook(*args, **kwargs)
                     if inspect.iscoroutine(answer):
-                        answer = yield answer
+                        answer = await wait(answer)
                     if answer is False:
                         return call.ended(SKIPPED)
                 around = hooks.hooks_for("around_process", definition, instance)
@@ -317,11 +297,11 @@ class Executor:
                     process = definition.target if instance is None else instance.process
                     value = process(*args, **kwargs)
                     if value is not None and inspect.iscoroutine(value):
-                        value = yield value
+                        value = await wait(value)
                 for hook in hooks.hooks_for("after_process", definition, instance):
                     answer = hook(*args, **kwargs)
                     if inspect.iscoroutine(answer):
-                        yield answer
+                        await wait(answer)
                 if call.batched:
                     result = self._batch_ended(call, None, instance)
                 else:
@@ -334,7 +314,8 @@ class Executor:
             if not call.batched and hooks.hooks_for("on_success", definition, instance):
                 for run in call.runs(instance):
                     self._run_failures.succeeded(run, value)
-        yield from call.later
+        for coroutine in call.later:
+            await wait(coroutine)
         return result
 
     def _raised(
@@ -458,26 +439,31 @@ class Executor:
 
     def _crashed(self, message: Message, failure: Failure) -> RunResult:
         with tracing.running(message, worker=self._worker, crashed=True) as span:
-            result = self._judge_crash(message, failure)
+            call, results = JobCall(), list[Result]()
+            for each in (message, *message.companions):
+                try:
+                    call.add(each, *self._prepare(each))
+                except BaseException as error:
+                    # Its process died before the arguments were decoded, or they decode differently now: there are no
+                    # arguments to call a hook with.
+                    log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
+                    call.refuse(self._run_failures.unrunnable(each, _fatal(failure), failure))
+            if call.definition is not None:
+                current.set_current_job(partial(self._current, message, None, batched=call.batched))
+                results = [self._run_failures.result(run, _fatal(failure), failure) for run in call.runs()]
+                for coroutine in call.later:
+                    self._loop.run(coroutine)
+            result = call.ended(*results)
             return result if span is None else span.ended(result)
 
-    def _judge_crash(self, message: Message, failure: Failure) -> RunResult:
-        call = JobCall()
-        for each in (message, *message.companions):
-            try:
-                call.add(each, *self._prepare(each))
-            except BaseException as error:
-                # Its process died before the arguments were decoded, or they decode differently now: there are no
-                # arguments to call a hook with.
-                log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
-                call.refuse(self._run_failures.unrunnable(each, _fatal(failure), failure))
-        if call.definition is None:
-            return call.ended()
-        current.set_current_job(partial(self._current, message, None, batched=call.batched))
-        results = [self._run_failures.result(run, _fatal(failure), failure) for run in call.runs()]
-        for coroutine in call.later:
-            self._loop.run(coroutine)
-        return call.ended(*results)
+
+def _without_waiting(work: Coroutine[Any, Any, RunResult]) -> RunResult:
+    """What a coroutine that never waits returns."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast("RunResult", end.value)
+    raise AssertionError("the run of a job waited outside of a loop")
 
 
 def _fatal(failure: Failure) -> JobError:
