@@ -50,7 +50,12 @@ class BrokerSessions:
         ending: Callable[[Broker], Awaitable[None]] | None = None,
     ) -> None:
         """`lost` is called as soon as a session is given up, and `ending` is awaited before any session is closed."""
-        self._opener = Opener(session, give_up=give_up)
+        #: What the next session is opened with.
+        self._parameters = session
+        self._give_up = give_up
+        #: The attempts to open a session since the last good one, and when the latest session was opened.
+        self._attempts = 0
+        self._opened_at: float | None = None
         self._consume = consume
         self._on_open = opened
         self._on_loss = lost
@@ -62,44 +67,85 @@ class BrokerSessions:
         self.available = asyncio.Event()
 
     async def keep_open(self) -> None:
-        """Open a session, wait until it is lost, and open the next. Returns only to give up. Raises as Opener.open."""
+        """Open a session, wait until it is lost, and open the next. Returns only to give up. Raises as `_open`."""
         with self._collector.watch():
-            await self._keep_open()
+            while (broker := await self._open()) is not None:
+                await self._use(broker)
+                self._parameters = broker.after_failure()
+                # A lost session is a megabyte of objects in circles with its errors. The collector comes late: a worker
+                # of 40 slots held nine such sessions, and did not shrink again.
+                del broker
+                self._collector.collect_all()
 
-    async def _keep_open(self) -> None:
+    async def _open(self) -> Broker | None:
+        """Open a session, however long that takes. None only for a worker that gives up, after 30 seconds.
+
+        The first session of a worker must be possible: StoreInvalid, UrlInvalid and BrokerRefused (a wrong password or
+        virtual host) are raised then. Later a full disk, a replaced file or a changed password is waited out as any
+        other trouble.
+        """
+        started = time.monotonic()
+        first = self._opened_at is None
+        if self._opened_at is not None and started - self._opened_at < _GOOD_AFTER:
+            # Sessions open and are lost at once: without a pause this would be a storm of attempts.
+            self._attempts += 1
+            await asyncio.sleep(backoff(self._attempts, random.random()))
+        else:
+            self._attempts = 0
         while True:
-            broker = await self._opener.open()
-            if broker is None:
-                return
-            session: BrokerSession | None = None
-            watch: asyncio.Task[None] | None = None
+            log.debug("opening a session broker=%s", self._parameters.address)
             try:
-                session = BrokerSession(broker, await self._consume(broker))
-                log.info("connected broker=%s", broker.describe())
-                self._ended.clear()
-                self.current = session
-                self.available.set()
-                self._on_open(session)
-                watch = asyncio.ensure_future(self._watch(session))
-                await self._ended.wait()
-            except (BrokerError, NotFound) as error:
-                check_cancelled()
-                log.warning("cannot take jobs broker=%s error=%r", broker.describe(), str(error))
+                broker = await open_broker(self._parameters)
+            except BrokerError as error:
+                if first and not isinstance(error, BrokerUnavailable):
+                    raise
+                trouble = error
+            else:
+                self._opened_at = time.monotonic()
+                return broker
+            self._attempts += 1
+            wait = backoff(self._attempts, random.random())
+            if self._give_up:
+                # The last attempt comes when the time is up, and not a whole pause before.
+                wait = min(wait, started + BURST_TIMEOUT - time.monotonic())
+            if wait <= 0:
+                log.error("broker unavailable, giving up broker=%s error=%r", self._parameters.address, str(trouble))
+                return None
+            log.warning(
+                "broker unavailable broker=%s error=%r attempt=%d retry_in=%.1f",
+                self._parameters.address,
+                str(trouble),
+                self._attempts,
+                wait,
+            )
+            await asyncio.sleep(wait)
+
+    async def _use(self, broker: Broker) -> None:
+        """Take jobs in a session until it is lost, and close it."""
+        session: BrokerSession | None = None
+        watch: asyncio.Task[None] | None = None
+        try:
+            session = BrokerSession(broker, await self._consume(broker))
+            log.info("connected broker=%s", broker.describe())
+            self._ended.clear()
+            self.current = session
+            self.available.set()
+            self._on_open(session)
+            watch = asyncio.ensure_future(self._watch(session))
+            await self._ended.wait()
+        except (BrokerError, NotFound) as error:
+            check_cancelled()
+            log.warning("cannot take jobs broker=%s error=%r", broker.describe(), str(error))
+        finally:
+            if watch is not None:
+                watch.cancel()
+            self.current = None
+            self.available.clear()
+            try:
+                if self._before_end is not None:
+                    await self._before_end(broker)
             finally:
-                if watch is not None:
-                    watch.cancel()
-                self.current = None
-                self.available.clear()
-                try:
-                    if self._before_end is not None:
-                        await self._before_end(broker)
-                finally:
-                    await _close(broker, session)
-            self._opener.failed(broker)
-            # A lost session is a megabyte of objects in circles with its errors. The collector comes late: a worker of
-            # 40 slots held nine such sessions, and did not shrink again.
-            del broker, session, watch
-            self._collector.collect_all()
+                await _close(broker, session)
 
     async def _watch(self, session: BrokerSession) -> None:
         """Notice the loss of a session even while every slot is busy and none uses it."""
@@ -142,65 +188,6 @@ async def _close(broker: Broker, session: BrokerSession | None) -> None:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await broker.close()
         log.debug("session closed broker=%s", broker.describe())
-
-
-class Opener:
-    """Opens sessions with the broker, and remembers the latest attempts."""
-
-    def __init__(self, session: SessionParameters, *, give_up: bool) -> None:
-        self._session = session
-        self._give_up = give_up
-        self._attempts = 0
-        self._opened_at: float | None = None
-
-    async def open(self) -> Broker | None:
-        """Open a session, however long that takes. None only if this opener may give up, after 30 seconds.
-
-        The first session of a worker must be possible: StoreInvalid, UrlInvalid and BrokerRefused (a wrong password or
-        virtual host) are raised then. Later a full disk, a replaced file or a changed password is waited out as any
-        other trouble.
-        """
-        started = time.monotonic()
-        first = self._opened_at is None
-        if self._opened_at is not None and started - self._opened_at < _GOOD_AFTER:
-            # Sessions open and are lost at once: without a pause this would be a storm of attempts.
-            self._attempts += 1
-            await asyncio.sleep(backoff(self._attempts, random.random()))
-        else:
-            self._attempts = 0
-        while True:
-            log.debug("opening a session broker=%s", self._session.address)
-            try:
-                broker = await open_broker(self._session)
-            except BrokerUnavailable as error:
-                trouble: BrokerError = error
-            except BrokerError as error:
-                if first:
-                    raise
-                trouble = error
-            else:
-                self._opened_at = time.monotonic()
-                return broker
-            self._attempts += 1
-            wait = backoff(self._attempts, random.random())
-            if self._give_up:
-                # The last attempt comes when the time is up, and not a whole pause before.
-                wait = min(wait, started + BURST_TIMEOUT - time.monotonic())
-            if wait <= 0:
-                log.error("broker unavailable, giving up broker=%s error=%r", self._session.address, str(trouble))
-                return None
-            log.warning(
-                "broker unavailable broker=%s error=%r attempt=%d retry_in=%.1f",
-                self._session.address,
-                str(trouble),
-                self._attempts,
-                wait,
-            )
-            await asyncio.sleep(wait)
-
-    def failed(self, broker: Broker) -> None:
-        """Have the next session begin where this one, which failed, says."""
-        self._session = broker.after_failure()
 
 
 def backoff(attempt: int, chance: float) -> float:
