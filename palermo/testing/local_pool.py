@@ -16,7 +16,7 @@ from typing import Any
 
 from palermo.core.lifecycle import INTERRUPTED, RunResult, results_of_each
 from palermo.core.message import Message
-from palermo.errors import JobCancelled, JobCrashed, JobError, JobTerminated, JobTimeout
+from palermo.errors import JobCrashed, JobError
 from palermo.jobs.job_registry import Registry
 from palermo.testing.failures import JobFailure, failures_of
 from palermo.worker.child.executor import Executor, OnError
@@ -24,7 +24,7 @@ from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.reporting import Reporter
 from palermo.worker.child.shared_slots import is_awaitable
 from palermo.worker.ipc.frames import Report, fields_of, unpack_message
-from palermo.worker.limits import Limits, lock_expired
+from palermo.worker.limits import Limits, cancelled, lock_expired, terminated, timed_out
 from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
 from palermo.worker.registered import Registered
 
@@ -73,7 +73,7 @@ class LocalPool:
         self._run, self._errors = run, {}
         self._interrupts.begin()
         if limited.timeout is not None:
-            error: JobError = JobTimeout(f"the job ran longer than its timeout of {limited.timeout:g} s")
+            error: JobError = timed_out(limited.timeout)
             run.timers.append(self._loop.call_later(limited.timeout, self._interrupts.interrupt, error))
         if limited.lock_for is not None:
             error = lock_expired(limited.lock_for)
@@ -88,12 +88,10 @@ class LocalPool:
         self._interrupts.interrupt(JobCrashed("the job was ended by the operator (USR1)"))
 
     def cancel(self, slot: int) -> None:
-        self._interrupts.interrupt(JobCancelled("the job was cancelled; clean up and leave"))
+        self._interrupts.interrupt(cancelled())
 
     def terminate(self) -> None:
-        self._interrupts.interrupt(
-            JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
-        )
+        self._interrupts.interrupt(terminated())
 
     async def hook(self, name: str, *more: Any) -> float:
         """The hooks of a worker's processes do not run: there are no such processes."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from palermo.core.message import Message
 from palermo.core.text import count
-from palermo.errors import LockExpired, SettingInvalid
+from palermo.errors import JobCancelled, JobTerminated, JobTimeout, LockExpired, SettingInvalid
 
 #: Seconds between two checks of the memory of running jobs.
 MEMORY_EVERY = 1.0
@@ -70,6 +70,24 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         if size <= self.max_memory * times:
             return ""
         return f"its resident size was {size:.0f} MB, above {self.max_memory:g} MB"
+
+
+# The errors that are raised in a job, or that it ends with, when it is told to end.
+
+
+def timed_out(seconds: float) -> JobTimeout:
+    """The error of a job whose timeout is over."""
+    return JobTimeout(f"the job ran longer than its timeout of {seconds:g} s")
+
+
+def cancelled() -> JobCancelled:
+    """The error of a job that someone cancelled."""
+    return JobCancelled("the job was cancelled; clean up and leave")
+
+
+def terminated() -> JobTerminated:
+    """The error of a job that must end because the worker stops."""
+    return JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
 
 
 def lock_expired(seconds: float) -> LockExpired:

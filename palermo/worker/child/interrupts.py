@@ -14,7 +14,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Protocol
 
-from palermo.errors import JobCancelled, JobError, JobTerminated, JobTimeout
+from palermo.errors import JobCancelled, JobError, JobTerminated
+from palermo.worker.limits import cancelled, terminated, timed_out
 from palermo.worker.signals import CANCEL, TERMINATE
 
 
@@ -51,15 +52,15 @@ class Interrupts:
 
     def install(self) -> None:
         """Install handlers for the signals by which the parent asks for JobTerminated or JobCancelled."""
-        signal.signal(TERMINATE, self._terminate)
-        signal.signal(CANCEL, self._cancel)
+        signal.signal(TERMINATE, self._interrupt)
+        signal.signal(CANCEL, self._interrupt)
 
     def enter(self, timeout: float | None) -> None:
         """The job begins; raise JobTimeout in it after `timeout` seconds, if there is a timeout."""
         self.terminated = self.cancelled = False
         self._timeout = timeout
         if timeout is not None:
-            self._before = signal.signal(signal.SIGALRM, self._ring)
+            self._before = signal.signal(signal.SIGALRM, self._interrupt)
         self._inside = True
         if timeout is not None:
             signal.setitimer(signal.ITIMER_REAL, timeout)
@@ -76,25 +77,18 @@ class Interrupts:
         """Await a job's coroutine. An exception that a signal raises ends the loop, which cancels the coroutine."""
         return await coroutine
 
-    def _ring(self, number: int, frame: FrameType | None) -> None:
-        if self._inside:
-            # Only once: the job's own cleanup must not be interrupted again.
-            self._inside = False
-            raise JobTimeout(f"the job ran longer than its timeout of {self._timeout:g} s")
-
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        if self._inside:
-            self._inside = False
-            self.terminated = True
-            raise JobTerminated(
-                "the worker ends, and this job is given back to run again elsewhere; clean up and leave"
-            )
-
-    def _cancel(self, number: int, frame: FrameType | None) -> None:
-        if self._inside:
-            self._inside = False
-            self.cancelled = True
-            raise JobCancelled("the job was cancelled; clean up and leave")
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self._inside:
+            return
+        # Only once: the job's own cleanup must not be interrupted again.
+        self._inside = False
+        self.terminated, self.cancelled = number == TERMINATE, number == CANCEL
+        if self.terminated:
+            raise terminated()
+        if self.cancelled:
+            raise cancelled()
+        assert self._timeout is not None
+        raise timed_out(self._timeout)
 
 
 class SharedInterrupts:

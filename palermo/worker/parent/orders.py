@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -94,10 +95,10 @@ class Orders:
         self._act = act
         self._state = state
         self._handlers: Mapping[str, Callable[[WorkerCommand], Awaitable[Mapping[str, Any] | None]]] = {
-            "quiet": self._quiet,
-            "resume": self._resume,
-            "stop": self._stop,
-            "kill": self._kill,
+            "quiet": partial(self._do, Action.QUIET),
+            "resume": partial(self._do, Action.WAKE),
+            "stop": partial(self._do, Action.STOP),
+            "kill": partial(self._do, Action.ABANDON),
             "stack": self._stack,
             "cancel": self._cancel,
             "lines": self._lines,
@@ -123,22 +124,11 @@ class Orders:
             log.exception("cannot obey order action=%s", order.action)
             return {"error": str(error)}
 
-    async def _quiet(self, order: WorkerCommand) -> Mapping[str, Any]:
-        self._act(Action.QUIET)
-        return {"state": self._state()}
-
-    async def _resume(self, order: WorkerCommand) -> Mapping[str, Any]:
-        self._act(Action.WAKE)
-        return {"state": self._state()}
-
-    async def _stop(self, order: WorkerCommand) -> Mapping[str, Any]:
-        self._act(Action.STOP)
-        return {"state": self._state(), "jobs": self._count_running()}
-
-    async def _kill(self, order: WorkerCommand) -> Mapping[str, Any]:
-        busy = self._count_running()
-        self._act(Action.ABANDON)
-        return {"state": self._state(), "jobs": busy}
+    async def _do(self, action: Action, order: WorkerCommand) -> Mapping[str, Any]:
+        """Do an action, as on a signal."""
+        jobs = {"jobs": sum(slot.running is not None for slot in self._slots)} if action.ends else {}
+        self._act(action)
+        return {"state": self._state(), **jobs}
 
     async def _stack(self, order: WorkerCommand) -> Mapping[str, Any]:
         parts, stacks, left = list[str](), list[dict[str, Any]](), _MAX_TEXT
@@ -197,6 +187,3 @@ class Orders:
                     return {"state": "running", **about, "mark": fingerprint(message)}
         outcome = self._outcomes.find(id)
         return None if outcome is None else outcome.answer()
-
-    def _count_running(self) -> int:
-        return sum(slot.running is not None for slot in self._slots)

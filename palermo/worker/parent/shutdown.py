@@ -63,29 +63,21 @@ class Shutdown:
 
     def obey(self, action: ShutdownAction) -> None:
         """Do what a signal asks for. A later signal may make the shutdown faster, never slower."""
+        if action is Action.RENEW and self.begun.is_set():
+            return
+        self._restart = action is Action.RENEW
+        self._interrupts += action is Action.INTERRUPT
         match action:
             case Action.RENEW:
-                if not self.begun.is_set():
-                    self._restart = True
-                    self.stop(self._options.shutdown_timeout)
-            case Action.FINISH:
-                self._restart = False
-                self.stop(None)
-            case Action.STOP:
-                self._restart = False
+                self.stop(self._options.shutdown_timeout)
+            case Action.STOP | Action.INTERRUPT:
                 self.stop(self._timeout)
-            case Action.INTERRUPT:
-                self._restart = False
-                self._interrupts += 1
-                self.stop(self._timeout)
-                if self._interrupts > 1:
-                    self.kill()
-            case Action.ABANDON:
-                self._restart = False
+            case Action.FINISH | Action.ABANDON:
                 self.stop(None)
-                self.kill()
             case _:
                 assert_never(action)
+        if action is Action.ABANDON or self._interrupts > 1:
+            self.kill()
 
     def give_up(self) -> None:
         """End as after TERM, with the exit code STALLED: the worker gets no jobs any more."""

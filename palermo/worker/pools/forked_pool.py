@@ -30,10 +30,10 @@ from palermo.core.lifecycle import (
     RunResult,
 )
 from palermo.core.message import Message
-from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
+from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTimeout
 from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import Report, fields_of
-from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
+from palermo.worker.limits import MEMORY_EVERY, Limits, cancelled, lock_expired, terminated, timed_out
 from palermo.worker.pools.child import Child, Place, Run
 from palermo.worker.pools.children import CannotFork, Children, SlotLost
 from palermo.worker.pools.pool import (
@@ -131,15 +131,14 @@ class ForkedPool:
         if run.child is None:
             run.kill_error = JobCancelled("")
             return
-        run.child.interrupt(run, JobCancelled("the job was cancelled; clean up and leave"))
+        run.child.interrupt(run, cancelled())
         self._kill_later(run, self._limits.timeout_grace, JobCancelled(""))
 
     def terminate(self) -> None:
         self._terminated = True
-        error = JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
         for run in self._runs.values():
             if run.child is not None:
-                run.child.interrupt(run, error)
+                run.child.interrupt(run, terminated())
 
     @property
     def gone(self) -> asyncio.Event:
@@ -256,7 +255,7 @@ class ForkedPool:
 
     def _timed_out(self, run: Run, timeout: float) -> None:
         if run.child is not None:
-            run.child.interrupt(run, JobTimeout(f"the job ran longer than its timeout of {timeout:g} s"))
+            run.child.interrupt(run, timed_out(timeout))
         grace = self._limits.timeout_grace
         text = f"the job's process was killed: it ran {grace:g} s longer than its timeout of {timeout:g} s"
         self._kill_later(run, grace, JobTimeout(text))
