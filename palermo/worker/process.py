@@ -88,8 +88,8 @@ class SlotTitle:
         self._prefix = f"palermo slot {slot}: "
         self._show = show
         self._second = 0
+        #: How many titles of single jobs it may still show in that second; negative once it says that there are many.
         self._left = _BURST
-        self._many = False
         #: Whether the title does not say idle, so that it is out of date once no job runs.
         self.stale = True
 
@@ -97,50 +97,78 @@ class SlotTitle:
         """Show that a job begins."""
         second = int(now)
         if second != self._second:
-            self._second, self._left, self._many = second, _BURST, False
-        elif self._many:
+            self._second, self._left = second, _BURST
+        elif self._left < 0:
             return
-        if self._left:
-            self._left -= 1
+        self._left -= 1
+        if self._left >= 0:
             since = time.strftime("%H:%M:%S", time.localtime(second))
             self._show(f"{self._prefix}{job or 'a job without a name'} {id} since {since}")
         else:
-            self._many = True
             self._show(f"{self._prefix}many short jobs")
         self.stale = True
 
     def idle(self) -> None:
         """Show that there is no job."""
         self.stale = False
-        self._many = False
+        self._left = max(self._left, 0)
         self._show(f"{self._prefix}idle")
 
 
-class SharedTitle:
-    """The title of a child that slots share: how many of them are busy. Any thread may show it."""
+class Title:
+    """A title that changes with each job and is shown at most 20 times a second."""
 
-    def __init__(self, pool: str, slots: int) -> None:
-        self._prefix = f"palermo {pool} pool: "
-        self._slots = slots
-        self._shown = self._true = -1
-        self._changed_at = -1.0
+    def __init__(
+        self,
+        text: Callable[[], str],
+        call_at: Callable[[float, Callable[[], None]], object],
+        *,
+        show: Callable[[str], None] = set_title,
+    ) -> None:
+        """`text` gives the title of now; `call_at` calls a function at an instant of the monotonic clock."""
+        self._text = text
+        self._call_at = call_at
+        self._show = show
+        self._due = 0.0
+        #: Whether it will be shown later anyway, or not any more.
+        self._queued = self._closed = False
 
-    @property
-    def true_at_rest(self) -> bool:
-        """Whether the title says idle and that is true, so that it is right until the next job."""
-        return self._shown == self._true == 0
-
-    def show(self, busy: int) -> None:
-        """Show that so many slots are busy; not more often than 20 times a second."""
-        self._true = busy
-        if busy == self._shown:
+    def update(self) -> None:
+        """Show the title, now or soon. Cheap, as it is called for every job; any thread may call it."""
+        if self._queued:
             return
-        now = monotonic()
-        if now - self._changed_at < 1 / _BURST:
-            return
-        self._shown, self._changed_at = busy, now
-        state = f"{busy} of {count(self._slots, 'slot')} busy" if busy else "idle"
-        set_title(f"{self._prefix}{state}")
+        if monotonic() >= self._due:
+            self._update()
+        else:
+            self._queued = True
+            self._call_at(self._due, self._update)
+
+    def close(self) -> None:
+        """Show the title no more."""
+        self._closed = True
+
+    def _update(self) -> None:
+        self._queued, self._due = False, monotonic() + 1 / _BURST
+        if not self._closed:
+            self._show(self._text())
+
+
+def busy_slots(busy: int, slots: int) -> str:
+    """How many slots are busy, in words."""
+    return f"{busy} of {count(slots, 'slot')} busy"
+
+
+def parent_title(*, state: str, queues: str, busy: int, slots: int) -> str:
+    """The title of the parent process, by the worker's state."""
+    match state:
+        case "working":
+            return f"palermo worker: {busy_slots(busy, slots)}"
+        case "idle":
+            return f"palermo worker: waiting for {queues}"
+        case "paused" | "quiet" | "stopping" if busy:
+            return f"palermo worker: {state}, {busy_slots(busy, slots)}"
+        case _:
+            return f"palermo worker: {state}"
 
 
 def die_with(parent: int) -> None:

@@ -10,8 +10,7 @@ from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.broker_session import backoff
-from palermo.worker.parent.title import parent_title
-from palermo.worker.process import SlotTitle
+from palermo.worker.process import SlotTitle, parent_title
 
 
 @pytest.mark.parametrize(

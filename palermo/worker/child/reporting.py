@@ -31,7 +31,8 @@ class ReportSender:
         #: The pid of the process that it serves.
         self.pid = os.getpid()
         self._lock = threading.Lock()
-        self._inbox: SimpleQueue[Reporter] = SimpleQueue()
+        #: The functions to be called, each with its instant by the monotonic clock.
+        self._inbox: SimpleQueue[tuple[float, Callable[[], None]]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -42,8 +43,12 @@ class ReportSender:
 
     def put(self, reporter: "Reporter") -> None:
         """Have the thread send this reporter's report when it is due. Called by jobs."""
-        self._inbox.put(reporter)
+        self.call_at(reporter.due, lambda: self.deliver(reporter))
         self.start()
+
+    def call_at(self, due: float, act: Callable[[], None]) -> None:
+        """Have the thread call this function at an instant of the monotonic clock."""
+        self._inbox.put((due, act))
 
     def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
         """Send this reporter's report now. After the `last` time nothing is sent."""
@@ -54,15 +59,18 @@ class ReportSender:
 
     def _run(self) -> None:
         block_in_this_thread()
-        waiting: set[Reporter] = set()
+        waiting: list[tuple[float, Callable[[], None]]] = []
         while True:
-            due = min((reporter.due for reporter in waiting), default=None)
+            due = min((due for due, _ in waiting), default=None)
             with suppress(Empty):
-                waiting.add(self._inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic())))
+                waiting.append(self._inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic())))
             now = time.monotonic()
-            for reporter in [reporter for reporter in waiting if reporter.due <= now]:
-                waiting.discard(reporter)
-                self.deliver(reporter)
+            ready, waiting = (
+                [each for each in waiting if each[0] <= now],
+                [each for each in waiting if each[0] > now],
+            )
+            for _, act in ready:
+                act()
 
 
 class Sender(Protocol):

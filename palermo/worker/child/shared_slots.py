@@ -23,7 +23,6 @@ import math
 import os
 import select
 import socket
-import struct
 import sys
 import threading
 import time
@@ -60,7 +59,7 @@ from palermo.worker.ipc.frames import (
     pack_answer,
     unpack_message,
 )
-from palermo.worker.process import SharedTitle, exit_now, flush
+from palermo.worker.process import Title, busy_slots, exit_now, flush
 
 log = logging.getLogger("palermo.worker")
 
@@ -218,19 +217,17 @@ class SharedSlots:
         self._slots: dict[int, SharedSlot] = {}
         #: The slots that run a job, by number.
         self._busy: dict[int, SharedSlot] = {}
-        self.title = SharedTitle(pool, slots)
+        self._title = Title(
+            lambda: f"palermo {pool} pool: {busy_slots(len(self._busy), slots) if self._busy else 'idle'}",
+            self._sender.call_at,
+        )
         self._state = ProcessState(end.fileno(), shared=True)
         #: When the state was checked, by the monotonic clock; infinite once the parent has been told of a change.
         self._looked = 0.0
 
-    @property
-    def busy(self) -> int:
-        """How many slots run a job."""
-        return len(self._busy)
-
     def ready(self) -> None:
         """Tell the parent that jobs may come."""
-        self.title.show(0)
+        self._title.update()
         # Not at the first report of a job: an interrupt of that job could interrupt the start of the thread.
         self._sender.start()
         self.outbox.send(pack_answer(Ready()))
@@ -283,7 +280,7 @@ class SharedSlots:
             reporter.end()
         if self._busy.pop(slot.number, None) is None:
             return
-        self.title.show(len(self._busy))
+        self._title.update()
         if changes := self._changes():
             send(changed(changes))
         if result is SUCCEEDED:
@@ -313,7 +310,7 @@ class SharedSlots:
             slot = self._slots[number] = SharedSlot(number, self._executor(number, interrupts), interrupts)
         self._busy[number] = slot
         slot.interrupts.begin()
-        self.title.show(len(self._busy))
+        self._title.update()
         return slot
 
     def _stack(self, number: int) -> str:
@@ -352,10 +349,6 @@ def _coroutine_stack(task: asyncio.Task[Any]) -> str:
     return f"Task {task.get_name()}:\n{''.join(traceback.StackSummary.from_list(frames).format())}".rstrip()
 
 
-#: The time without a frame after which the title is checked, in the kernel's format (seconds, microseconds): while the
-#: title may be wrong, and once it is right.
-_A_WHILE, _FOR_EVER = struct.pack("@ll", 0, 500_000), struct.pack("@ll", 0, 0)
-
 #: Bytes in one read. Above 128 kB the system would map and unmap memory for each read.
 _READ = 65_536
 
@@ -366,32 +359,17 @@ def serve_threads(end: socket.socket, slots: SharedSlots, leave: Callable[[], No
     Once the parent has closed the socket pair it calls `leave`, which ends the process.
     """
     frames = FrameBuffer()
-    resting = True
     slots.ready()
     while True:
         try:
             data = end.recv(_READ)
-        except BlockingIOError:
-            slots.title.show(slots.busy)
-            if slots.title.true_at_rest:
-                resting = True
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FOR_EVER)
-            continue
         except OSError:  # a job closed our end
             exit_now(1)
         if not data:
             slots.close()
             leave()
-        if resting:
-            # In the kernel: a poll before each read would cost a system call each time.
-            resting = False
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _A_WHILE)
         for payload in frames.feed(data):
             slots.obey(load(payload), slots.run_in_thread)
-
-
-#: Seconds between two updates of the process title.
-_TITLE_EVERY = 0.5
 
 
 class AsyncSlots:
@@ -414,7 +392,6 @@ class AsyncSlots:
         self._awaitable: dict[str, bool] = {}
         #: The slot of each task that runs a job.
         self._tasks: dict[asyncio.Task[None], SharedSlot] = {}
-        self._titling: asyncio.TimerHandle | None = None
         self._loop = new_event_loop()
 
     def serve(self) -> NoReturn:
@@ -441,14 +418,6 @@ class AsyncSlots:
             self._leave()
         for payload in self._frames.feed(data):
             self._slots.obey(load(payload), self._start)
-        if self._titling is None:
-            self._titling = self._loop.call_later(_TITLE_EVERY, self._retitle)
-
-    def _retitle(self) -> None:
-        """Update the process title, and again later unless the title says idle and that is true."""
-        self._slots.title.show(self._slots.busy)
-        resting = self._slots.title.true_at_rest
-        self._titling = None if resting else self._loop.call_later(_TITLE_EVERY, self._retitle)
 
     def _start(self, slot: SharedSlot, message: Message) -> None:
         if not self._is_awaitable(message.job):

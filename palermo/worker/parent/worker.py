@@ -43,10 +43,10 @@ from palermo.worker.parent.shutdown import (
 )
 from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
-from palermo.worker.parent.title import ParentTitle, parent_title
 from palermo.worker.parent.watchdog import StallWatchdog
 from palermo.worker.parent.worker_state import WorkerState
 from palermo.worker.pools.pool import Pool
+from palermo.worker.process import Title, parent_title
 from palermo.worker.registered import Registered
 from palermo.worker.signals import Action, SignalRow
 
@@ -83,7 +83,7 @@ class Worker:
             release=options.settings.release,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._title = ParentTitle(show_title, self._describe)
+        self._title = Title(self._describe, asyncio.get_running_loop().call_at, show=show_title)
         arguments = RecordedArguments(options.settings, registered.parameters.get)
         job_events = JobEvents(
             Recorder(JournalLevel(options.settings.journal), self._about.id, arguments=arguments.fields)
@@ -118,14 +118,12 @@ class Worker:
             ),
             job_events=job_events,
             stopping=self._shutdown.begun,
-            on_begin=self._title.update_soon,
+            on_begin=self._title.update,
             on_end=self._job_ended,
         )
         self._slots = [SlotTask(n, worker_tag(pid, host, n), self.shared) for n in range(1, options.concurrency + 1)]
         pool.on_report = lambda number, report: self._slots[number - 1].progress.add(report)
-        self._serving = Serving(
-            self._slots, self.shared, changed=self._title.update_soon, slot_lost=self._shutdown.give_up
-        )
+        self._serving = Serving(self._slots, self.shared, changed=self._title.update, slot_lost=self._shutdown.give_up)
         self._empty_queues = EmptyQueues(
             options, self._selection, self.shared, self._serving, self._shutdown, on_empty=self._on_queues_empty
         )
@@ -271,7 +269,7 @@ class Worker:
     def _job_ended(self, failed: bool) -> None:
         if failed:
             self._duties.job_failed()
-        self._title.update_soon()
+        self._title.update()
         self._empty_queues.check_soon()
 
     async def _on_queues_empty(self) -> None:
@@ -301,13 +299,13 @@ class Worker:
 
     def _on_session_open(self, session: BrokerSession) -> None:
         self.shared.job_events.recorder.attach(session.broker.journal)
-        self._title.update_soon()
+        self._title.update()
         self._duties.begin(session.broker)
         self._empty_queues.check_soon()
 
     def _on_session_lost(self) -> None:
         self.shared.refused_results.try_all_now()
-        self._title.update_soon()
+        self._title.update()
 
     async def _on_session_end(self, broker: Broker) -> None:
         await self._duties.end()
