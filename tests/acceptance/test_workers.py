@@ -1,11 +1,14 @@
-"""Workers that are killed, frozen, left waiting and slowed down."""
+"""Workers and programs that are killed, and workers that wait and are slowed down."""
 
 import os
+import re
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 
+from palermo.client.recorder import COUNTS
 from tests.harness.processes import exists
 from tests.harness.rig import Rig
 from tests.helpers import eventually, idle_share
@@ -101,3 +104,67 @@ def test_a_waiting_worker_uses_no_core_and_starts_a_job_at_once(rig: Rig) -> Non
 
     # 5 on a machine of its own; a worker that looked once a second would take more.
     assert statistics.median(waits()) < 1_000
+
+
+def test_a_hook_knows_the_size_of_the_queue_and_sets_the_pace(sqlite_rig: Rig) -> None:
+    rig = sqlite_rig
+    worker = rig.worker("-q", "jobs,bulk", modules=("shop", "paced"))
+    rig.await_lines(2, "sizes")  # the worker keeps the pace of the first answer when it asks again
+
+    rig.client.enqueue_many([("shop.note", (f"{number}",), {}) for number in range(4)])
+
+    eventually(lambda: rig.lines("sizes")[-1] == "jobs 3")
+    assert rig.await_lines(1) == ["0"]
+    rig.open_gate("hurry")
+    rig.await_lines(4)
+    eventually(lambda: rig.lines("sizes")[-1] == "jobs 0")
+    assert worker.alive
+
+
+PUBLISHER = """
+import os, shop
+confirmed = os.open("confirmed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for number in range(1_000_000):
+    os.write(confirmed, (shop.note.enqueue(f"{number}").id + "\\n").encode())
+"""
+
+
+def test_a_program_killed_while_it_enqueues_loses_no_confirmed_job(rig: Rig) -> None:
+    for round in range(1, 3):
+        publisher = rig.launch([sys.executable, "-c", PUBLISHER])
+        rig.await_lines(150 * round, "confirmed")
+        publisher.kill9()
+
+    waiting = {row["id"]: row for row in rig.inspector.jobs.list("jobs", limit=1_000_000)}
+
+    confirmed = rig.lines("confirmed")
+    assert [id for id in waiting if id in set(confirmed)] == confirmed
+    # Of each program the very last job may be stored and not yet confirmed.
+    assert len(waiting) - len(confirmed) in (0, 1, 2)
+    assert {(row["job"], row["content_type"], len(row["args"])) for row in waiting.values()} == {
+        ("shop.note", "application/json", 1)
+    }
+
+
+def test_a_killed_worker_has_lost_no_more_counts_than_it_keeps_in_memory(rig: Rig) -> None:
+    rig.client.enqueue_many(("shop.note", [f"{number}"], {}) for number in range(600))
+    first = rig.worker("-c", "2")
+    rig.await_lines(150)
+    first.kill9()
+    # Redis gives its jobs back when its lease has ended.
+    eventually(lambda: not any(row["in_progress"] for row in rig.inspector.queues.list()))
+    before = len(rig.lines())
+    log = rig.burst("-c", "2")
+    runs = rig.lines()
+    stopped = re.search(r"worker stopped id=(\S+) processed=(\d+) failed=0", log)
+    assert stopped, log
+
+    report = eventually(lambda: found if (found := rig.inspector.history.statistics())["enqueued"] == 600 else {})
+
+    assert set(runs) == {str(number) for number in range(600)}
+    workers = {row["id"]: row["processed"] for row in report["workers"]}
+    assert workers[stopped[1]] == int(stopped[2])
+    # Two may have been in the midst of it, on either side of their line, when the first worker was killed.
+    assert abs(len(runs) - before - int(stopped[2])) <= 2
+    assert len(runs) - COUNTS - 2 <= sum(workers.values()) <= len(runs)
+    assert (report["processed"], report["enqueued"], report["failed"]) == (sum(workers.values()), 600, 0)

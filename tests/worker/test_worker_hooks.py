@@ -30,6 +30,9 @@ def test_each_hook_runs_in_the_process_that_the_catalogue_says(rig: Rig) -> None
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
 
+    names = [line[0] for line in rig.trace()]
+    assert names.index("before_first_fork") < names.index("before_fork") < names.index("after_fork")
+    assert names[-2:] == ["shutdown", "worker_exit"]
     ran = {line[0]: int(line[1]) for line in [*rig.trace(), *rig.trace(".sizes")]}
     wanted = {row.name: where[row.process] for row in HOOKS if row.process in where}
     assert {name: ran.get(name) for name in wanted} == wanted
