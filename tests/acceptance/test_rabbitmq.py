@@ -45,26 +45,6 @@ def test_the_password_in_a_url_or_a_file_is_never_shown(rabbitmq_rig: Rig, share
     assert all(name in worker.log for worker in workers)
 
 
-def test_a_foreign_message_that_fails_keeps_its_body_and_properties(rabbitmq_rig: Rig) -> None:
-    rig = rabbitmq_rig
-    body = b'["nobody"]  '
-    headers = {"job-class": "shop.Send", "x-mine": [1, {"a": True}], "created-at": 1_700_000_000}
-    content_type = "application/json; charset=utf-8"
-    rig.enqueue("note", "makes the queue", queue="mail")
-    rig.put("mail", body, headers=headers, content_type=content_type, message_id="m-1", app_id="other")
-
-    rig.burst("-q", "mail")
-
-    properties, found = rig.get("failed")
-    assert (found, properties.content_type, properties.message_id) == (body, content_type, "m-1")
-    assert (properties.delivery_mode, properties.app_id) == (2, "other")
-    assert properties.headers.items() >= {**headers, "queue": "mail", "retries": 0}.items()
-    assert properties.headers["exception-class"] == "LookupError"
-    assert properties.headers["exception-message"] == "no address for hi"
-    assert isinstance(properties.headers["failed-at"], int)
-    assert properties.headers["stack-trace"].startswith("Traceback")
-
-
 def test_a_default_job_takes_what_another_program_publishes(rabbitmq_rig: Rig) -> None:
     rig = rabbitmq_rig
     (rig.path / "defaults.py").write_text(DEFAULTS)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -15,11 +16,10 @@ from typing import Any, NamedTuple, Self
 import pika
 
 from palermo.client.client import Client
-from palermo.core.topology import amqp_queue
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.harness.processes import WorkerProcess
-from tests.helpers import HANGS, eventually
+from tests.helpers import HANGS, Stopwatch, eventually, has_traceback
 
 COMMAND = str(Path(sys.executable).with_name("palermo"))
 
@@ -30,6 +30,10 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 #: and publishes again, so that a job may be there twice: on a machine that stands still for some seconds, not before
 #: this.
 PATIENCE = 60.0
+
+
+#: Seconds within which a command must answer: five in truth, on a machine that others keep busy too.
+ANSWER = 15.0
 
 
 class JobError(NamedTuple):
@@ -62,7 +66,6 @@ class Rig:
         )
         self.url = self.settings.url
         self.exchange = exchange
-        self.on_rabbitmq = self.url.startswith("amqp")
         self.client = Client(self.settings)
         self.inspector = Inspector(self.client)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
@@ -98,6 +101,16 @@ class Rig:
         done = self.run(*arguments)
         assert done.returncode == code, done.stderr
         return done.stdout
+
+    def answer(self, command: str, **environment: str) -> tuple[int, str]:
+        """The exit code of a command and all that it prints: soon, and in words, whatever the broker does."""
+        watch = Stopwatch()
+        done = self.run(*shlex.split(command), **environment)
+        printed = done.stdout + done.stderr
+        assert not watch.is_over(ANSWER), printed
+        assert not has_traceback(printed)
+        assert "unexpected" not in printed
+        return done.returncode, printed
 
     def rows(self, *arguments: str) -> Any:
         """What it prints with `--json`."""
@@ -140,8 +153,10 @@ class Rig:
         command = [sys.executable, str(PROGRAMS / program)] if program else [COMMAND]
         return self.launch([*command, "worker", *(modules or (self.module,)), *arguments], cwd=cwd, **environment)
 
-    def launch(self, command: Sequence[str], *, cwd: Path | None = None, **environment: str) -> WorkerProcess:
-        """A worker by its whole command line."""
+    def launch(
+        self, command: Sequence[str], *, cwd: Path | None = None, alone: bool = False, **environment: str
+    ) -> WorkerProcess:
+        """A worker by its whole command line; `alone` in a process group, as the shell gives one to each command."""
         log = self.path / f"worker-{len(self._workers)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -151,6 +166,7 @@ class Rig:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                start_new_session=alone,
             )
         worker = WorkerProcess(process, log)
         self._workers.append(worker)
@@ -251,15 +267,6 @@ class Rig:
         return {id: JobError(row["error"]["class"], row["error"]["message"]) for id, row in self.failed().items()}
 
     # What another program does, on RabbitMQ.
-
-    def get(self, queue: str) -> tuple[Any, bytes]:
-        """The properties and the body of the first message, which stays where it is."""
-        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
-            channel = connection.channel()
-            method, properties, body = channel.basic_get(amqp_queue(self.exchange, queue))
-            assert method is not None
-            channel.basic_nack(method.delivery_tag, requeue=True)
-        return properties, body
 
     def put(self, queue: str, body: bytes, **properties: Any) -> None:
         """Publish what a program without Palermo publishes."""
