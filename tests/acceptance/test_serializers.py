@@ -56,16 +56,3 @@ def test_a_serializer_that_a_module_registers_can_be_accepted(sqlite_rig: Rig) -
     rig.burst("--accept-only", "shouting", modules=("loud",))
 
     assert rig.lines() == ["HELLO"]
-
-
-def test_a_registered_serializer_stays_when_the_program_connects_again(sqlite_rig: Rig) -> None:
-    program = f"""
-{SHOUTING.replace("safe = False", "safe = True")}
-import palermo
-palermo.connect().serializers.register(Shouting())
-palermo.connect()
-palermo.enqueue("shop.note", ["twice"], serializer="shouting")
-print(palermo.inspector().jobs.peek("jobs")[0]["args"])
-"""
-
-    assert sqlite_rig.python(program) == "['TWICE']\n"
