@@ -3,15 +3,16 @@
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.brokers import BROKERS, url_of_broker
+from tests.harness.processes import WorkerProcess
 from tests.harness.rig import COMMAND, Rig
 from tests.helpers import eventually, has_traceback
 from tests.scale import scaled
@@ -20,54 +21,21 @@ from tests.scale import scaled
 STORMS = scaled(6, 40)
 
 
-class Terminal:
-    """A worker with a process group of its own, as the shell gives one to each command."""
-
-    def __init__(self, rig: Rig, *arguments: str) -> None:
-        self._log = rig.path / "terminal.log"
-        with self._log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [COMMAND, "worker", "shop", *arguments],
-                env=rig.environment,
-                cwd=rig.path,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    def __enter__(self) -> "Terminal":
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(30)
-
-    def storm(self, chance: random.Random) -> None:
-        """Ctrl-C again and again, until nobody is there to hear it."""
+def storm(worker: WorkerProcess, chance: random.Random) -> None:
+    """Ctrl-C again and again, until nobody is there to hear it."""
+    with suppress(ProcessLookupError):
         for _ in range(60):
-            try:
-                os.killpg(self._process.pid, signal.SIGINT)
-            except ProcessLookupError:
-                return
+            os.killpg(worker.pid, signal.SIGINT)
             time.sleep(chance.uniform(0.0, 0.03))
 
-    def wait(self) -> int:
-        return self._process.wait(60)
 
-    @property
-    def empty(self) -> bool:
-        """Whether no process of the group is left."""
-        try:
-            os.killpg(self._process.pid, 0)
-        except ProcessLookupError:
-            return True
-        return False
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
+def is_empty(worker: WorkerProcess) -> bool:
+    """Whether no process of the group is left."""
+    try:
+        os.killpg(worker.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 @pytest.fixture
@@ -89,12 +57,12 @@ def test_a_storm_of_interrupts_while_jobs_run_gives_them_back(rig: Rig, pool: st
     chance = random.Random(3)
     jobs = [rig.enqueue("hold", f"{number}") for number in range(3)]
     for number in range(STORMS // 2):
-        with Terminal(rig, "--pool", pool, "-c", "3") as terminal:
-            eventually(lambda number=number: len(rig.lines()) >= 3 * (number + 1))  # type: ignore[misc]
-            terminal.storm(chance)
-            assert terminal.wait() in (0, 1), terminal.log
-            eventually(lambda terminal=terminal: terminal.empty)  # type: ignore[misc]
-            assert not has_traceback(terminal.log)
+        worker = rig.launch([COMMAND, "worker", "shop", "--pool", pool, "-c", "3"], alone=True)
+        rig.await_lines(3 * (number + 1))
+        storm(worker, chance)
+        assert worker.wait() in (0, 1), worker.log
+        eventually(partial(is_empty, worker))
+        assert not has_traceback(worker.log)
         eventually(lambda: waiting(rig) == len(jobs))
 
     assert rig.errors() == {}
@@ -105,11 +73,11 @@ def test_interrupts_during_a_start_leave_no_process_and_no_blame(rig: Rig) -> No
     chance = random.Random(4)
     jobs = [rig.enqueue("hold", f"{number}") for number in range(3)]
     for number in range(STORMS):
-        with Terminal(rig, "-c", "2") as terminal:
-            time.sleep(2.0 * number / STORMS)
-            terminal.storm(chance)
-            terminal.wait()
-            eventually(lambda terminal=terminal: terminal.empty)  # type: ignore[misc]
+        worker = rig.launch([COMMAND, "worker", "shop", "-c", "2"], alone=True)
+        time.sleep(2.0 * number / STORMS)
+        storm(worker, chance)
+        worker.wait()
+        eventually(partial(is_empty, worker))
         eventually(lambda: waiting(rig) == len(jobs))
 
     assert rig.errors() == {}
