@@ -51,11 +51,6 @@ def exits(status):
 
 
 @palermo.job
-def sys_exits():
-    sys.exit("good bye")
-
-
-@palermo.job
 def segfaults():
     ctypes.string_at(0)
 

@@ -4,13 +4,9 @@ import os
 import time
 from datetime import datetime
 
+from shop import write
+
 import palermo
-
-
-def write(file, text):
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.write(descriptor, f"{text}\n".encode())
-    os.close(descriptor)
 
 
 @palermo.job(every=1, missed="all", schedule_args=("ticks",))
