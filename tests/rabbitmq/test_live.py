@@ -13,17 +13,14 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp import parameters
-from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import poll
 from palermo.client.client import Client
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
-from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable
 from palermo.settings.settings import Settings
 from tests.contract.prioritizing import urgent
-from tests.contract.tools import PATIENT, Report, consume, message, take_and_ack, until
+from tests.contract.tools import PATIENT, consume, message, take_and_ack
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq.conftest import Open, becomes, by_way_of
 from tests.rabbitmq_node import free_port
@@ -66,9 +63,7 @@ async def test_a_program_that_only_enqueues_has_one_connection_and_a_worker_two(
 # -- declarations of others
 
 
-async def test_an_exchange_of_another_kind_is_refused_by_name(
-    broker: RabbitmqBroker, exchange: str, channel: Any
-) -> None:
+async def test_an_exchange_of_another_kind_is_refused(broker: RabbitmqBroker, exchange: str, channel: Any) -> None:
     channel.exchange_declare(exchange, "fanout", durable=True)
 
     with pytest.raises(BrokerRefused, match="--exchange"):
@@ -104,45 +99,7 @@ async def test_priorities_that_change_nothing_are_warned_of_once(
 # -- queues and exchanges deleted under us
 
 
-@pytest.mark.parametrize("anew", [False, True], ids=["gone", "made-anew"])
-async def test_workers_answer_and_pause_although_their_exchange_was_deleted(
-    broker: RabbitmqBroker,
-    another: Open,
-    connection: Connection,
-    exchange: str,
-    anew: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(worker_control, "_BIND_EVERY", 0.2)
-    onlooker, workers = await another(), [await consume(broker)]
-    async with connection.spare_channel() as channel:
-        await channel.call(channel.raw.exchange_delete, internal(exchange, "control"))
-    await onlooker.pause("jobs")
-    if anew:
-        workers.append(await consume(broker, report=Report("jobs", pid=2)))
-
-    async def seen() -> tuple[list[bool], list[set[str]]]:
-        paused = [worker._consumer._steering._pauses.state.queues for worker in workers]  # type: ignore[attr-defined]
-        return [one.answers for one in await onlooker.workers()], paused
-
-    await until(seen, ([True] * len(workers), [{"jobs"}] * len(workers)))
-
-
-async def test_a_queue_deleted_since_its_declaration_is_made_again(
-    broker: RabbitmqBroker, exchange: str, channel: Any
-) -> None:
-    await broker.publish(message("before"))
-    channel.queue_delete(f"{exchange}.jobs")
-    await broker.publish(message("after"))
-    channel.queue_delete(f"{exchange}.jobs")
-    await broker.publish_many(message(str(number)) for number in range(500))
-
-    assert (await broker.browse("jobs", limit=0)).total == 500
-
-
-async def test_a_deleted_queue_stays_deleted_under_a_worker_until_an_enqueue(
-    broker: RabbitmqBroker, another: Open
-) -> None:
+async def test_a_deleted_queue_stays_deleted_until_an_enqueue(broker: RabbitmqBroker, another: Open) -> None:
     other = await another()
     await broker.publish_many([message("first"), message("other", queue="other")])
     consumer = await consume(broker, "*")
@@ -181,9 +138,7 @@ async def test_a_deleted_queue_that_another_program_makes_is_served_again(
 # -- consuming
 
 
-async def test_a_worker_with_too_many_slots_is_told_how_many_it_may_have(
-    broker: RabbitmqBroker,
-) -> None:
+async def test_a_worker_with_too_many_slots_is_told_how_many_it_may_have(broker: RabbitmqBroker) -> None:
     most = (await broker._consume_connection()).raw.params.channel_max
 
     with pytest.raises(BrokerRefused, match=f"at most {most - 40:,} slots"):
