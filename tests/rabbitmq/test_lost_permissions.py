@@ -20,6 +20,7 @@ from tests.contract.tools import PATIENT, consume, ids, message, until
 from tests.contract.unique_jobs import ask, keyed
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
+from tests.journal.reading import Journal
 from tests.rabbitmq.conftest import becomes
 from tests.rabbitmq_node import Node, add_user, binary, set_permissions, url_of
 
@@ -98,6 +99,26 @@ def test_a_worker_announces_its_unique_jobs_once_it_may(node: Node, exchange: st
         set_permissions(node, USER, ALL, ALL, ALL)
 
         eventually(lambda: "syncs.sync" in rig.client.run(lambda broker: broker.keys.announced()))
+
+
+def test_a_journal_that_is_refused_holds_no_job_up_and_is_written_later(
+    node: Node, exchange: str, tmp_path: Path
+) -> None:
+    # Few, so that one batch of the journal holds them. The test's own client would make the journal.
+    jobs = [f"{number}" for number in range(20)]
+    with Rig(tmp_path, url_of(node), exchange, module="shop", journal="off") as rig:
+        set_permissions(node, USER, r"^(?!.*~journal)", ALL, ALL)
+        worker = rig.worker(PALERMO_URL=url_of(node, user=USER, password="secret"), PALERMO_JOURNAL="all")
+
+        for text in jobs:
+            rig.enqueue("note", text)
+        assert rig.await_lines(len(jobs)) == jobs
+        eventually(lambda: "the journal cannot be written" in worker.log)
+        assert "write and read permission" in worker.log
+
+        set_permissions(node, USER, ALL, ALL, ALL)
+        eventually(lambda: "the journal is written again" in worker.log)
+        Journal(rig.client).until(len(jobs), "succeeded")
 
 
 async def test_a_user_is_told_which_permissions_a_unique_job_needs(two: Two) -> None:
