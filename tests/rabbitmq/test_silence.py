@@ -12,11 +12,10 @@ from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.contract.broker import SessionParameters
-from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable
-from tests.contract.tools import consume, message, take_and_ack
+from tests.contract.tools import Report, consume, message, take_and_ack
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, by_way_of
 from tests.rabbitmq_node import Node, add_user, set_permissions
@@ -27,10 +26,6 @@ _CLOSE = """
     [rabbit_networking:close_connection(One, "by the operator") || One <- rabbit_networking:connections(),
         rabbit_networking:connection_info(One, [user]) =:= [{user, <<"closed">>}]]
 """
-
-
-def nobody() -> WorkerInfo:
-    return WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("*",), slots=1, state="idle", started_at=1.0)
 
 
 @pytest.fixture
@@ -68,7 +63,7 @@ async def test_whoever_still_waits_for_a_session_hears_that_it_has_ended(
     proxy: TcpProxy, session: SessionParameters, another: Open
 ) -> None:
     broker = await another(**by_way_of(session, proxy.port))
-    consumer = await broker.consume(QueueSelection.parse("mail,images"), slots=1, tag="pid:1@h", report=nobody)
+    consumer = await broker.consume(QueueSelection.parse("mail,images"), slots=1, tag="pid:1@h", report=Report("mail"))
     proxy.stall("down")
     waiting = [asyncio.ensure_future(consumer.queues_with_jobs()), asyncio.ensure_future(broker.queues())]
     await asyncio.sleep(0)
@@ -108,9 +103,7 @@ async def test_a_slot_that_subscribes_while_its_worker_leaves_hears_of_that(brok
             await receiving
 
 
-async def test_a_connection_that_the_broker_closes_ends_though_nothing_can_leave(
-    shared_node: Node, exchange: str
-) -> None:
+async def test_a_stalled_connection_that_the_broker_closes_ends(shared_node: Node, exchange: str) -> None:
     add_user(shared_node, "closed", "secret")
     set_permissions(shared_node, "closed", ".*", ".*", ".*")
     with TcpProxy(shared_node.host, shared_node.port) as proxy:
@@ -133,7 +126,7 @@ async def test_a_connection_that_the_broker_closes_ends_though_nothing_can_leave
 
 async def test_two_slots_that_ask_about_a_dead_worker_both_get_an_answer(broker: RabbitmqBroker) -> None:
     silent = broker._silent_workers
-    await silent.add_to(Reports((("~worker.dead", nobody()),), 1))
+    await silent.add_to(Reports((("~worker.dead", Report("*").info),), 1))
 
     found = await asyncio.gather(*(silent.add_to(Reports((), None)) for _ in range(3)))
 
