@@ -1,4 +1,4 @@
-"""The installed package has all that is here: the list of packages, the entry points, the wheel, and the links.
+"""The installed package has all that is here: the entry points, and the wheel with every package and linked folder.
 
 `make release-check` builds what a release consists of, and tries that in empty environments.
 """
@@ -29,15 +29,6 @@ _SETUPTOOLS: dict[str, Any] = _PROJECT["tool"]["setuptools"]
 _FOLDERS: dict[str, str] = _SETUPTOOLS["package-dir"]
 
 _BUILT_FROM = ["pyproject.toml", "README.md", "LICENSE", "palermo", *_FOLDERS.values()]
-
-
-def found_packages() -> list[str]:
-    """Every package that the tree holds, links followed."""
-    found = []
-    for folder, _, files in os.walk(_REPOSITORY / "palermo", followlinks=True):
-        if "__init__.py" in files:
-            found.append(".".join(Path(folder).relative_to(_REPOSITORY).parts))
-    return sorted(found)
 
 
 def shipped_files() -> set[str]:
@@ -115,19 +106,6 @@ def run(*command: object, folder: Path, **variables: str) -> "subprocess.Complet
     environment = {**clean, "PALERMO_URL": f"sqlite:///{folder}/jobs.db", **variables}
     words = [str(word) for word in command]
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
-
-
-def test_every_package_is_listed() -> None:
-    assert sorted(_SETUPTOOLS["packages"]) == found_packages()
-
-
-@pytest.mark.parametrize("package", _FOLDERS)
-def test_a_package_outside_palermo_is_linked_into_it(package: str) -> None:
-    link = _REPOSITORY.joinpath(*package.split("."))
-
-    assert link.is_symlink()
-    assert not Path(os.readlink(link)).is_absolute()
-    assert link.resolve() == (_REPOSITORY / _FOLDERS[package]).resolve()
 
 
 def declared_entry_points() -> list[EntryPoint]:
