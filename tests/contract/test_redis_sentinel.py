@@ -1,6 +1,8 @@
-"""Redis behind Sentinels: a session finds the primary server, and the next one follows it; wrong addresses are told."""
+"""Redis behind Sentinels: a session finds the primary server, also with TLS; wrong addresses are told.
 
-import asyncio
+The failover is in test_redis_direct_calls.py and tests/chaos/test_redis_kills.py.
+"""
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError, UrlInvalid
 from tests import redis_node
 from tests.certificates import Authority
-from tests.contract.tools import PATIENT, consume, ids, message, take_and_ack, until
+from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
 from tests.redis_node import Watched
 
 pytestmark = [
@@ -79,44 +81,19 @@ async def test_without_a_replica_nothing_is_confirmed_that_waits_for_one() -> No
         await broker.close()
 
 
-async def test_the_next_session_finds_the_new_primary_and_loses_nothing() -> None:
-    with redis_node.watched(sentinel=PASSWORD) as watched:
-        url = f"{watched.url}/0?sentinel_password=watching&wait_replicas=1"
-        before = await until_opened(url)
-        await before.publish(message("7c9e"))
-        lost = asyncio.ensure_future(before.lost())
-
-        watched.primary.kill9()
-
-        assert isinstance(await lost, BrokerUnavailable)
-        await before.close()
-        after = await until_opened(url)
-        assert after.describe() != before.describe()
-        assert await ids(after) == ["7c9e"]
-        assert (await take_and_ack(await consume(after))).id == "7c9e"
-        assert {one.check: one.level for one in await after.diagnose()}["replicas"] == "ok"
-        await after.close()
-
-
 @pytest.mark.skipif(redis_node.WITHOUT_TLS, reason="this server is built without TLS")
 async def test_tls_of_servers_and_sentinels_needs_the_right_authority(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
     own = authority.sign("server", host="localhost, IP:127.0.0.1")
-    files = (
-        "--tls-cert-file",
-        str(own.file),
-        "--tls-key-file",
-        str(own.key),
-        "--tls-ca-cert-file",
-        str(authority.file),
-    )
-    with redis_node.watched(tls=files) as watched:
+    files = ("--tls-cert-file", own.file, "--tls-key-file", own.key, "--tls-ca-cert-file", authority.file)
+    with redis_node.watched(tls=tuple(map(str, files))) as watched:
         url = f"rediss{watched.url.removeprefix('redis')}/0?wait_replicas=1&ssl_ca_certs="
 
         broker = await until_opened(f"{url}{authority.file}")
 
         await broker.publish(message("7c9e"))
         assert (await take_and_ack(await consume(broker))).id == "7c9e"
+        assert {one.check: one.level for one in await broker.diagnose()}["replicas"] == "ok"
         await broker.close()
         assert "not trusted" in await refused(f"{url}{other.file}", BrokerRefused)
         assert await refused(watched.url, BrokerUnavailable)
