@@ -114,22 +114,6 @@ async def test_a_cut_session_is_no_workers_death(broker: RedisBroker, open_redis
     assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", dead, "")
 
 
-async def test_a_failed_job_stays_while_the_failed_key_has_another_type(broker: RedisBroker) -> None:
-    worker = await consume(broker)
-    await broker.publish(message("7c9e"))
-    held = await take(worker)
-    failed = broker._store.key("queue:failed")
-    await broker._store.call("SET", failed, "not ours")
-
-    with pytest.raises(BrokerRefused, match="palermo doctor"):
-        await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
-
-    await broker._store.call("DEL", failed)
-    assert await counts(broker) == (0, 1)
-    await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
-    assert await ids(broker, "failed") == ["7c9e"]
-
-
 async def test_the_end_of_a_session_reaches_every_slot_as_its_loss(broker: RedisBroker) -> None:
     await broker.publish_many(messages(1))
     await take(await consume(broker, slots=2))
@@ -220,29 +204,6 @@ async def test_a_publish_whose_script_failed_is_stored_when_repeated(broker: Red
     await broker.publish(one)
 
     assert await ids(broker) == ["7c9e"]
-
-
-async def test_a_session_whose_server_is_killed_says_so_and_no_job_is_lost() -> None:
-    with redis_node.running() as node:
-        session = SessionParameters(address=parse_url(node.url), timeout=PATIENT)
-        broker = await open_broker(session)
-        await broker.publish_many(messages(100))
-        consumer = await consume(broker)
-        await take(consumer)
-        waiting = asyncio.ensure_future(broker.lost())
-
-        node.kill9()
-
-        assert isinstance(await waiting, BrokerUnavailable)
-        with pytest.raises(BrokerUnavailable):
-            await broker.publish(message())
-        with pytest.raises(BrokerUnavailable):
-            await take(consumer)
-        await broker.close()
-        node.start()
-        again = await open_broker(session)
-        await until(lambda: counts(again), (100, 0))
-        await again.close()
 
 
 async def test_a_redis_user_needs_the_permissions_of_the_guide(
@@ -336,9 +297,7 @@ async def test_the_doctor_and_a_worker_warn_of_what_may_lose_jobs(caplog: pytest
         assert setting in text
 
 
-def test_a_session_closed_for_idleness_is_reopened_silently(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_session_closed_for_idleness_is_reopened_silently(caplog: pytest.LogCaptureFixture) -> None:
     with (
         redis_node.running("--timeout", "1") as node,
         Client(Settings(url=node.url, publish_timeout=PATIENT)) as client,
