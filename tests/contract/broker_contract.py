@@ -10,7 +10,6 @@ from tests.contract.batching import BatchingContract
 from tests.contract.browsing import LookingContract, SweepingContract
 from tests.contract.combining import CombiningContract
 from tests.contract.events import EventsContract
-from tests.contract.finding import FindingContract
 from tests.contract.journaling import JournalingContract
 from tests.contract.limiting import LimitingContract
 from tests.contract.pausing import MarkingContract
@@ -31,7 +30,6 @@ class BrokerContract(
     BatchingContract,
     RetryingContract,
     LookingContract,
-    FindingContract,
     SweepingContract,
     SteeringContract,
     MarkingContract,

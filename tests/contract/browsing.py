@@ -1,4 +1,4 @@
-"""Contract: what a person sees without changing anything, and going through a queue to take out what is meant."""
+"""Contract: what can be seen and found without a change, and sweeps of a queue, which take out what is meant."""
 
 import asyncio
 import time
@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from palermo.contract.broker import Broker, open_broker
+from palermo.client.status import locate
+from palermo.contract.broker import Broker
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.lifecycle import Ack, requeue
 from palermo.core.message import Message
 from palermo.core.queue_selection import EVERY_QUEUE
 from palermo.errors import NotFound
 from tests.contract.tools import (
-    FAILURE,
     Open,
     Report,
     consume,
@@ -30,6 +30,10 @@ from tests.contract.tools import (
     until,
 )
 from tests.helpers import Stopwatch
+
+
+async def states(broker: Broker, *ids: str, queue: str = "jobs") -> list[str]:
+    return [(await locate(broker, id, queue)).state for id in ids]
 
 
 class LookingContract:
@@ -138,17 +142,6 @@ class LookingContract:
         consumer = await consume(await another())
         assert len((await take(consumer)).message.body) == 300_000
 
-    async def test_a_failed_job_is_shown_with_its_failure_and_its_home(self, broker: Broker) -> None:
-        await broker.publish(message())
-        assert await queue(broker, "failed") is None
-
-        await put_into_failed(broker, [message("7c9e", "mail", extra={"region": "acme"})])
-
-        await until(lambda: counts(broker, "failed"), (1, 0))
-        (found,) = (await broker.browse("failed")).messages
-        assert (found.id, found.queue, found.retries) == ("7c9e", "mail", 0)
-        assert (found.failure, found.worker, found.extra) == (FAILURE, "pid:1@h/worker-1", {"region": "acme"})
-
     async def test_purging_removes_what_waits_and_counts_it(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([*messages(5), *messages(1, "other")])
         consumer = await consume(await another())
@@ -179,19 +172,10 @@ class LookingContract:
         assert (await take_and_ack(consumer)).id == "new"
 
     async def test_a_queue_that_is_not_there_is_not_found(self, broker: Broker) -> None:
-        for ask in (broker.browse, broker.purge, broker.delete):
+        for ask in (broker.browse, broker.purge, broker.delete, lambda name: broker.sweep(name, judge({}))):
             with pytest.raises(NotFound, match="'nowhere'"):
                 await ask("nowhere")
         assert await queue(broker, "nowhere") is None
-
-    async def test_after_a_session_that_failed_another_one_finds_its_jobs(self, broker: Broker) -> None:
-        await broker.publish(message(queue="mail"))
-
-        again = await open_broker(broker.after_failure())
-        assert again.describe()
-
-        await until(lambda: counts(again, "mail"), (1, 0))
-        await again.close()
 
     async def test_the_doctor_finds_no_fault_and_changes_nothing(self, broker: Broker, another: Open) -> None:
         other = await another()
@@ -205,6 +189,48 @@ class LookingContract:
         assert [(queue.name, queue.pending) for queue in await other.queues() if queue.pending] == [("jobs", 3)]
         assert await ids(other) == ["jobs-0", "jobs-1", "jobs-2"]
         assert not [queue.name for queue in await other.queues() if "doctor" in queue.name]
+
+    async def test_a_job_is_found_wherever_it_is(self, broker: Broker, another: Open) -> None:
+        await put_into_failed(broker, [message("failed")])
+        await broker.publish(message("working"))
+        consumer = await consume(await another())
+        await take(consumer)
+        await until(lambda: states(broker, "working"), ["working"])
+        await broker.publish_many([message("waits"), message("cancelled"), message("tenant", tenant="a")])
+        await broker.publish(message("later", run_at=time.time() + 3_600))
+        await broker.cancel(["cancelled"])
+
+        where = ("later", "waits", "cancelled", "tenant", "working", "failed", "nobody")
+        assert await states(broker, *where) == ["scheduled", "pending", "cancelled", "pending", "working", "failed", ""]
+        assert await states(broker, "waits", "cancelled", "nobody", queue="") == ["pending", "cancelled", ""]
+        assert (await locate(broker, "nobody")).gone
+        assert (await locate(broker, "failed", "jobs", failed=False)).gone
+        assert (await locate(broker, "working")).worker == "pid:4711@example"
+
+    async def test_several_jobs_are_found_by_ids_or_their_beginnings(self, broker: Broker, another: Open) -> None:
+        await put_into_failed(broker, [message("order-17-failed")])
+        await broker.publish(message("order-17-later", run_at=time.time() + 3_600))
+        await broker.publish_many([message("order-17-waits"), message("order-18"), message("my-order-17", "other")])
+
+        found = await broker.find(["order-18", "my-order-17", "order-1"], failed=False)
+        begun = await broker.find(["order-17"], beginnings=True)
+
+        assert sorted(place.id for place in found.jobs) == ["my-order-17", "order-18"]
+        assert {place.id: place.state for place in begun.jobs} == {
+            "order-17-later": "scheduled",
+            "order-17-waits": "pending",
+            "order-17-failed": "failed",
+        }
+
+    async def test_a_job_that_was_requeued_elsewhere_is_found(self, broker: Broker) -> None:
+        await broker.publish_many([message("first"), message("moved", "other")])
+        consumer = await consume(broker)
+        await take_and_ack(consumer)
+
+        await until(lambda: states(broker, "moved"), ["pending"])
+        place = await locate(broker, "moved", "jobs")
+        assert place.message is not None
+        assert place.message.queue == "other"
 
 
 def judge(verdicts: dict[str, SweepDecision]) -> Callable[[Message], SweepDecision]:
@@ -341,10 +367,8 @@ class SweepingContract:
 
         await until(lambda: ids(broker), [f"jobs-{number}" for number in range(5)])
 
-    async def test_an_empty_queue_is_swept_at_once_and_an_unknown_one_never(self, broker: Broker) -> None:
+    async def test_an_empty_queue_is_swept_at_once(self, broker: Broker) -> None:
         await broker.publish(message("gone"))
         await broker.purge("jobs")
 
         assert await broker.sweep("jobs", judge({"gone": Remove()})) == SweepProgress(total=0)
-        with pytest.raises(NotFound, match="'nowhere'"):
-            await broker.sweep("nowhere", judge({}))

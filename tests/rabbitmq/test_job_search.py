@@ -17,7 +17,7 @@ from palermo.contract.finding import JobLocation
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import QUORUM
 from palermo.settings.settings import Settings
-from tests.contract.finding import states
+from tests.contract.browsing import states
 from tests.contract.tools import PATIENT, ids, message, messages, put_into_failed, until
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -37,9 +37,7 @@ async def opened(parameters: SessionParameters) -> AsyncIterator[Broker]:
         await broker.close()
 
 
-def test_the_job_of_a_silent_worker_is_found_by_its_last_answer(
-    rabbitmq_url: str, exchange: str, tmp_path: Path
-) -> None:
+def test_a_silent_workers_job_is_found_by_its_last_answer(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
     with Rig(tmp_path, url=rabbitmq_url, exchange=exchange) as rig:
         worker = rig.worker()
         id = rig.hold()
@@ -59,9 +57,7 @@ def test_the_job_of_a_silent_worker_is_found_by_its_last_answer(
         eventually(lambda: where().gone)
 
 
-async def test_places_that_are_not_searched_are_named(
-    parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unsearched_places_are_named(parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_search, "DEPTH", 2)
     monkeypatch.setattr(job_search, "QUEUES", 1)
     async with opened(parameters) as broker:
@@ -110,9 +106,7 @@ async def test_a_failed_job_behind_many_is_found_through_their_log(
         assert await states(broker, "jobs-4") == ["failed"]
 
 
-async def test_failed_jobs_beyond_the_bound_are_named(
-    parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unseen_failed_jobs_are_named(parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_search, "FAILED", 2)
     async with opened(parameters) as broker:
         await put_into_failed(broker, messages(5))
