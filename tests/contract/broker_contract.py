@@ -12,6 +12,7 @@ from tests.contract.combining import CombiningContract
 from tests.contract.events import EventsContract
 from tests.contract.journaling import JournalingContract
 from tests.contract.limiting import LimitingContract
+from tests.contract.offering import OfferingContract
 from tests.contract.pausing import MarkingContract
 from tests.contract.prioritizing import PrioritizingContract
 from tests.contract.publishing import ConsumingContract, PublishingContract
@@ -27,6 +28,7 @@ from tests.contract.worker_commands import SteeringContract
 class BrokerContract(
     PublishingContract,
     ConsumingContract,
+    OfferingContract,
     BatchingContract,
     RetryingContract,
     LookingContract,

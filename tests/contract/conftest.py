@@ -11,9 +11,11 @@ from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.sqlite import SqliteBroker
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
+from palermo.core.queue_selection import QueueSelection
 from tests import redis_node
 from tests.contract.files import opened
-from tests.contract.tools import PATIENT, OpenRedis
+from tests.contract.offering import Slots, StartSlots
+from tests.contract.tools import PATIENT, OpenRedis, Report
 from tests.redis_node import RedisNode
 
 
@@ -24,6 +26,28 @@ def sessions(runner: asyncio.Runner) -> Iterator[list[Broker]]:
     yield opened
     for broker in reversed(opened):
         runner.run(broker.close())
+
+
+@pytest.fixture
+def start_slots(runner: asyncio.Runner) -> Iterator[StartSlots]:
+    """Starts slots that take plain jobs as they are offered, and stops them after the test."""
+    made: list[Slots] = []
+
+    async def start(broker: Broker, queues: str = "jobs", *, count: int = 1, takes: bool = True) -> Slots:
+        report = Report(queues, slots=count)
+        consumer = await broker.consume(QueueSelection.parse(queues), slots=count, tag=report.info.id, report=report)
+        made.append(Slots(consumer, count, takes=takes))
+        return made[-1]
+
+    async def stop() -> None:
+        for slots in made:
+            for receiving in slots.receiving.values():
+                receiving.cancel()
+            await asyncio.gather(*slots.receiving.values(), return_exceptions=True)
+            await slots.consumer.close()
+
+    yield start
+    runner.run(stop())
 
 
 @pytest.fixture

@@ -3,193 +3,64 @@
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from palermo.brokers.sqlite import SqliteBroker
-from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.file import store
-from palermo.contract.broker import Delivery
-from palermo.core.lifecycle import Ack, Fail, fail
 from palermo.core.message import Message
-from palermo.core.queue_selection import QueueSelection
-from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError, PublishRefused
+from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 from tests.contract.files import locked
-from tests.contract.limiting import limited
-from tests.contract.tools import FAILURE, Report, consume, counts, ids, message, messages, take, until
-from tests.contract.unique_jobs import keyed
-
-
-class Slots:
-    """Slots of a worker that take all plain jobs they are shown, and write down which."""
-
-    def __init__(self, consumer: SqliteConsumer, count: int = 1) -> None:
-        self.consumer = consumer
-        self.taken: list[Delivery] = []
-        self.receiving = {
-            slot: asyncio.ensure_future(consumer.receive(slot, self._take)) for slot in range(1, count + 1)
-        }
-
-    def _take(self, delivery: Delivery) -> bool:
-        self.taken.append(delivery)
-        return True
-
-    @property
-    def ids(self) -> list[str]:
-        return [delivery.message.id for delivery in self.taken]
-
-
-Quick = Callable[..., Awaitable[Slots]]
-
-
-@pytest.fixture
-def quick(runner: asyncio.Runner, broker: SqliteBroker) -> Iterator[Quick]:
-    """Starts a worker whose slots take jobs the quick way, and ends them after the test."""
-    calls: list[asyncio.Future[Delivery]] = []
-
-    async def quick(queues: str = "jobs", count: int = 1) -> Slots:
-        selection = QueueSelection(tuple(queues.split(",")))
-        consumer = await broker.consume(selection, slots=count, tag="pid:7@example", report=Report(queues))
-        assert isinstance(consumer, SqliteConsumer)
-        slots = Slots(consumer, count)
-        calls.extend(slots.receiving.values())
-        return slots
-
-    yield quick
-
-    async def end() -> None:
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-
-    runner.run(end())
-
-
-@pytest.fixture
-def slots(runner: asyncio.Runner, broker: SqliteBroker, quick: Quick) -> Slots:
-    """One slot that has taken the first of two jobs."""
-
-    async def begun() -> Slots:
-        await broker.publish_many(messages(2))
-        slots = await quick()
-        await given(slots, "jobs-0")
-        return slots
-
-    return runner.run(begun())
-
-
-async def given(slots: Slots, *expected: str) -> None:
-    await until(lambda: slots.ids, list(expected))
-
-
-async def test_plain_jobs_come_one_by_one_in_order_while_receive_waits(broker: SqliteBroker, quick: Quick) -> None:
-    await broker.publish_many(messages(3))
-    slots = await quick()
-
-    for number in range(3):
-        await given(slots, *(f"jobs-{each}" for each in range(number + 1)))
-        assert await counts(broker) == (2 - number, 1)
-        slots.consumer.acknowledge(slots.taken[-1])
-
-    await until(lambda: counts(broker), (0, 0))
-    assert not slots.receiving[1].done()
-    await broker.publish(message("late"))
-    await given(slots, "jobs-0", "jobs-1", "jobs-2", "late")
+from tests.contract.offering import StartSlots
+from tests.contract.tools import consume, counts, ids, message, messages, take, until
 
 
 async def test_ends_of_a_turn_share_a_commit(
-    broker: SqliteBroker, quick: Quick, monkeypatch: pytest.MonkeyPatch
+    broker: SqliteBroker, start_slots: StartSlots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "RENEW_EVERY", 600.0)  # it is a transaction as well
     await broker.publish_many(messages(4))
-    slots = await quick(count=2)
-    await given(slots, "jobs-0", "jobs-1")
+    slots = await start_slots(broker, count=2)
+    await slots.given("jobs-0", "jobs-1")
     committed: list[str] = []
     broker._store._connection.set_trace_callback(committed.append)
 
     for delivery in slots.taken[:2]:
         slots.consumer.acknowledge(delivery)
-    await given(slots, "jobs-0", "jobs-1", "jobs-2", "jobs-3")
+    await slots.given("jobs-0", "jobs-1", "jobs-2", "jobs-3")
 
     broker._store._connection.set_trace_callback(None)
     assert committed.count("commit") == 1
     assert {delivery.slot for delivery in slots.taken[2:]} == {1, 2}
 
 
-async def test_the_higher_queue_goes_first_on_the_quick_way_too(broker: SqliteBroker, quick: Quick) -> None:
-    await broker.publish(message("low-1", "low"))
-    await broker.publish(message("low-2", "low"))
-    slots = await quick("high,low")
-    await given(slots, "low-1")
-    await broker.publish(message("high-1", "high"))
-
-    slots.consumer.acknowledge(slots.taken[-1])
-
-    await given(slots, "low-1", "high-1")
-
-
-@pytest.mark.parametrize(
-    "other", [keyed("second"), limited("second"), message("second")], ids=["keyed", "limited", "cancelled"]
-)
-async def test_a_job_that_needs_a_question_is_returned_by_receive(
-    request: pytest.FixtureRequest, broker: SqliteBroker, quick: Quick, other: Message
+async def test_a_slot_that_stops_receiving_gets_no_job_for_the_one_it_ends(
+    broker: SqliteBroker, start_slots: StartSlots
 ) -> None:
-    await broker.publish_many([message("first"), other])
-    slots = await quick()
-    await given(slots, "first")
-    by = "me" if "cancelled" in request.node.name else ""
-    if by:
-        await broker.cancel(["second"], by=by)
+    await broker.publish_many(messages(2))
+    slots = await start_slots(broker)
 
-    slots.consumer.acknowledge(slots.taken[0])
-    delivery = await slots.receiving[1]
-
-    assert (delivery.message.id, delivery.cancelled_by) == ("second", by)
-    await slots.consumer.settle(delivery, Ack())
-
-
-async def test_a_job_taken_the_quick_way_may_fail(broker: SqliteBroker, slots: Slots) -> None:
-    failed = fail(slots.taken[0].message, FAILURE, worker="w")
-
-    await slots.consumer.settle(slots.taken[0], Fail(failed, "failed"))
-
-    await given(slots, "jobs-0", "jobs-1")
-    assert await ids(broker, "failed") == ["jobs-0"]
-
-
-async def test_acknowledging_twice_takes_nobody_elses_job(slots: Slots) -> None:
-    slots.consumer.acknowledge(slots.taken[0])
-
-    with pytest.raises(DeliveryLost):
-        slots.consumer.acknowledge(slots.taken[0])
-
-    await given(slots, "jobs-0", "jobs-1")
-
-
-async def test_what_was_taken_and_not_acknowledged_goes_back(broker: SqliteBroker, slots: Slots) -> None:
-    await slots.consumer.close()
-
-    delivery = await take(await consume(broker))
-    assert (delivery.message.id, delivery.redelivered) == ("jobs-0", True)
-
-
-async def test_a_slot_that_stops_receiving_gets_no_job_for_the_one_it_ends(broker: SqliteBroker, slots: Slots) -> None:
-    slots.consumer.acknowledge(slots.taken[0])
+    slots.consumer.acknowledge(await slots.given("jobs-0"))
     slots.receiving[1].cancel()
 
     await until(lambda: counts(broker), (1, 0))
-    assert slots.ids == ["jobs-0"]
+    await slots.given("jobs-0")
     assert not (await take(await consume(broker))).redelivered
 
 
-async def test_while_another_process_writes_the_ordinary_way_waits_for_it(slots: Slots, path: Path) -> None:
+async def test_while_another_process_writes_the_ordinary_way_waits_for_it(
+    broker: SqliteBroker, start_slots: StartSlots, path: Path
+) -> None:
+    await broker.publish_many(messages(2))
+    slots = await start_slots(broker)
+    first = await slots.given("jobs-0")
+
     with locked(path):
-        slots.consumer.acknowledge(slots.taken[0])
+        slots.consumer.acknowledge(first)
         await asyncio.sleep(0)
 
-    await given(slots, "jobs-0", "jobs-1")
+    await slots.given("jobs-0", "jobs-1")
 
 
 def stores(broker: SqliteBroker, one: Message) -> bool:

@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.consuming import idle_subscriptions
 from palermo.contract.admission import is_plain
 from palermo.contract.broker import Delivery
-from palermo.core.lifecycle import Ack, Release
+from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import amqp_queue
@@ -134,50 +134,6 @@ def serve(runner: asyncio.Runner, another: Open, connection: Connection) -> Iter
 # -- from one queue
 
 
-async def test_plain_jobs_pass_one_after_another_while_receive_waits(serve: Start) -> None:
-    at = await serve("jobs")
-    bodies = [b"[1]", b"", b"[%s]" % (b"1" * 300_000), b"[2]"]
-    for number, body in enumerate(bodies):
-        await at.put(message(str(number), body=body))
-    for number, body in enumerate(bodies):
-        delivery = await at.next()
-        assert (delivery.message.id, delivery.message.body) == (str(number), body)
-        assert list(at.consumer.held()) == [delivery]
-        at.consumer.acknowledge(delivery)
-        with pytest.raises(DeliveryLost):
-            at.consumer.acknowledge(delivery)
-    assert not at.waiting.done()
-    assert await at.pending() == 0
-
-
-@pytest.mark.parametrize("queues", ["jobs", "a,jobs"])
-async def test_what_is_not_taken_or_not_plain_or_cancelled_comes_by_receive(serve: Start, queues: str) -> None:
-    at = await serve(queues)
-    at.wants = False
-    await at.put(message("declined"))
-    delivery = await at.waiting
-    assert (delivery.message.id, at.shown.qsize()) == ("declined", 1)
-    await at.consumer.settle(delivery, Release())
-    again = await at.consumer.receive(1, at.take)
-    assert (again.message.id, again.redelivered) == ("declined", True)
-    await at.consumer.settle(again, Ack())
-    await at.publisher.publish(message("limited", extra={"limit": 3}))
-    limited = await at.consumer.receive(1, at.take)
-    assert limited.message.id == "limited"
-    await at.consumer.settle(limited, Ack())
-
-    unwanted = message("cancelled", created_at=int(time.time()))
-    await at.publisher.cancel(["cancelled"])
-    checked = at.consumer._steering.checked
-    await becomes(lambda: checked(Delivery(message=unwanted, slot=1)).cancelled)
-    at.receive()
-    await at.put(unwanted)
-    cancelled = await at.waiting
-    assert cancelled.cancelled
-    await at.consumer.settle(cancelled, Ack(done=False))
-    assert at.shown.qsize() == 1
-
-
 async def test_a_taken_job_outlives_rest_and_a_pause_and_then_jobs_come_again(serve: Start) -> None:
     at = await serve("jobs")
     await at.put(message("first"))
@@ -290,26 +246,6 @@ async def test_a_slot_that_rests_asks_for_nothing_after_its_job(serve: Start) ->
     assert await at.run(1) == ["b-1"]
 
 
-async def test_a_paused_queue_is_left_alone_and_then_served_again(serve: Start) -> None:
-    at = await serve("a,b")
-
-    def paused() -> bool:
-        return "a" in at.consumer._source._paused
-
-    at.consumer.acknowledge(await at.busy(*jobs(4, "a"), *jobs(4, "b")))
-    assert await at.run(1) == ["a-0"]
-    held = await at.next()
-    await at.publisher.pause("a")
-    await becomes(paused)
-    at.consumer.acknowledge(held)
-    assert [held.message.id, *await at.run(3)] == ["a-1", "b-0", "b-1", "b-2"]
-    held = await at.next()
-    await at.publisher.resume("a")
-    await becomes(paused, False)
-    at.consumer.acknowledge(held)
-    assert await at.run(2) == ["a-2", "a-3"]
-
-
 # -- from so many that a worker keeps its subscriptions while a job runs
 
 MANY = [f"q{number:02}" for number in range(64)]
@@ -322,9 +258,7 @@ async def begun(at: Served, queue: str) -> Delivery:
     return await at.next()
 
 
-async def test_jobs_for_a_busy_worker_of_many_queues_wait_and_come_in_order(
-    serve: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_busy_worker_of_many_queues_gets_jobs_in_order(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
     at = await serve(",".join(MANY))
     first = await begun(at, "q20")
@@ -343,9 +277,7 @@ async def test_jobs_for_a_busy_worker_of_many_queues_wait_and_come_in_order(
     assert [delivery.message.id for delivery in found] == ["q03-0", "q03-1", "q40-0", "q40-1"]
 
 
-async def test_a_worker_of_many_queues_that_stays_busy_is_sent_no_more_jobs(
-    serve: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_busy_worker_of_many_queues_is_sent_no_more(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
     at = await serve(",".join(MANY))
     first = await begun(at, "q20")
