@@ -46,18 +46,6 @@ async def served(consumer: Consumer, count: int) -> list[str]:
 
 
 class TenantingContract:
-    async def test_jobs_of_a_tenant_are_stored_counted_and_cleared(self, broker: Broker, another: Open) -> None:
-        await broker.publish_many([*jobs_of("a", 3), *jobs_of("b", 2), message("nobody's")])
-        onlooker = await another()
-
-        await until(lambda: tenants(onlooker), {"a": 3, "b": 2})
-        assert await onlooker.tenants.totals() == {"jobs": 5}
-        assert await counts(onlooker) == (6, 0)
-        assert await onlooker.tenants.clear("jobs", "a") == 3
-
-        await until(lambda: tenants(onlooker), {"b": 2})
-        assert await counts(onlooker) == (3, 0)
-
     async def test_clearing_a_tenant_without_jobs_says_so(self, broker: Broker) -> None:
         with pytest.raises(NotFound, match="'a'"):
             await broker.tenants.clear("jobs", "a")
