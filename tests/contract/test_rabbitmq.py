@@ -14,7 +14,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing import failed_log
-from palermo.client.failed_queues import trim_failed
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.rows import job_row
 from palermo.contract.serialization import Serializers
@@ -243,9 +242,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
 
         assert await ids(onlooker, "failed") == [f"other-{n}" for n in range(9)]
 
-    async def test_who_goes_through_it_puts_the_log_right(
-        self, broker: Broker, another: Open, foreign: Foreign
-    ) -> None:
+    async def test_a_sweep_puts_the_log_right(self, broker: Broker, another: Open, foreign: Foreign) -> None:
         await put_into_failed(broker, messages(3))
         onlooker, mender = await another(), await another()
         assert foreign.get(auto_ack=True)[1].message_id == "jobs-0"
@@ -299,13 +296,6 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert caplog.text.count("the log of failed jobs cannot be written") == 1
         assert (await broker.sweep("failed", lambda one: Remove())).removed == 2
         foreign.channel.queue_delete(foreign.log)
-
-    async def test_what_the_limits_take_out_is_shown_no_more(self, broker: Broker) -> None:
-        await put_into_failed(broker, messages(4))
-
-        assert await trim_failed(broker, max_age=None, max_count=1, now=FAILURE.failed_at) == 3
-
-        assert await ids(broker, "failed") == ["jobs-3"]
 
 
 async def unseen(broker: Broker) -> int:

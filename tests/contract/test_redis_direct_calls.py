@@ -293,9 +293,7 @@ def connections(node: RedisNode) -> int:
     return sum(b"name=palermo" in line for line in node.ask("CLIENT", "LIST").splitlines())
 
 
-def test_short_jobs_go_over_a_connection_that_ends_with_the_client(
-    node: RedisNode, client: Client, otherwise: list[str]
-) -> None:
+def test_the_second_connection_ends_with_the_client(node: RedisNode, client: Client, otherwise: list[str]) -> None:
     client.run(lambda broker: broker.queues())
     keeper = client._io()._keeper
     before = keeper.last_answer_at

@@ -96,9 +96,7 @@ async def test_a_job_returned_before_its_permit_does_not_run(broker: SqliteBroke
     ],
     ids=["purge", "delete", "sweep"],
 )
-async def test_a_removed_job_hands_its_permit_on(
-    broker: SqliteBroker, remove: Callable[[Broker], Awaitable[object]]
-) -> None:
+async def test_a_removal_frees_a_permit(broker: SqliteBroker, remove: Callable[[Broker], Awaitable[object]]) -> None:
     await broker.publish_many([limited("1"), limited("2", queue="other"), limited("3", queue="third")])
     consumer = await consume(broker, "jobs,other,third", slots=2)
     first = await permitted(consumer, 1)

@@ -238,9 +238,7 @@ def same(ours: Client, theirs: Client) -> None:
 @pytest.mark.parametrize("asks", [False, True], ids=["deliveries", "answers"])
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_what_is_taken_directly_is_what_pika_would_have_given(
-    asks: bool, data: st.DataObject, loop: asyncio.AbstractEventLoop
-) -> None:
+def test_our_reader_gives_what_pika_gives(asks: bool, data: st.DataObject, loop: asyncio.AbstractEventLoop) -> None:
     make = Asker if asks else Client
     given = (["empty"] * 3, {1}, answer) if asks else (["confirm", "stray"], {1, 2}, delivery)
     whole = data.draw(streams(*given))
@@ -254,9 +252,7 @@ def test_what_is_taken_directly_is_what_pika_would_have_given(
 
 @pytest.mark.parametrize("spoilt", [0, 1, 2])
 @pytest.mark.parametrize("asks", [False, True], ids=["delivery", "answer"])
-def test_a_frame_that_does_not_end_where_it_says_is_an_error_as_in_pika(
-    spoilt: int, asks: bool, loop: asyncio.AbstractEventLoop
-) -> None:
+def test_a_frame_with_a_wrong_end_is_an_error(spoilt: int, asks: bool, loop: asyncio.AbstractEventLoop) -> None:
     frames = (answer if asks else delivery)(1, 1, b"body")
     frames[spoilt] = frames[spoilt][:-1] + b"\x00"
     for stream in (b"".join(frames), EMPTY[:-1] + b"\x00"):
@@ -285,9 +281,7 @@ def test_an_ack_is_pikas_byte_for_byte_and_keeps_its_place(loop: asyncio.Abstrac
     assert client.connection.frames_sent - count == 3
 
 
-def test_acks_of_one_turn_leave_together_but_not_any_number_of_them(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
+def test_acks_of_one_turn_leave_together_but_not_any_number_of_them(loop: asyncio.AbstractEventLoop) -> None:
     client = Client(loop, directly=True)
     client.connection.acks_together = True
     channel = client.channels[0]
@@ -467,9 +461,7 @@ def connected(loop: asyncio.AbstractEventLoop, line: Line) -> AsyncioConnection:
     return connection
 
 
-def test_what_the_socket_does_not_take_goes_behind_it_before_all_else(
-    loop: asyncio.AbstractEventLoop, ends: Ends
-) -> None:
+def test_what_the_socket_does_not_take_goes_before_all_else(loop: asyncio.AbstractEventLoop, ends: Ends) -> None:
     ours, theirs = ends
     line = Line(ours)
     connection = connected(loop, line)
@@ -507,9 +499,7 @@ def test_a_lost_socket_is_left_to_the_connection(loop: asyncio.AbstractEventLoop
     assert not connection.socket_lock.borrow()
 
 
-def test_one_holds_it_at_a_time_and_only_the_connection_waits_for_it(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_holds_it_at_a_time_and_the_connection_waits(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_locks, "_PATIENCE", 60.0)
     socket_lock = SocketLock()
     assert not socket_lock.borrow()

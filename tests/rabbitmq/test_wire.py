@@ -44,9 +44,7 @@ from tests.core.test_message import a_message, values
     headers=st.none() | st.dictionaries(st.text(max_size=20), values, max_size=3),
     id=st.none() | st.text("abc-é", min_size=1, max_size=40),
 )
-def test_a_message_is_told_by_its_id_without_reading_it(
-    names: set[str], headers: dict[str, Any] | None, id: str | None
-) -> None:
+def test_a_message_is_known_by_its_id_unread(names: set[str], headers: dict[str, Any] | None, id: str | None) -> None:
     given_values = {name: 7 if name == "priority" else f"a {name}" for name in names}
     properties = Properties(message_id=id, headers=headers, delivery_mode=2, **given_values)
     data = b"before" + b"".join(properties.encode())
