@@ -13,8 +13,12 @@ import pika
 import pytest
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.messages import to_properties
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue
+from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, FarReader
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters
@@ -26,7 +30,8 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue, retry
 from palermo.core.message import Message
-from palermo.core.topology import amqp_queue, internal
+from palermo.core.time_slots import TimeSlot
+from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import DEBOUNCE, RERUN
 from palermo.errors import PalermoError, PublishRefused
 from palermo.settings.settings import Settings
@@ -51,6 +56,7 @@ from tests.contract.tools import (
 from tests.contract.unique_jobs import ask, begun, keyed
 from tests.harness.rig import Rig
 from tests.helpers import eventually
+from tests.rabbitmq.conftest import outbox_on
 from tests.rabbitmq_node import Node, clear_policy, set_policy, url_of
 
 
@@ -61,13 +67,14 @@ class Policies:
         self._node = node
         self._exchange = exchange
 
-    def limit(self, queue: str, most: int) -> None:
-        """Let this queue refuse what comes while it holds so many.
+    def limit(self, queue: str, most: int, *, with_longer: bool = False) -> None:
+        """Let this queue refuse what comes while it holds this many; also those whose names are longer, if asked for.
 
-        It may not hold more when this is set: RabbitMQ throws the first ones away then.
+        It must not hold more when this is set: RabbitMQ drops the first ones then.
         """
         name = amqp_queue(self._exchange, queue)
-        set_policy(self._node, name, f"^{re.escape(name)}$", {"max-length": most, "overflow": "reject-publish"})
+        pattern = f"^{re.escape(name)}{'' if with_longer else '$'}"
+        set_policy(self._node, name, pattern, {"max-length": most, "overflow": "reject-publish"})
 
     def lift(self, queue: str) -> None:
         """Let it take all again."""
@@ -158,23 +165,20 @@ async def test_a_tick_that_the_queue_refuses_fires_once_when_the_queue_takes_it(
 
 
 async def test_a_tick_fires_once_when_its_next_state_is_refused(
-    session: SessionParameters, module_node: Node, caplog: pytest.LogCaptureFixture
+    session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
 ) -> None:
-    states = internal(session.exchange, "recurring")
-    rule = {"max-length": 0, "overflow": "reject-publish"}
-
     async with two_brokers(session) as (broker, leader):
         async with time_kept(leader):
             await broker.change_recurring(EntryChange.put(entry(every=1.0, missed="all")))
             consumer = await consume(broker)
             ticks = [tick(await take_and_ack(consumer))]
-            await ctl(set_policy, module_node, states, f"^{re.escape(states)}$", rule)
+            await ctl(policies.limit, "~recurring", 0)
             while "refuse" not in caplog.text:
                 with suppress(TimeoutError):
                     delivery = await take(consumer, within=0.5)
                     await consumer.settle(delivery, Ack())
                     ticks.append(tick(delivery.message))
-            await ctl(clear_policy, module_node, states)
+            await ctl(policies.lift, "~recurring")
             ticks += [tick(await take_and_ack(consumer)) for _ in range(4)]
 
         assert ticks == [ticks[0] + number for number in range(len(ticks))]
@@ -234,9 +238,7 @@ async def test_a_job_behind_a_unique_one_is_kept_when_its_queue_refuses_it(
 
 
 @pytest.mark.parametrize("how", ["retry", "fail"])
-async def test_a_job_whose_end_cannot_be_stored_stays_where_it_is(
-    session: SessionParameters, policies: Policies, how: str
-) -> None:
+async def test_a_job_whose_end_is_refused_stays(session: SessionParameters, policies: Policies, how: str) -> None:
     async with two_brokers(session) as (broker, leader), time_kept(leader):
         await put_into_failed(broker, [message("full")])
         await broker.publish_many(messages(2))
@@ -431,3 +433,69 @@ class Ran:
         delivery = await take(consumer)
         self.ids.append(delivery.message.id)
         await consumer.settle(delivery, Ack())
+
+
+# -- jobs that are due later and are refused where they would wait
+
+
+async def test_far_jobs_are_not_doubled_by_a_full_list_of_slots(session: SessionParameters, policies: Policies) -> None:
+    far = TimeSlot(1, int(time.time() // 300) + 100)
+    known, unknown = (TimeSlot(0, far.index * 30 + number) for number in (3, 4))
+
+    connection = await open_connection(session, "test")
+    try:
+        outbox = outbox_on(connection, session)
+        for slot in (far, known):
+            await outbox.delay_queues.ensure(slot)
+        publisher = await outbox.open()
+        for number, slot in enumerate((known, known, known, unknown)):
+            job = message(f"{number}", run_at=slot.begins + 1)
+            await publisher.send("", delay_queue_name(session.exchange, far), to_properties(job), job.body)
+        await ctl(policies.limit, "~later", 2)
+
+        for _ in range(3):
+            await spread(session, connection, far, outbox)
+
+        counts = await outbox.delay_queues.counts([far, known])
+        assert counts == {far: 1, known: 3}
+        await ctl(policies.lift, "~later")
+        await spread(session, connection, far, outbox)
+        assert await outbox.delay_queues.counts([far, known, unknown]) == {far: 0, known: 3, unknown: 1}
+    finally:
+        await connection.close()
+
+
+async def spread(session: SessionParameters, connection: Connection, far: TimeSlot, outbox: Outbox) -> None:
+    """Move the jobs of a time slot to shorter ones, as a leader does, until it stops or none is left."""
+    due_jobs = DueJobs(connection, outbox.open, outbox.destinations, now=time.time)
+    reader = FarReader(session.exchange, connection, far, outbox.open, outbox.delay_queues, set(), due_jobs)
+    await reader.open()
+    await reader.caught_up()
+    await until(lambda: reader.closed or not reader.held, True)
+    await reader.leave()
+
+
+@pytest.mark.parametrize("queues", ["jobs", "jobs,low"])
+def test_a_refused_foreign_delayed_job_ends_no_session(rig: Rig, policies: Policies, queues: str) -> None:
+    policies.limit("~later", 0, with_longer=True)
+    worker = rig.worker("-c", "2", "-q", queues)
+    eventually(lambda: worker.log.count("connected broker") == 1)
+
+    for number in range(5):
+        # As another program does it, straight into the job queue.
+        headers = {"job-class": "shop.note", "id": f"later {number}", "perform_job_at": int(time.time()) + 600}
+        rig.put("jobs", b"[]", delivery_mode=2, headers=headers)
+    for number in range(10):
+        rig.enqueue("note", f"{number}")
+
+    eventually(lambda: len(rig.lines()) == 10)
+    eventually(lambda: "refuses jobs that are not due yet" in worker.log)
+    rig.enqueue("note", "late")
+    eventually(lambda: "late" in rig.lines())
+    assert "connection lost" not in worker.log
+    assert worker.log.count("refuses jobs that are not due yet") == 1
+    assert not rig.inspector.scheduled.list()
+    policies.lift("~later")
+    eventually(lambda: len(rig.inspector.scheduled.list()) == 5)
+    eventually(lambda: rig.inspector.queues.size("jobs") == 0)
+    assert worker.log.count("connected broker") == 1
