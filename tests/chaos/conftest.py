@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from palermo.contract.broker import SessionParameters
+from palermo.core.address import parse_url
 from tests.chaos.outpost import Outpost
+from tests.contract.tools import PATIENT
 from tests.harness.rig import Rig
 from tests.rabbitmq_node import Node, url_of
+from tests.tcp_proxy import TcpProxy
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -18,6 +22,18 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def sqlite_rig(tmp_path: Path) -> Iterator[Rig]:
     with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:
         yield rig
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+
+
+@pytest.fixture
+def proxy(rabbitmq_url: str) -> Iterator[TcpProxy]:
+    """A way to the broker that all tests share."""
+    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
+        yield proxy
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,6 @@ async def test_a_migration_gives_ids_and_keeps_pauses(session: SessionParameters
 async def test_killed_at_any_instant_and_run_again_it_loses_nothing(
     session: SessionParameters, rabbitmq_url: str, exchange: str, before: str, after: str
 ) -> None:
-    session = replace(session, queue_type=before)
     kills = (2, 6, 9, 13, 19, 28, 37, 46)
 
     async with two_brokers(session, within=380) as (broker, publisher):
@@ -205,45 +204,28 @@ async def test_killed_at_any_instant_and_run_again_it_loses_nothing(
         assert [info.name for info in await broker.queues() if info.paused] == []
 
 
-async def test_the_queue_of_failed_jobs_is_migrated_too(session: SessionParameters) -> None:
-    async with two_brokers(session) as (broker, _):
-        await put_into_failed(broker, messages(3))
+async def test_the_queue_of_failed_jobs_is_migrated_and_workers_learn_of_it(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(declarer, "_ASK_AGAIN", 0.0)
+    jobs = ["jobs-0", "jobs-1", "jobs-2"]
 
+    async with two_brokers(session) as (broker, worker):
+        await put_into_failed(worker, messages(3))
         assert await broker.migrate("failed", "quorum") == 3
 
         async def unseen() -> int:
             return (await broker.browse("failed")).unseen
 
-        assert await held(broker, "failed") == ["jobs-0", "jobs-1", "jobs-2"]
+        assert await held(broker, "failed") == jobs
         # A quorum queue may count a moment late what a sweep has given back.
         await until(unseen, 0)
-        assert [one.id for one in (await broker.browse("failed")).messages] == ["jobs-0", "jobs-1", "jobs-2"]
+        await put_into_failed(worker, [message("late")])
+        assert [one.id for one in (await broker.browse("failed")).messages] == [*jobs, "late"]
 
         await broker.migrate("failed", "classic")
         # A sweep leaves a quorum queue in another order.
-        assert sorted(await held(broker, "failed")) == ["jobs-0", "jobs-1", "jobs-2"]
-
-
-async def test_a_worker_learns_that_its_failed_jobs_lie_in_a_quorum_queue_now(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(declarer, "_ASK_AGAIN", 0.0)
-
-    async with two_brokers(session) as (broker, worker):
-        await put_into_failed(worker, messages(2))
-        await broker.migrate("failed", "quorum")
-        await put_into_failed(worker, [message("late")])
-
-        page = await broker.browse("failed")
-
-        assert [one.id for one in page.messages] == ["jobs-0", "jobs-1", "late"]
-
-
-def migrating(rig: Rig, kind: str) -> "subprocess.Popen[str]":
-    """The command that makes the queue one of this type."""
-    command = [COMMAND, "migrate", "jobs", "--type", kind, "--yes"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=rig.environment, cwd=rig.path, text=True, **pipes)
+        assert sorted(await held(broker, "failed")) == [*jobs, "late"]
 
 
 @pytest.mark.parametrize(
@@ -259,14 +241,14 @@ def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
         rig.await_lines(1)
         for number in range(1, 20):
             rig.enqueue("note", f"{number}")
-        with migrating(rig, after) as command:
-            eventually(lambda: any(row["paused"] for row in rig.inspector.queues.list()))
-            assert rig.lines() == ["0 begins"]
-            assert command.poll() is None
-            rig.open_gate()
-            output, _ = command.communicate()
+        command = rig.launch([COMMAND, "migrate", "jobs", "--type", after, "--yes"])
+        eventually(lambda: any(row["paused"] for row in rig.inspector.queues.list()))
+        assert rig.lines() == ["0 begins"]
+        assert command.alive
+        rig.open_gate()
 
-        assert f"{after} queue, 19 jobs moved" in output
+        assert command.wait() == 0
+        assert f"{after} queue, 19 jobs moved" in command.log
         assert rig.await_lines(21) == ["0 begins", "0 ends", *(f"{number}" for number in range(1, 20))]
         assert worker.alive
 
@@ -277,13 +259,12 @@ def test_a_silent_workers_job_outlives_migration_and_worker(rabbitmq_url: str, e
         rig.enqueue("hold", "it")
         rig.await_lines(1)
         worker.send(signal.SIGSTOP)
-        with migrating(rig, "quorum") as command:
-            assert command.stderr is not None
-            assert any("waiting for a worker that does not answer" in line for line in command.stderr)
-            worker.kill9()
-            output, _ = command.communicate()
+        command = rig.launch([COMMAND, "migrate", "jobs", "--type", "quorum", "--yes"])
+        eventually(lambda: "waiting for a worker that does not answer" in command.log)
+        worker.kill9()
 
-        assert "quorum queue, 1 job moved" in output
+        assert command.wait() == 0
+        assert "quorum queue, 1 job moved" in command.log
         rig.open_gate()
         rig.burst("-q", "jobs")
         assert rig.lines() == ["it begins", "it begins", "it ends"]
