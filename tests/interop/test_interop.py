@@ -1,22 +1,19 @@
 """Programs in other languages enqueue jobs and read failed ones, by docs/internals/wire.md and nothing else."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from palermo.brokers.rabbitmq.cluster import registry
-from palermo.client.client import Client
 from palermo.core.topology import amqp_queue
-from palermo.inspector.inspector import Inspector
-from palermo.settings.settings import Settings
 from tests.debian import NotInstalled
 from tests.doc_pages import blocks
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.interop import clients
 from tests.interop.clients import ForeignClient
@@ -45,32 +42,19 @@ def foreign(request: pytest.FixtureRequest) -> ForeignClient:
         pytest.skip(str(missing))
 
 
-def palermo_command(*arguments: str, url: str, exchange: str, folder: Path = _REPOSITORY, **variables: str) -> str:
-    """What a command of Palermo prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "palermo", *arguments],
-        env=os.environ
-        | {"PALERMO_URL": url, "PALERMO_EXCHANGE": exchange, "PALERMO_PUBLISH_TIMEOUT": "30", **variables},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, rabbitmq_url, exchange, module="interop_jobs") as rig:
+        yield rig
 
 
-def test_jobs_of_a_foreign_client_run_and_it_reads_the_one_that_failed(
-    foreign: ForeignClient, rabbitmq_url: str, exchange: str, tmp_path: Path
-) -> None:
-    began, notes = time.time(), tmp_path / "notes"
-    foreign.publish(rabbitmq_url, exchange=exchange, queue=amqp_queue(exchange, "jobs"))
+def test_jobs_of_a_foreign_client_run_and_it_reads_the_one_that_failed(foreign: ForeignClient, rig: Rig) -> None:
+    began = time.time()
+    foreign.publish(rig.url, exchange=rig.exchange, queue=amqp_queue(rig.exchange, "jobs"))
 
-    worker = ("worker", "tests.interop.jobs", "--burst")
-    palermo_command(*worker, url=rabbitmq_url, exchange=exchange, INTEROP_NOTES=str(notes))
+    rig.burst()
 
-    noted = [json.loads(line) for line in notes.read_text(encoding="utf-8").splitlines()]
+    noted = [json.loads(line) for line in rig.trace_path.read_text(encoding="utf-8").splitlines()]
     assert [(note["args"], note["kwargs"]) for note in noted] == [
         (["positional", 1, 2.5, None, True], {}),
         ([], {"to": "grüße@東京.example", "count": 3}),
@@ -81,7 +65,7 @@ def test_jobs_of_a_foreign_client_run_and_it_reads_the_one_that_failed(
     assert all(note["id"] for note in noted)
     assert [note["id"] for note in noted[3:]] == [f"chosen-by-{foreign.language}", "named-in-a-header"]
 
-    [failed] = foreign.read(rabbitmq_url, queue=amqp_queue(exchange, "failed"))
+    [failed] = foreign.read(rig.url, queue=amqp_queue(rig.exchange, "failed"))
     headers = failed.pop("headers")
     assert failed == {
         "id": f"fails-from-{foreign.language}",
@@ -106,23 +90,24 @@ def test_jobs_of_a_foreign_client_run_and_it_reads_the_one_that_failed(
 
 
 def test_the_guides_program_works_and_its_failed_job_is_requeued(
-    foreign: ForeignClient, rabbitmq_url: str, exchange: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foreign: ForeignClient, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else the queue of failed jobs that the other program makes is seen a minute later.
     monkeypatch.setattr(registry, "_MISSING", 0.1)
-    at = {"url": rabbitmq_url, "exchange": exchange}
+    at = {"url": rig.url, "exchange": rig.exchange}
     foreign.enqueue_example(**at)
-    assert "mail to ann@example.com" in palermo_command("worker", "shop", "--burst", **at, folder=_EXAMPLES)
+    worker = rig.launch([sys.executable, "-m", "palermo", "worker", "shop", "--burst"], cwd=_EXAMPLES)
+    assert worker.wait() == 0, worker.log
+    assert "mail to ann@example.com" in worker.log
 
-    output = tmp_path / "output"
-    with Client(Settings(**at, publish_timeout=30)) as client, foreign.working(**at, output=output):
-        inspector = Inspector(client)
-        client.enqueue("thumbnail", ["cat.png"], queue="thumbnails")
-        job = client.enqueue("thumbnail", ["broken.png"], queue="thumbnails")
-        [failed] = eventually(lambda: inspector.failed.list().rows)
-        inspector.failed.requeue([job.id])
-        [again] = eventually(lambda: [row for row in inspector.failed.list().rows if row["retries"] == 1])
-        palermo_command("failed", "requeue", job.id, "--args", '["dog.png"]', **at)
+    output = rig.path / "output"
+    with foreign.working(**at, output=output):
+        rig.client.enqueue("thumbnail", ["cat.png"], queue="thumbnails")
+        job = rig.client.enqueue("thumbnail", ["broken.png"], queue="thumbnails")
+        [failed] = eventually(lambda: rig.inspector.failed.list().rows)
+        rig.inspector.failed.requeue([job.id])
+        [again] = eventually(lambda: [row for row in rig.inspector.failed.list().rows if row["retries"] == 1])
+        rig.palermo("failed", "requeue", job.id, "--args", '["dog.png"]')
         eventually(lambda: "dog.png" in output.read_text())
 
     assert output.read_text() == "thumbnail of cat.png\nthumbnail of dog.png\n"

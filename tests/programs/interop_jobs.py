@@ -12,7 +12,7 @@ def note(*args: object, **kwargs: object) -> None:
     """Write down what arrived, one line of JSON each, where the test looks for it."""
     current = palermo.current_job()
     assert current is not None
-    with Path(os.environ["INTEROP_NOTES"]).open("a", encoding="utf-8") as notes:
+    with Path(os.environ["PALERMO_TEST_TRACE"]).open("a", encoding="utf-8") as notes:
         print(json.dumps({"id": current.id, "args": args, "kwargs": kwargs}), file=notes)
 
 
