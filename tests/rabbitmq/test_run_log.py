@@ -16,7 +16,6 @@ from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.worker_info import RunningJob
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.topology import internal
-from palermo.errors import DeliveryLost
 from tests.contract.tools import Report, consume, message, take, until
 from tests.rabbitmq.conftest import Open, becomes
 
@@ -106,16 +105,6 @@ async def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(j
     assert (await second.take()).deaths == ()
 
 
-async def test_a_job_given_back_in_good_order_counts_no_death(join: Join) -> None:
-    for pid in range(1, 4):
-        worker = await join(pid)
-        delivery = await worker.take()
-        assert (delivery.deaths, delivery.running_at) == ((), "")
-        await worker.written("a")
-        await worker.consumer.settle(delivery, Release())
-        await worker.die()
-
-
 async def test_a_job_given_back_while_its_start_is_written_counts_no_death(join: Join) -> None:
     worker = await join(1)
     delivery = await worker.take()
@@ -131,28 +120,6 @@ async def test_a_job_given_back_while_its_start_is_written_counts_no_death(join:
     await worker.die()
 
     assert (await (await join(2)).take()).deaths == ()
-
-
-async def test_a_worker_that_lives_and_runs_the_job_is_named(join: Join) -> None:
-    first, second = await join(1), await join(2)
-    delivery = await first.take()
-    await first.written("a")
-
-    # As RabbitMQ does it to a job that takes too long.
-    delivery.token[0].raw.close()
-
-    taken = await second.take()
-    assert (taken.deaths, taken.running_at) == ((), "pid:1@example")
-    with pytest.raises(DeliveryLost):
-        await first.consumer.settle(delivery, Ack())
-
-
-async def test_deaths_are_known_from_the_record_of_the_next_worker_too(join: Join) -> None:
-    for pid, deaths in ((1, ()), (2, ("pid:1@example",)), (3, ("pid:1@example", "pid:2@example"))):
-        worker = await join(pid)
-        assert (await worker.take()).deaths == deaths
-        await worker.written("a")
-        await worker.die()
 
 
 async def test_a_job_that_ended_is_no_longer_held_to_what_it_did(join: Join) -> None:

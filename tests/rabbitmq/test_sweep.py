@@ -40,9 +40,7 @@ async def held(connection: Connection, exchange: str, count: int, queue: str = F
     return reader
 
 
-async def test_a_queue_whose_jobs_are_looked_at_is_not_drained(
-    broker: RabbitmqBroker, connection: Connection, exchange: str
-) -> None:
+async def test_a_browsed_queue_is_not_drained(broker: RabbitmqBroker, connection: Connection, exchange: str) -> None:
     """`palermo worker --burst` ended with 3,000 jobs waiting while somebody looked at their queue."""
     await broker.publish_many(messages(30))
     look = await held(connection, exchange, 30, "jobs")
@@ -132,9 +130,7 @@ async def test_a_sweep_waits_for_no_program_that_consumes_failed_jobs_for_ever(
     assert "are left out queue=failed" in caplog.text
 
 
-async def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(
-    another: Open, shared_node: Node, exchange: str
-) -> None:
+async def test_a_slow_quorum_queue_is_not_taken_for_empty(another: Open, shared_node: Node, exchange: str) -> None:
     connection = (await another(address=parse_url(url_of(shared_node))))._connection
     queue = internal(exchange, "slow")
     member = f"{{binary_to_atom({binary('%2F_' + queue)}), node()}}"
