@@ -16,7 +16,6 @@ import pytest
 
 from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
 from tests.debian import NotInstalled
-from tests.interop import clients
 from tests.rabbitmq_node import Node, url_of, with_durable_streams
 from tests.rabbitmq_tidy import Tidy
 from tests.scale import scaled
@@ -44,10 +43,6 @@ _NEEDED: dict[str, Callable[[], object]] = {
     "redis_url": redis_node.find_server,
     "chromium": chromium_found.find,
     "promtool": promtool_found.find,
-    "amqplib": clients.find_amqplib,
-    "bunny": clients.find_bunny,
-    "php_amqplib": clients.find_php_amqplib,
-    "amqp091_go": clients.find_amqp091_go,
 }
 
 
