@@ -53,18 +53,15 @@ def test_a_job_has_the_name_of_its_module_and_a_queue_of_the_settings() -> None:
     assert (registry.queues(), registry.queues("slow")) == (("jobs",), ("slow",))
 
 
-@pytest.mark.parametrize("kind", [staticmethod, classmethod])
-def test_process_may_be_a_static_or_class_method(kind: Callable[..., Any]) -> None:
+def test_process_may_be_a_static_or_class_method_and_a_static_method_a_job() -> None:
     def process(*args: Any) -> Any:
         return args[-1]
 
-    made: Any = palermo.job(type("Kind", (), {"process": kind(process)}))
+    for kind in (staticmethod, classmethod):
+        made: Any = palermo.job(type(kind.__name__, (), {"process": kind(process)}))
+        made.definition.bind(["x"], {})
+        assert made.definition.target().process("x") == "x"
 
-    made.definition.bind(["x"], {})
-    assert made.definition.target().process("x") == "x"
-
-
-def test_a_static_method_is_a_job_of_its_own() -> None:
     class Mailer:
         @staticmethod
         @palermo.job(name="shop.mailer.static")
@@ -144,25 +141,18 @@ def test_an_option_that_means_nothing_is_refused(options: dict[str, Any], text: 
         def job() -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("options", "declared"),
-    [
-        ({"retries": 0}, True),
-        ({"backoff": [1, 5, 30]}, True),
-        ({"backoff": palermo.Exponential(base=2, factor=3, cap=60, jitter=0.5)}, True),
-        ({"backoff": lambda attempt, error: 3}, True),
-        ({"retry_for": 60.0}, True),
-        ({"retry_on": ValueError}, True),
-        ({"discard_on": [KeyError, OSError]}, False),
-        ({"retry_on": None, "discard_on": None, "backoff": None, "retries": None}, False),
-    ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
-)
-def test_what_is_done_when_a_job_fails_is_declared_with_it(options: dict[str, Any], declared: bool) -> None:
-    @palermo.job(name="shop.declared", **options)
-    def job() -> None: ...
-
-    assert job.definition.policy.declared is declared
+def test_what_is_done_when_a_job_fails_is_declared_with_it() -> None:
+    for options in (
+        *({"retries": 0}, {"retry_for": 60.0}, {"retry_on": ValueError}, {"backoff": [1, 5, 30]}),
+        {"backoff": palermo.Exponential(base=2, factor=3, cap=60, jitter=0.5)},
+        {"backoff": lambda attempt, error: 3},
+    ):
+        assert define(lambda: None, name="a", **options).policy.declared is True, options
+    for options in (
+        {"discard_on": [KeyError, OSError]},
+        dict.fromkeys(("retry_on", "discard_on", "backoff", "retries")),
+    ):
+        assert define(lambda: None, name="a", **options).policy.declared is False, options
 
 
 def test_queues_ids_and_arguments_of_the_job_that_no_option_takes() -> None:
@@ -290,28 +280,17 @@ def test_a_reloaded_module_replaces_its_jobs_also_if_they_moved(
 
 
 @pytest.mark.parametrize("notebook", [True, False])
-def test_a_cell_or_script_that_runs_again_replaces_its_job(notebook: bool) -> None:
+def test_a_cell_script_or_branch_that_runs_again_replaces_its_job(notebook: bool) -> None:
     for number in range(3):
         file = f"/tmp/ipykernel/{number}.py" if notebook else "/srv/app.py"
         text = "\n" * number + f"import palermo\n@palermo.job(name='shop.again')\ndef work(run_{number}): ...\n"
         exec(compile(text, file, "exec"), {"__name__": "__main__"} | ({} if notebook else {"__file__": file}))
-
     assert str(jobs.registry.get("shop.again").signature) == "(run_2)"
 
-
-def test_a_function_may_declare_a_job_in_either_branch() -> None:
     def make(fast: bool) -> Any:
         if fast:
-
-            @palermo.job(name="branch.work")
-            def work(fast: int) -> None: ...
-
-        else:
-
-            @palermo.job(name="branch.work")
-            def work(slow: int) -> None: ...
-
-        return work
+            return palermo.job(name="branch.work")(lambda fast: None)
+        return palermo.job(name="branch.work")(lambda slow: None)
 
     make(True)
     assert make(False).definition is jobs.registry.get("branch.work")

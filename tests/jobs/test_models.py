@@ -63,11 +63,15 @@ def test() -> Iterator[Palermo]:
 
 
 def test_a_job_gets_and_returns_the_models_of_its_annotations(test: Palermo) -> None:
-    job = ship.enqueue(ORDER, ORDER, gift=ORDER)
+    job, refused = ship.enqueue(ORDER, ORDER, gift=ORDER), wrong.enqueue()
+    batched.enqueue(ORDER)
+    batched.enqueue(Order(id=8))
     test.work()
 
-    assert seen == [(ORDER, (ORDER,), ORDER, 1)]
+    assert seen == [(ORDER, (ORDER,), ORDER, 1), [ORDER, Order(id=8)]]
     assert job.result(10) == Receipt(order=ORDER, total=1)
+    with pytest.raises(ResultRefused, match="it is not valid: order: Field required"):
+        refused.result(10)
 
 
 def test_pages_and_other_programs_see_plain_values(test: Palermo) -> None:
@@ -93,22 +97,6 @@ def test_what_is_not_valid_is_refused_in_caller_and_worker(test: Palermo, monkey
     [failed] = test.inspector().failed.list()
     assert failed["error"]["class"] == "palermo.errors.ArgumentsInvalid"
     assert "argument order of job 'models.ship' is not valid: id: Field required" in failed["error"]["message"]
-
-
-def test_a_result_that_is_not_valid_is_not_kept_and_the_job_is_done(test: Palermo) -> None:
-    job = wrong.enqueue()
-    test.work()
-
-    with pytest.raises(ResultRefused, match="it is not valid: order: Field required"):
-        job.result(10)
-
-
-def test_a_batch_is_a_list_of_models(test: Palermo) -> None:
-    batched.enqueue(ORDER)
-    batched.enqueue(Order(id=8))
-    test.work()
-
-    assert seen == [[ORDER, Order(id=8)]]
 
 
 def test_a_unique_job_is_the_same_for_equal_models(test: Palermo) -> None:
