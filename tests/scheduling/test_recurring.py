@@ -74,23 +74,21 @@ def test_a_year_of_missed_seconds_is_made_up_for_in_bounded_time() -> None:
     fired, following = every(1, "once").due(0.0, 31_536_000.5)
     assert (fired, following) == ([31_536_000.0], 31_536_001.0)
 
-
-def test_a_rare_tick_that_was_missed_long_ago_is_found() -> None:
-    yearly = cron("0 0 1 1 *", tz="UTC")
-    last = datetime(2025, 6, 1, tzinfo=UTC).timestamp()
-    now = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
-
-    fired, following = yearly.due(last, now)
-
-    assert fired == [datetime(2026, 1, 1, tzinfo=UTC).timestamp()]
-    assert following == datetime(2027, 1, 1, tzinfo=UTC).timestamp()
+    # And a rare one that was missed long ago.
+    last, now, fired_at, next_at = (
+        datetime(*day, tzinfo=UTC).timestamp() for day in ((2025, 6, 1), (2026, 11, 21), (2026, 1, 1), (2027, 1, 1))
+    )
+    assert cron("0 0 1 1 *", tz="UTC").due(last, now) == ([fired_at], next_at)
 
 
-def test_it_says_in_words_when_it_runs() -> None:
+def test_it_says_in_words_when_it_runs_and_may_be_a_timedelta() -> None:
     words = [each.in_words() for each in (every(1, "once"), every(90, "once"), every(7_200, "once"))]
 
     assert words == ["Every second", "Every 90 seconds", "Every 2 hours"]
     assert cron("*/5 * * * *").in_words() == "Every fifth minute of every hour (Europe/Rome)"
+    assert every_seconds(timedelta(minutes=2)) == 120.0
+    with pytest.raises(OptionInvalid, match="every="):
+        every_seconds(timedelta(milliseconds=5))
 
 
 @pytest.mark.parametrize(
@@ -112,9 +110,3 @@ def test_it_says_in_words_when_it_runs() -> None:
 def test_a_time_that_means_nothing_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionInvalid):
         RecurringJob(name="n", job="j", **options)  # type: ignore[arg-type]
-
-
-def test_every_may_be_a_timedelta() -> None:
-    assert every_seconds(timedelta(minutes=2)) == 120.0
-    with pytest.raises(OptionInvalid, match="every="):
-        every_seconds(timedelta(milliseconds=5))
