@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.contract.events import ReplayFilter, Subscription
 from palermo.core.address import parse_url
-from palermo.core.lifecycle import Fail, fail, requeue
+from palermo.core.lifecycle import Ack, Fail, fail, requeue
 from palermo.core.message import Message
 from palermo.core.topics import OCTETS, Event, group_queue
 from palermo.errors import BrokerRefused, BrokerUnavailable
@@ -176,19 +176,7 @@ async def test_the_prefix_may_be_that_of_the_other_program(session: SessionParam
     assert (found.job, found.topic, found.queue) == ("mail", "a.b", f"={session.events_prefix}_mail")
 
 
-async def test_exchanges_that_were_deleted_are_made_and_bound_again(session: SessionParameters, peer: Peer) -> None:
-    group = mail(session)
-    async with opened(session) as broker:
-        await broker.events.subscribe(group)
-        for exchange in (peer.gateway, peer.distributor):
-            peer.channel.exchange_delete(exchange)
-
-        await broker.events.publish(event())
-
-        assert await ids(broker, group.queue) == ["e1@mail"]
-
-
-async def test_a_group_whose_queue_is_deleted_while_it_waits_is_bound_again(
+async def test_exchanges_and_a_groups_queue_that_were_deleted_are_bound_again(
     session: SessionParameters, peer: Peer
 ) -> None:
     group = mail(session)
@@ -200,7 +188,16 @@ async def test_a_group_whose_queue_is_deleted_while_it_waits_is_bound_again(
             return counts is not None and counts[1] == 1
 
         await broker.events.subscribe(group)
-        waiting = asyncio.ensure_future(take(await consume(broker, group.queue)))
+        for exchange in (peer.gateway, peer.distributor):
+            peer.channel.exchange_delete(exchange)
+        await broker.events.publish(event())
+        consumer = await consume(broker, group.queue)
+        delivery = await take(consumer)
+        assert delivery.message.id == "e1@mail"
+        await consumer.settle(delivery, Ack())
+
+        # And the queue, while a worker waits there.
+        waiting = asyncio.ensure_future(take(consumer))
         await until(waits, True)
         peer.channel.queue_delete(f"{session.prefix}_mail")
         while not waiting.done():
