@@ -43,6 +43,8 @@ def problems(*queues: dict[str, Any], **more: Any) -> list[PresentProblem]:
 )
 def test_a_queue_has_at_most_one_problem(row: dict[str, Any], age: float | None, kinds: list[str]) -> None:
     assert [each.kind for each in problems(row, ages={"mail": age})] == kinds
+    # While all queues are paused that alone is said.
+    assert [each.kind for each in problems(row, queue("images", workers=0), all_paused=True)] == ["all paused"]
 
 
 def worker(id: str, state: str, *queues: str, answers: bool = True) -> dict[str, Any]:
@@ -74,12 +76,6 @@ def test_jobs_wait_in_a_queue_whose_workers_are_all_quiet(states: list[str], kin
     found = problems(queue(workers=len(states)), queue("images"), workers=[*workers, other])
 
     assert [each.kind for each in found] == kinds
-
-
-def test_while_all_queues_are_paused_that_alone_is_said() -> None:
-    found = problems(queue(paused=True), queue("images", workers=0), all_paused=True)
-
-    assert [each.kind for each in found] == ["all paused"]
 
 
 @pytest.mark.parametrize(
@@ -198,11 +194,6 @@ def serving(*queues: str, answers: bool = True) -> dict[str, Any]:
     return {"queues": [*queues], "answers": answers}
 
 
-@pytest.mark.parametrize("found", [snapshot(legacy=1), snapshot(serving("legacy")), snapshot(serving("leg*", "mail"))])
-def test_a_queue_with_a_worker_is_served_also_before_it_exists(found: Snapshot) -> None:
-    assert unserved_text(found, "legacy") == ""
-
-
 @pytest.mark.parametrize(
     "found",
     [
@@ -218,7 +209,8 @@ def test_a_queue_without_a_worker_that_answers_is_not_served(found: Snapshot) ->
     assert unserved_text(found, "legacy") == "no worker serves queue 'legacy'."
 
 
-def test_a_mistyped_queue_is_answered_with_the_served_one_that_was_meant() -> None:
-    found = snapshot(legacy=1, legcy=0)
-
-    assert unserved_text(found, "legcy") == "no worker serves queue 'legcy'. Did you mean 'legacy'?"
+def test_a_queue_is_served_before_it_exists_and_a_mistyped_one_answered() -> None:
+    for found in (snapshot(legacy=1), snapshot(serving("legacy")), snapshot(serving("leg*", "mail"))):
+        assert unserved_text(found, "legacy") == ""
+    mistyped = snapshot(legacy=1, legcy=0)
+    assert unserved_text(mistyped, "legcy") == "no worker serves queue 'legcy'. Did you mean 'legacy'?"
