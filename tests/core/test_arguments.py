@@ -30,10 +30,6 @@ def test_a_body_of_another_program_becomes_arguments_by_its_shape(
     value: object, args: list[object], kwargs: dict[str, object]
 ) -> None:
     assert unpack(value, "") == (args, kwargs)
-
-
-@pytest.mark.parametrize("value", [None, [1, 2], {"a": 1}, 7])
-def test_a_job_of_one_argument_gets_the_body_whatever_it_is(value: object) -> None:
     assert unpack(value, "", one=True) == ([value], {})
 
 

@@ -50,6 +50,9 @@ def test_no_policy_waits_for_ever(attempt: int, chance: float) -> None:
 )
 def test_an_option_names_a_policy(value: object, first: float) -> None:
     assert seconds(backoff(value), 1, 0.5) == first
+    for count in range(25):  # Sidekiq counts from 0: count⁴ + 15 + rand(10 (count + 1))
+        for chance in (0.0, 0.5, 0.999):
+            assert seconds(backoff("exponential"), count + 1, chance) == count**4 + 15 + chance * 10 * (count + 1)
 
 
 def test_a_function_of_attempt_and_error_is_a_policy() -> None:
@@ -57,17 +60,9 @@ def test_a_function_of_attempt_and_error_is_a_policy() -> None:
 
     assert seconds(backoff(lambda attempt, error: attempt * 100), 3, 0) == 300
     assert seconds(backoff(lambda attempt, error: 7 if isinstance(error, LookupError) else 1), 3, 0, error) == 7
-
-
-@pytest.mark.parametrize(("answer", "means"), [(None, 20.0), ("fail", "fail"), ("discard", "discard"), (0, 0.0)])
-def test_a_backoff_function_may_choose_the_default_or_no_retry(answer: object, means: object) -> None:
-    assert seconds(backoff(lambda attempt, error: answer), 1, 0.5) == means
-
-
-def test_the_default_is_sidekiqs_formula() -> None:
-    for count in range(25):  # Sidekiq counts from 0: count⁴ + 15 + rand(10 (count + 1))
-        for chance in (0.0, 0.5, 0.999):
-            assert seconds(backoff("exponential"), count + 1, chance) == count**4 + 15 + chance * 10 * (count + 1)
+    # It may choose the default or no retry.
+    for answer, means in ((None, 20.0), ("fail", "fail"), ("discard", "discard"), (0, 0.0)):
+        assert seconds(backoff(lambda attempt, error, answer=answer: answer), 1, 0.5) == means
 
 
 @pytest.mark.parametrize("value", ["expo", True, -1, [], [1, "2"], [-1], None, float("inf"), {}, Fixed])

@@ -97,12 +97,9 @@ def test_a_retry_is_counted_twice_due_later_and_says_why_it_waits() -> None:
         first.message, failure=other, worker="w2", retries=2, policy_retries=2, run_at=NOW + 50,
         attempts=(Attempt.of(FAILURE, 1),),
     )  # fmt: skip
-
-
-def test_a_job_that_snoozes_is_the_same_message_later() -> None:
-    waiting = replace(MESSAGE, failure=FAILURE, retries=2, policy_retries=1)
-
-    assert settle(waiting, Retrying(None, 9.5), worker="w", now=NOW) == Reschedule(replace(waiting, run_at=NOW + 9.5))
+    # One that snoozes is the same message later.
+    snoozed = settle(second.message, Retrying(None, 9.5), worker="w", now=NOW)
+    assert snoozed == Reschedule(replace(second.message, run_at=NOW + 9.5))
 
 
 def test_every_failed_try_is_known_by_its_number_wherever_the_job_is() -> None:

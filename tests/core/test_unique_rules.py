@@ -142,6 +142,9 @@ def test_replace_gives_the_waiting_job_new_arguments(mode: Mode) -> None:
 
 @pytest.mark.parametrize("way", [REPLACE, RERUN])
 def test_what_comes_too_late_for_the_present_run_runs_once_after_it(way: str) -> None:
+    # A rerun of a job that waits is the run that it waits for.
+    step, answer = asked(taken(job("a")), job("b"), on_duplicate=RERUN)
+    assert (step.jobs, answer.outcome, answer.id, step.key.next) == ((), EnqueueOutcome.DUPLICATE, "a", None)
     step, answer = asked(running(job("a")), job("b"), on_duplicate=way)
     assert (step.jobs, answer.outcome, answer.id) == ((), EnqueueOutcome.NEXT, "b")
     step, answer = asked(step.key, job("c"), on_duplicate=way)
@@ -151,11 +154,6 @@ def test_what_comes_too_late_for_the_present_run_runs_once_after_it(way: str) ->
 
     assert step.jobs == (job("c"),)
     assert asked(step.key, job("d"), 2)[1] == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="c", state="waiting")
-
-
-def test_a_rerun_of_a_job_that_waits_is_the_run_that_it_waits_for() -> None:
-    step, answer = asked(taken(job("a")), job("b"), on_duplicate=RERUN)
-    assert (step.jobs, answer.outcome, answer.id, step.key.next) == ((), EnqueueOutcome.DUPLICATE, "a", None)
 
 
 def test_a_copy_is_not_started_beside_the_job_nor_after_its_end() -> None:
@@ -194,14 +192,6 @@ def test_the_end_of_a_run_says_nothing_of_one_that_was_started_since(how: RunOut
     assert (over.holder is None) == (how is not RunOutcome.AGAIN)
 
 
-def test_a_key_that_was_freed_is_taken_again_at_the_start() -> None:
-    key = free(taken(job("a")), now=1).key
-    assert key.holder is None
-    step, answer = started(key, job("a"), 2)
-    assert (answer.why, answer.tell) == (StartReason.RUN, True)
-    assert asked(step.key, job("b"), 3)[1] == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
-
-
 def test_a_job_is_put_back_only_while_none_runs_with_its_key() -> None:
     assert readmit(taken(job("a")), job("a"), 0)[1]
     assert not readmit(taken(job("a")), job("b"), 0)[1]
@@ -212,14 +202,20 @@ def test_a_job_is_put_back_only_while_none_runs_with_its_key() -> None:
     assert started(step.key, job("a"), run="2")[1].why is StartReason.RUN
 
 
-def test_freeing_a_key_publishes_what_was_to_run_next_or_drops_it() -> None:
+def test_a_freed_key_publishes_or_drops_the_next_and_is_taken_again_at_a_start() -> None:
     key = asked(running(job("a")), job("b"), on_duplicate=RERUN)[0].key
     assert free(key, now=1).jobs == (job("b"),)
     assert free(key, now=1, drop_next=True) == KeyUpdate(key=replace(key, holder=None, next=None))
 
+    key = free(taken(job("a")), now=1).key
+    assert key.holder is None
+    step, answer = started(key, job("a"), 2)
+    assert (answer.why, answer.tell) == (StartReason.RUN, True)
+    assert asked(step.key, job("b"), 3)[1] == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
 
-def test_of_a_burst_a_debounce_runs_the_last() -> None:
-    plain = [Message(id=id, queue="jobs", job="shop.sum") for id in "abc"]
+
+def test_of_a_burst_a_debounce_runs_the_last_and_a_throttle_the_first_too() -> None:
+    plain = [Message(id=id, queue="jobs", job="shop.sum") for id in "abcd"]
     step, answer = asked(Key(name=KEY), plain[0], 0, spread=DEBOUNCE, seconds=5)
     assert (step.jobs, answer.outcome, step.key.alarm) == ((), EnqueueOutcome.KEPT, 5)
     step, answer = asked(step.key, plain[1], 4, spread=DEBOUNCE, seconds=5)
@@ -232,9 +228,6 @@ def test_of_a_burst_a_debounce_runs_the_last() -> None:
     again, answer = asked(step.key, plain[1], 9.1, spread=DEBOUNCE, seconds=5)
     assert (again.jobs, answer.outcome, again.key.next) == ((), EnqueueOutcome.STORED, None)
 
-
-def test_of_a_burst_a_throttle_runs_the_first_and_the_last() -> None:
-    plain = [Message(id=id, queue="jobs", job="shop.sum") for id in "abcd"]
     step, answer = asked(Key(name=KEY), plain[0], 0, spread=THROTTLE, seconds=5)
     assert (step.jobs, answer.outcome) == ((plain[0],), EnqueueOutcome.STORED)
     step, _ = asked(step.key, plain[1], 1, spread=THROTTLE, seconds=5)
@@ -260,8 +253,6 @@ def test_a_key_survives_being_written_down() -> None:
     assert KeyRequest.from_plain(claim.to_plain()) == claim
 
 
-@pytest.mark.parametrize(
-    "extra", [{}, {"unique": "until_done"}, {"unique": "?", "unique-key": "k"}, {"unique": True, "unique-key": "k"}]
-)
-def test_headers_that_mean_nothing_lock_nothing(extra: dict[str, object]) -> None:
-    assert lock_of(Message(id="a", queue="jobs", job="x", extra=extra)) is None
+def test_headers_that_mean_nothing_lock_nothing() -> None:
+    for extra in ({}, {"unique": "until_done"}, *({"unique": mode, "unique-key": "k"} for mode in ("?", True))):
+        assert lock_of(Message(id="a", queue="jobs", job="x", extra=extra)) is None
