@@ -61,7 +61,7 @@ def test_a_job_runs_in_an_application_context_that_is_torn_down(kind: str, make:
 
     @palermo.job(name="async")
     async def in_loop() -> None:
-        seen.append(current_app.config["SHOP"])
+        plain()
 
     @palermo.job(name="failing")
     def failing() -> None:
