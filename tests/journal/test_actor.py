@@ -108,29 +108,21 @@ def test_actions_are_written_down_with_who_did_them(client: Client, actions: Cal
     assert {(one["by"], one["source"], one["outcome"]) for one in actions(15)} == {("anna", "web", "done")}
 
 
-def test_an_action_names_the_given_actor_or_the_user_of_the_process(
+def test_an_action_names_its_actor_and_thousands_of_ids_are_several_records(
     client: Client, actions: Callable[[int], list[Record]]
 ) -> None:
+    ids = [f"{number}" for number in range(2_500)]
     inspector = Inspector(client)
     inspector.queues.pause("jobs", by="ben")
     inspector.on_behalf_of(ANNA).queues.resume("jobs")
     inspector.queues.pause("jobs")
-
-    here = Actor.here("python")
-    assert [(one["by"], one["source"]) for one in actions(3)] == [
-        ("ben", "python"),
-        ("anna", "web"),
-        (here.name, "python"),
-    ]
-
-
-def test_thousands_of_ids_are_several_records(client: Client, actions: Callable[[int], list[Record]]) -> None:
-    ids = [f"{number}" for number in range(2_500)]
-
     record_action(client, ANNA, "discard", ids=ids)
     record_action(client, ANNA, "discard", outcome="refused", what="all")
 
-    *parts, refused = actions(4)
+    *ours, _, _, _, _ = actions(7)
+    here = Actor.here("python").name
+    assert [(one["by"], one["source"]) for one in ours] == [("ben", "python"), ("anna", "web"), (here, "python")]
+    *parts, refused = actions(7)[3:]
     assert [one["ids"] for one in parts] == [ids[:1_000], ids[1_000:2_000], ids[2_000:]]
     assert [(one["count"], one.get("part")) for one in parts] == [(2_500, None), (2_500, 1), (2_500, 2)]
     assert (refused["outcome"], refused["what"]) == ("refused", "all")

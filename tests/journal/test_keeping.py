@@ -64,7 +64,9 @@ async def test_every_end_of_such_a_job_is_stored_once_before_it_is_acknowledged(
         assert record.get("result") == ({"content_type": "application/json", "text": "3"} if result == KEPT else None)
 
 
-async def test_only_an_end_is_stored_and_only_where_it_is_asked_for() -> None:
+async def test_only_an_end_is_stored_where_it_is_asked_for_and_the_journal_is_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with tape() as journal:
         for result in (Retrying(FAILURE, 3.0), Retrying(None, 3.0), Interrupted()):
             assert not await keep(events_to(journal), result, keep_result=True)
@@ -72,13 +74,9 @@ async def test_only_an_end_is_stored_and_only_where_it_is_asked_for() -> None:
         assert not await keep(events_to(journal), Succeeded())
         assert not await keep(events_to(journal), Raised(FAILURE))
 
-
-async def test_at_level_off_nothing_is_kept_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with tape() as journal:
         made = events_to(journal, JournalLevel.OFF)
         assert not await keep(made, KEPT)
         assert not await keep(made, KEPT)
-
         assert [record.message for record in caplog.records] == [
             "results are not kept: the setting journal is off id=1 job=a"
         ]
