@@ -54,15 +54,6 @@ def test_enqueue_refuses_what_does_not_fit_the_code(
     assert [row["name"] for row in palermo.rows("queues")] == ["failed"]
 
 
-def test_a_wrong_decorator_is_named_with_its_file_and_line(process: Process, tmp_path: Path) -> None:
-    (tmp_path / "wrong_shop.py").write_text('import palermo\n\n@palermo.job(queue="mail ")\ndef send(): ...\n')
-
-    for command in ("worker wrong_shop", "enqueue wrong_shop.send --import wrong_shop"):
-        done = process(*command.split())
-        assert done.returncode != 0
-        assert f"{tmp_path}/wrong_shop.py, line 3" in done.stderr.splitlines()[-1]
-
-
 BROKEN = """
 import palermo
 from broken_parts import price
@@ -100,14 +91,16 @@ def test_a_module_that_fails_to_import_shows_the_users_frames(process: Process, 
         assert "/palermo/" not in done.stderr
 
 
-def test_a_module_with_a_syntax_error_shows_the_line_with_a_mark(process: Process, tmp_path: Path) -> None:
+def test_a_wrong_decorator_and_a_syntax_error_are_named_with_their_line(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "wrong_shop.py").write_text('import palermo\n\n@palermo.job(queue="mail ")\ndef send(): ...\n')
     (tmp_path / "torn_shop.py").write_text("import palermo\n\ndef bill(:\n")
 
-    done = process("worker", "torn_shop")
-
-    assert 'torn_shop.py", line 3' in done.stderr
-    assert "^" in done.stderr
-    assert "importlib" not in done.stderr
+    for command in ("worker wrong_shop", "enqueue wrong_shop.send --import wrong_shop"):
+        done = process(*command.split())
+        assert done.returncode != 0
+        assert f"{tmp_path}/wrong_shop.py, line 3" in done.stderr.splitlines()[-1]
+    torn = process("worker", "torn_shop").stderr
+    assert ('torn_shop.py", line 3' in torn, "^" in torn, "importlib" in torn) == (True, True, False)
 
 
 def test_a_worker_warns_of_an_undeclared_queue_and_counts_processors(process: Process, shop: str) -> None:

@@ -1,7 +1,5 @@
 """`palermo enqueue`, `dequeue`, `purge`, `delete` and `tenants`."""
 
-import pytest
-
 from palermo.cli.enqueue import enqueue
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
@@ -9,11 +7,6 @@ from palermo.jobs.options import ENQUEUE_OPTIONS
 from tests.cli.conftest import Palermo
 from tests.contract.tools import consume
 from tests.inspector.jobs import message, publish
-
-
-@pytest.mark.parametrize("argument", ["[" * 100_000, f"[{'9' * 5_000}]"])
-def test_arguments_that_python_does_not_read_are_wrong_usage(palermo: Palermo, argument: str) -> None:
-    assert len(palermo("enqueue", "x", "--args", argument, code=2).stderr.splitlines()) == 1
 
 
 def test_enqueue_takes_the_options_that_options_takes(palermo: Palermo) -> None:
@@ -28,6 +21,8 @@ def test_enqueue_takes_the_options_that_options_takes(palermo: Palermo) -> None:
     assert (row["id"], row["tenant"], row["priority"]) == ("mine", "acme", 3)
     assert (key["key"], key["id"], key["unique"]) == ("shop.sync:eu", "mine", "until_done")
     assert {*ENQUEUE_OPTIONS} - {"delay", "run_at"} <= taken
+    for unread in ("[" * 100_000, f"[{'9' * 5_000}]"):
+        assert len(palermo("enqueue", "x", "--args", unread, code=2).stderr.splitlines()) == 1
 
 
 def test_replaced_arguments_are_told_shown_and_matched_by_dequeue(palermo: Palermo) -> None:
@@ -53,12 +48,12 @@ def test_enqueue_warns_of_a_queue_that_no_worker_serves(palermo: Palermo, client
     assert "no worker serves queue 'solw'. Did you mean 'slow'?" in palermo("enqueue", "a", "-q", "solw").stderr
 
 
-@pytest.mark.parametrize("name", ["*", "a,b", "!low", "=x"])
-def test_a_queue_named_as_a_pattern_can_be_read_and_deleted(palermo: Palermo, client: Client, name: str) -> None:
-    publish(client, message("1", queue=name))
+def test_a_queue_named_as_a_pattern_can_be_read_and_deleted(palermo: Palermo, client: Client) -> None:
+    for name in ("*", "a,b", "!low", "=x"):
+        publish(client, message("1", queue=name))
 
-    assert palermo.ids("jobs", name) == ["1"]
-    palermo("delete", name, "--yes")
+        assert palermo.ids("jobs", name) == ["1"]
+        palermo("delete", name, "--yes")
     assert [row["name"] for row in palermo.rows("queues")] == ["failed"]
 
 

@@ -46,13 +46,17 @@ def test_waiting_prints_how_each_ended_and_what_it_returned(palermo: Palermo, cl
     ]
 
 
-def test_what_a_running_job_reports_is_shown_while_waiting(palermo: Palermo, client: Client) -> None:
+def test_what_a_running_job_reports_is_shown_while_waiting(
+    palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     id = palermo("enqueue", "shop.resize", "-q", "jobs", "--keep-result").stdout.strip()
     write(client, about(id, "progress", fraction=0.4, text="page 40 of 100"), about(id, "log", text="\x1b[31mline"))
 
     shown = palermo("wait", id, "--timeout", "2", code=1).stderr
 
     assert shown.splitlines()[:2] == [f"{id}: \\x1b[31mline", f"{id}: 40% page 40 of 100"]
+    monkeypatch.setenv("PALERMO_JOURNAL", "off")
+    assert "JournalOff" in palermo("wait", id, code=1).stderr
 
 
 def test_the_progress_of_a_job_that_has_ended_is_not_shown(palermo: Palermo, client: Client) -> None:
@@ -61,13 +65,6 @@ def test_the_progress_of_a_job_that_has_ended_is_not_shown(palermo: Palermo, cli
     )
 
     assert palermo("wait", "a").stderr == "a: failed, retried in 5 s: no\n"
-
-
-def test_nothing_is_known_of_an_end_where_the_journal_is_off(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
-    id = palermo("enqueue", "shop.resize", "-q", "jobs", "--keep-result").stdout.strip()
-    monkeypatch.setenv("PALERMO_JOURNAL", "off")
-
-    assert "JournalOff" in palermo("wait", id, code=1).stderr
 
 
 def test_a_terminal_shows_a_bar(client: Client, url: str) -> None:
