@@ -55,9 +55,8 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def client(url: str) -> Iterator[Client]:
-    client = Client(Settings(url=url, publish_timeout=30.0))
-    yield client
-    client.close()
+    with Client(Settings(url=url, publish_timeout=30.0)) as client:
+        yield client
 
 
 @pytest.fixture

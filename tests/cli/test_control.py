@@ -20,9 +20,8 @@ from tests.helpers import eventually
 @pytest.fixture
 def rig(tmp_path: Path, client: Client) -> Iterator[Rig]:
     """Workers on the same broker."""
-    rig = Rig(tmp_path)
-    yield rig
-    rig.close()
+    with Rig(tmp_path) as rig:
+        yield rig
 
 
 @pytest.fixture

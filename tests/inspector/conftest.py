@@ -18,9 +18,8 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def client(settings: Settings) -> Iterator[Client]:
-    client = Client(settings)
-    yield client
-    client.close()
+    with Client(settings) as client:
+        yield client
 
 
 @pytest.fixture

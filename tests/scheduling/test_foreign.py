@@ -18,9 +18,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
-    yield rig
-    rig.close()
+    with Rig(tmp_path, url=rabbitmq_url, exchange=exchange) as rig:
+        yield rig
 
 
 def publish(rig: Rig, text: str, after: float | None, *, since: float | None = None, **headers: Any) -> None:

@@ -100,9 +100,8 @@ def shared_web(served: Web) -> Web:
 @pytest.fixture
 def rig(settings: Settings, tmp_path: Path) -> Iterator[Rig]:
     """Workers on the broker whose pages `web` serves."""
-    rig = Rig(tmp_path, url=settings.url, exchange=settings.exchange)
-    yield rig
-    rig.close()
+    with Rig(tmp_path, url=settings.url, exchange=settings.exchange) as rig:
+        yield rig
 
 
 @pytest.fixture
