@@ -60,12 +60,6 @@ def patient_settings(url: str, exchange: str) -> Settings:
     return Settings(url=url, exchange=exchange, publish_timeout=30)
 
 
-@pytest.fixture
-def client(settings: Settings) -> Iterator[Client]:
-    with Client(settings) as client:
-        yield client
-
-
 @contextmanager
 def followed(settings: Settings, *takers: Kept) -> Iterator[JournalFollower]:
     found = JournalFollower(settings, takers)
@@ -138,32 +132,23 @@ def test_reading_goes_on_after_an_outage_or_begins_a_new_journal(rabbitmq_url: s
             eventually(lambda: kept.ids == ["x", "y"])
 
 
-def test_where_nothing_can_be_kept_all_begin_again_later(
-    settings: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
+def test_an_odd_batch_is_not_the_end_and_a_full_disk_a_new_beginning(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(journal_reader, "_BROKEN_PAUSE", 0.2)
-    write(client, [ended("a")])
     kept = Kept()
-    with followed(settings, kept) as found:
+    with Client(settings) as client, followed(settings, kept) as found:
+        write(client, [{"kind": "started", "at": 1.0}], [ended("a")])
+        eventually(lambda: kept.ids == ["a"])
+        assert "a batch of the journal cannot be kept: a bug" in caplog.text
+
         kept.broken = kept.stuck = True
         write(client, [ended("b")])
-
         eventually(lambda: "the disk is full" in found.progress.error)
         kept.stuck = False
         eventually(lambda: kept.ids == ["a", "b"])
         assert kept.resets == 2
         eventually(lambda: found.progress.ready and found.progress.error == "")
-
-
-def test_a_batch_that_nobody_can_make_sense_of_is_not_the_end(
-    settings: Settings, client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    kept = Kept()
-    with followed(settings, kept):
-        write(client, [{"kind": "started", "at": 1.0}], [ended("b")])
-
-        eventually(lambda: kept.ids == ["b"])
-    assert "a batch of the journal cannot be kept: a bug" in caplog.text
 
 
 def test_closing_ends_it_wherever_it_is(settings: Settings) -> None:
