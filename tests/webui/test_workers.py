@@ -65,15 +65,10 @@ def test_the_frames_of_the_job_come_first_and_those_of_the_worker_apart() -> Non
     assert ([frame.own for frame in job.job], job.title) == ([False, True], "Current thread 0x03")
     assert ([frame.function for frame in other.job], other.worker) == (["inner", "run"], ())
     assert (worker.job, [frame.function for frame in worker.worker]) == ((), ["wait", "_run"])
-
-
-def test_the_stack_of_a_coroutine_begins_with_the_call_that_it_awaits() -> None:
+    # The stack of a coroutine begins with the call that it awaits.
     [stack] = stacks_of(_AWAITS)
-
-    assert [(frame.function, frame.source) for frame in stack.job] == [
-        ("sleep", ("return await future",)),
-        ("fetch", ("await asyncio.sleep(t)",)),
-    ]
+    awaits = [("sleep", ("return await future",)), ("fetch", ("await asyncio.sleep(t)",))]
+    assert [(frame.function, frame.source) for frame in stack.job] == awaits
     assert [frame.function for frame in stack.worker] == ["within"]
 
 
@@ -90,6 +85,10 @@ def test_several_workers_are_stopped_when_their_number_is_typed(
     web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(queues, "_WORKERS", 1)
+    for chosen, said in (([], "Select some workers first."), (["pid:0@gone"], "No worker of these is alive any more.")):
+        page = web.http.get("/workers/confirm", params={"act": "kill", "id": chosen}, follow_redirects=True)
+        assert said in page.text
+    assert web.http.get("/workers/confirm", params={"act": "dance", "id": ["a"]}).status_code == 422
     processes = [rig.worker("--log-level", "warning") for _ in range(3)]
 
     def idle() -> list[str]:
@@ -120,13 +119,6 @@ def test_several_workers_are_stopped_when_their_number_is_typed(
     )
     assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
     eventually(lambda: ">2 workers</span>" in web.http.get("/audit").text)
-
-
-def test_nothing_is_selected_or_all_have_ended(web: Web) -> None:
-    for chosen, said in (([], "Select some workers first."), (["pid:0@gone"], "No worker of these is alive any more.")):
-        page = web.http.get("/workers/confirm", params={"act": "kill", "id": chosen}, follow_redirects=True)
-        assert said in page.text
-    assert web.http.get("/workers/confirm", params={"act": "dance", "id": ["a"]}).status_code == 422
 
 
 @pytest.mark.usefixtures("workers_have_time")
