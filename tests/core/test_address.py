@@ -39,17 +39,11 @@ def test_after_a_host_comes_the_next_one_and_that_host_is_the_last(failed: int, 
 
 
 @pytest.mark.parametrize(
-    ("url", "path"),
-    [("sqlite:///jobs.db", "jobs.db"), ("sqlite:////var/jobs.db", "/var/jobs.db"), ("sqlite:///:memory:", ":memory:")],
-)
-def test_a_sqlite_url_names_a_file(url: str, path: str) -> None:
-    assert parse_url(url).path == path
-    assert str(parse_url(url)) == url
-
-
-@pytest.mark.parametrize(
     ("url", "hosts", "user", "password", "path", "shown"),
     [
+        ("sqlite:///jobs.db", (), "", "", "jobs.db", "sqlite:///jobs.db"),
+        ("sqlite:////var/jobs.db", (), "", "", "/var/jobs.db", "sqlite:////var/jobs.db"),
+        ("sqlite:///:memory:", (), "", "", ":memory:", "sqlite:///:memory:"),
         ("redis://h", (("h", 6379),), "", "", "", "redis://h:6379/"),
         ("rediss://:p%40ss@h:1/2", (("h", 1),), "", "p@ss", "", "rediss://:***@h:1/2"),
         ("redis://u:secret@h/2", (("h", 6379),), "u", "secret", "", "redis://u:***@h:6379/2"),
@@ -57,7 +51,7 @@ def test_a_sqlite_url_names_a_file(url: str, path: str) -> None:
         ("redis+unix://u:p%40s@/r.sock", (), "u", "p@s", "/r.sock", "redis+unix://u:***@/r.sock"),
     ],
 )
-def test_a_redis_url_names_a_server_or_its_socket(
+def test_a_url_names_a_file_a_redis_server_or_its_socket(
     url: str, hosts: tuple[tuple[str, int], ...], user: str, password: str, path: str, shown: str
 ) -> None:
     address = parse_url(url)
