@@ -113,23 +113,12 @@ def ticks(expression: str, place: str, clock: WallClock) -> list[float]:
     return list(takewhile(lambda tick: tick <= clock.instants[-1], found))
 
 
-@pytest.mark.parametrize("expression", _FIXED)
-def test_a_fixed_time_runs_once_on_each_day_in_every_zone(expression: str) -> None:
+@pytest.mark.parametrize("expression", [*_FIXED, *_ELAPSED])
+def test_a_fixed_time_runs_once_a_day_and_others_whenever_a_clock_shows_it(expression: str) -> None:
+    due = WallClock.by_wall_clock if expression in _FIXED else WallClock.by_elapsed_time
+
     wrong = [
-        place
-        for place, clock in wall_clocks().items()
-        if ticks(expression, place, clock) != clock.by_wall_clock(expression)
-    ]
-
-    assert wrong == []
-
-
-@pytest.mark.parametrize("expression", _ELAPSED)
-def test_every_few_minutes_or_hours_runs_whenever_a_clock_shows_it(expression: str) -> None:
-    wrong = [
-        place
-        for place, clock in wall_clocks().items()
-        if ticks(expression, place, clock) != clock.by_elapsed_time(expression)
+        place for place, clock in wall_clocks().items() if ticks(expression, place, clock) != due(clock, expression)
     ]
 
     assert wrong == []
