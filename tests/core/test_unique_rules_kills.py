@@ -5,7 +5,7 @@ later, or is killed before, and does not write it again. The next arbiter reads 
 all ends, also those of which the one before had heard.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from hypothesis import settings
@@ -191,24 +191,14 @@ TestKills = Kills.TestCase
 TestKills.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
-@dataclass(frozen=True)
-class Told:
-    """An end as a worker wrote it."""
-
-    id: str
-    how: RunOutcome
-    serial: int | None
-    starts: int | None
-    at: float
-
-
 @dataclass
 class Logged(World):
     """What is in the log, and what the leader has made of it in memory: the key."""
 
     written: Key = field(default_factory=lambda: Key(name=KEY))
     number: int = 0
-    ends: list[Told] = field(default_factory=list)
+    #: As workers wrote them: of which run, how it ended, and when.
+    ends: list[tuple[Delivery, RunOutcome, float]] = field(default_factory=list)
     heard: int = 0
 
     def store(self, step: KeyUpdate) -> None:
@@ -234,14 +224,14 @@ class Logged(World):
         return answer
 
     def end(self, found: Delivery, how: RunOutcome) -> None:
-        self.ends.append(Told(found.message.id, how, found.serial, found.starts, self.now))
+        self.ends.append((replace(found), how, self.now))
 
     def hear(self, *, read_again: bool = False) -> None:
         """Of the next end."""
-        told = self.ends[self.heard]
+        run, how, at = self.ends[self.heard]
         self.heard += 1
-        now = told.at if read_again else self.now
-        step = end(self.key, told.id, told.how, serial=told.serial, starts=told.starts, now=now)
+        now = at if read_again else self.now
+        step = end(self.key, run.message.id, how, serial=run.serial, starts=run.starts, now=now)
         if step.jobs:
             self.store(step)
         else:
