@@ -158,37 +158,30 @@ def test_top_prints_one_short_look_where_nobody_watches(palermo: Palermo, client
     assert (found["pending"], [row["id"] for row in found["failures"]]) == (60, ["7"])
 
 
-def test_top_pauses_and_resumes_the_queue_that_its_keys_choose(client: Client) -> None:
-    for name in ("mail", "bills"):
-        client.enqueue("shop.send", queue=name)
-    inspector = Inspector(client)
-    keys = TopKeys(inspector)
-    rows = [row for row in inspector.queues.list() if row["name"] != "failed"]
-
-    assert not keys.press("p", rows)
-    assert "choose a queue first" in keys.foot
-    keys.press("\x1b[B\x1b[Bp", rows)
-    assert (keys.queue, keys.foot) == ("mail", "paused mail")
-    rows = [row for row in inspector.queues.list() if row["name"] != "failed"]
-    assert {row["name"]: row["paused"] for row in rows} == {"bills": False, "mail": True}
-    keys.press("p", rows)
-    assert not any(row["paused"] for row in inspector.queues.list())
-    assert keys.press("q", rows)
-
-
-def test_top_requeues_the_failed_jobs_of_the_chosen_queue_only_after_yes(client: Client) -> None:
+def test_top_pauses_resumes_and_requeues_the_queue_that_its_keys_choose(client: Client) -> None:
     publish_failed(client, *((message(name, queue=name), reason()) for name in ("mail", "mailing")))
     inspector = Inspector(client)
-    keys = TopKeys(inspector, queue="mailing")
+    keys = TopKeys(inspector)
 
-    keys.press("r", inspector.queues.list())
+    def press(text: str) -> bool:
+        return keys.press(text, [row for row in inspector.queues.list() if row["name"] != "failed"])
+
+    assert not press("p")
+    assert "choose a queue first" in keys.foot
+    press("\x1b[B\x1b[Bp")
+    assert (keys.queue, keys.foot) == ("mailing", "paused mailing")
+    assert {row["name"] for row in inspector.queues.list() if row["paused"]} == {"mailing"}
+    press("p")
+    assert not any(row["paused"] for row in inspector.queues.list())
+
+    press("r")
     assert keys.foot == "requeue all failed jobs of mailing? y or n"
-    keys.press("n", inspector.queues.list())
+    press("n")
     assert len(inspector.failed.list()) == 2
-    keys.press("ry", inspector.queues.list())
-
+    press("ry")
     assert keys.foot == "requeued 1 job"
     assert [row["queue"] for row in inspector.failed.list()] == ["mail"]
+    assert press("q")
 
 
 def test_top_shows_what_the_filter_has_in_it(client: Client) -> None:
