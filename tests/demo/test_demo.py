@@ -196,17 +196,10 @@ def test_a_broker_that_is_away_and_a_worker_that_cannot_start_are_named(
     assert "secret-word" not in away.stdout + away.stderr
     assert list(scratch.iterdir()) == []
 
+    for wrong in ("-c 0", "--files -1", "--url sqlite:///:memory:", "--exchange palermo"):
+        assert CliRunner().invoke(main, ["demo", *wrong.split()]).exit_code == 2, wrong
     (tmp_path / "palermo.toml").write_text("nonsense = 1\n")
     (line,) = demo("--files", "0", code=1).stderr.splitlines()
     assert line.startswith("palermo: DemoFailed: ")
     assert "nonsense" in line
     assert list(scratch.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("-c", "0"), ("--files", "-1"), ("--url", "sqlite:///:memory:"), ("--exchange", "palermo")],
-    ids=["no slot", "files below none", "a broker in memory", "an exchange that is no demo's"],
-)
-def test_what_makes_no_sense_is_wrong_usage(arguments: tuple[str, ...]) -> None:
-    assert CliRunner().invoke(main, ["demo", *arguments]).exit_code == 2
