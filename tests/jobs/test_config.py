@@ -76,14 +76,19 @@ def test_a_relative_sqlite_path_counts_from_the_file_that_names_it(
     assert Settings.load(url="sqlite:///jobs.db").address.path == "jobs.db"
 
 
-@pytest.mark.parametrize("service", ["PALERMO", "PALERMO_WEB", "PALERMO_METRICS"])
-def test_variables_of_a_kubernetes_service_are_no_settings(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"{service}_PORT", "tcp://10.96.0.7:80")
-    monkeypatch.setenv(f"{service}_PORT_80_TCP_ADDR", "10.96.0.7")
-    monkeypatch.setenv(f"{service}_SERVICE_HOST", "10.96.0.7")
-    monkeypatch.setenv(f"{service}_SERVICE_PORT_HTTP", "80")
+def test_blank_variables_and_those_of_kubernetes_services_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for service in ("PALERMO", "PALERMO_WEB", "PALERMO_METRICS"):
+        monkeypatch.setenv(f"{service}_PORT", "tcp://10.96.0.7:80")
+        for name, value in (
+            ("PORT_80_TCP_ADDR", "10.96.0.7"),
+            ("SERVICE_HOST", "10.96.0.7"),
+            ("SERVICE_PORT_HTTP", "80"),
+        ):
+            monkeypatch.setenv(f"{service}_{name}", value)
 
-    assert Settings.load() == Settings()
+    for blank in ("", " \n"):
+        monkeypatch.setenv("PALERMO_URL", blank)
+        assert Settings.load() == Settings()
     assert unknown_variables() == []
 
 
@@ -187,14 +192,9 @@ def test_the_arguments_that_type_checkers_know_are_the_settings() -> None:
             assert argument == ARGUMENT_TYPES[settings[name]], name
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, of in get_type_hints(SettingArgumentsAndUrl).items() if "none" in str(of)]
-)
-def test_what_may_be_off_is_switched_off_by_none_as_text(name: str) -> None:
-    assert getattr(Settings.load(**{name: "none"}), name) is None  # type: ignore[arg-type]
-
-
-def test_signing_without_a_key_is_refused() -> None:
+def test_what_may_be_off_is_switched_off_by_none_as_text() -> None:
+    for name in (name for name, of in get_type_hints(SettingArgumentsAndUrl).items() if "none" in str(of)):
+        assert getattr(Settings.load(**{name: "none"}), name) is None  # type: ignore[arg-type]
     with pytest.raises(SettingInvalid, match="signing_keys holds no key"):
         Settings(sign=True)
 
@@ -274,11 +274,3 @@ def test_text_is_read_as_the_setting_is_wherever_it_comes_from(
     found.append(getattr(Settings.load(), name))
 
     assert found == [value] * 3
-
-
-@pytest.mark.parametrize("blank", ["", " \n"])
-def test_a_blank_variable_counts_as_not_set(blank: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PALERMO_URL", blank)
-    monkeypatch.setenv("PALERMO_TEST_URL", "whatever")
-
-    assert Settings.load().url == DEFAULT_URL

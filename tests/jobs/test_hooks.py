@@ -181,11 +181,9 @@ def test_a_misspelt_hook_method_is_refused_with_the_nearest_name(name: str, mean
 
     with pytest.raises(OptionInvalid, match=f"method '{name}' of class 'Mail' isn't a hook.* Did you mean '{meant}'?"):
         palermo.job(cls)
-
-
-@pytest.mark.parametrize("name", ["on_error", "failure", "_on_fail", "before_noon", "after_hours", "enqueue_all"])
-def test_a_method_that_is_not_like_a_hook_is_the_jobs_own_affair(name: str) -> None:
-    palermo.job(type("Mail", (), {"process": lambda self: None, name: lambda self: None}))
+    # A method that is not like a hook is the job's own affair.
+    for own in ("on_error", "failure", "_on_fail", "before_noon", "after_hours", "enqueue_all"):
+        palermo.job(name=own)(type("Mail", (), {"process": lambda self: None, own: lambda self: None}))
 
 
 def report() -> hooks.FailureReport:
@@ -193,7 +191,7 @@ def report() -> hooks.FailureReport:
     return hooks.FailureReport(id="1", job="shop.work", queue="jobs", preview="'x'", failure=failure, worker="pid:1@h")
 
 
-def test_failure_back_ends_are_functions_and_each_is_registered_once() -> None:
+def test_failure_back_ends_are_functions_and_each_is_registered_once(caplog: pytest.LogCaptureFixture) -> None:
     def tell(report: hooks.FailureReport) -> None:
         called.append(report.id)
 
@@ -208,11 +206,7 @@ def test_failure_back_ends_are_functions_and_each_is_registered_once() -> None:
     assert called == ["tracker", "mail", "1"]
     with pytest.raises(OptionInvalid, match="can't be a failure backend"):
         palermo.failure_backend("log")  # type: ignore[type-var]
-
-
-def test_the_log_back_end_writes_one_line(caplog: pytest.LogCaptureFixture) -> None:
     hooks.log_failure(report())
-
     assert [record.getMessage() for record in caplog.records] == [
         """ValueError: broken id=1 job=shop.work queue=jobs args="'x'" worker=pid:1@h"""
     ]
