@@ -79,9 +79,7 @@ def refused(args: list[object], kwargs: dict[str, object], serializer: str) -> s
         ([{"x": 3j}], {}, 'args[0]["x"] is of type complex'),
     ],
 )
-def test_the_path_leads_to_the_culprit(
-    serializer: str, args: list[object], kwargs: dict[str, object], text: str
-) -> None:
+def test_a_path_leads_to_the_culprit(serializer: str, args: list[object], kwargs: dict[str, object], text: str) -> None:
     assert text in refused(args, kwargs, serializer)
 
 

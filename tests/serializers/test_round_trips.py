@@ -60,17 +60,11 @@ def test_arguments_come_back_through_all_layers(
 
 
 @pytest.mark.parametrize("serializer", SAFE, ids=name)
-def test_nan_and_infinity_come_back(serializer: Serializer) -> None:
-    back = serializer.loads(serializer.dumps([math.nan, math.inf, -math.inf, -0.0]), {})
+def test_odd_floats_and_whole_numbers_of_any_size_come_back(serializer: Serializer) -> None:
+    odd = [math.nan, math.inf, -math.inf, -0.0]
+    numbers = [sign * 3**size for size in (2_200, 20_000, 200_000) for sign in (1, -1)]
 
-    assert str(back) == "[nan, inf, -inf, -0.0]"
-
-
-@pytest.mark.parametrize("serializer", SAFE, ids=name)
-@pytest.mark.parametrize("size", [2_200, 20_000, 200_000], ids=str)
-def test_whole_numbers_of_any_size_come_back(serializer: Serializer, size: int) -> None:
-    numbers = [3**size, -(3**size)]
-
+    assert str(serializer.loads(serializer.dumps(odd), {})) == "[nan, inf, -inf, -0.0]"
     assert serializer.loads(serializer.dumps(numbers), {}) == numbers
 
 
