@@ -74,10 +74,6 @@ async def test_asyncio(palermo):
     await shop.add.enqueue_async(3, 4)
     await palermo.work_async()
     assert shop.ran == [7]
-"""
-
-_BROKEN = """
-import shop
 
 
 def test_broken(palermo):
@@ -92,7 +88,7 @@ NEEDLESS = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:hypothe
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    for name, text in {"conftest": _CONFTEST, "shop": _JOBS, "test_shop": _TESTS, "test_broken": _BROKEN}.items():
+    for name, text in {"conftest": _CONFTEST, "shop": _JOBS, "test_shop": _TESTS}.items():
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
     return tmp_path
@@ -105,15 +101,10 @@ def run(project: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("arguments", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_pytest_finds_the_fixture_and_the_marker(project: Path, arguments: tuple[str, ...]) -> None:
-    output = run(project, *arguments, "test_shop.py")
+def test_pytest_finds_fixture_and_marker_and_shows_the_jobs_code(project: Path, arguments: tuple[str, ...]) -> None:
+    output = run(project, *arguments)
 
     assert "7 passed" in output, output
-
-
-def test_pytest_shows_the_code_of_the_job_and_nothing_of_palermo(project: Path) -> None:
-    output = run(project, "test_broken.py")
-
     assert 'raise ValueError("it broke")' in output
     assert "Raised by job shop.broken" in output
     assert "in perform" not in output

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,9 +17,7 @@ from tests.testing import jobs
 from tests.testing.jobs import Broken, ran
 
 
-def test_work_runs_what_is_due_and_work_until_idle_what_that_enqueues(
-    palermo: Palermo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_runs_what_is_due_and_until_idle_what_follows(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs.outer.enqueue(2)
     jobs.add.enqueue(1)
 
@@ -79,11 +78,9 @@ def test_errors_are_collected_if_the_test_says_so(palermo: Palermo) -> None:
     palermo.raise_failures = False
     job = jobs.retried.enqueue()
 
-    assert palermo.work_until_idle() == 1
-    palermo.clock.advance(61)
-    assert palermo.work_until_idle() == 1
-    palermo.clock.advance(61)
-    assert palermo.work_until_idle() == 1
+    for _ in range(3):
+        assert palermo.work_until_idle() == 1
+        palermo.clock.advance(61)
 
     assert [(one.id, one.attempt, one.retry_in, str(one.error)) for one in palermo.failures] == [
         (job.id, 1, 60.0, "run 1"),
@@ -92,6 +89,12 @@ def test_errors_are_collected_if_the_test_says_so(palermo: Palermo) -> None:
     ]
     assert [one.will_retry for one in palermo.failures] == [True, True, False]
     assert job.status() == "failed"
+    ran.clear()
+    jobs.interrupted.enqueue()
+    jobs.add.enqueue(1)
+    with pytest.raises(KeyboardInterrupt):  # Ctrl-C ends the test at once
+        palermo.work()
+    assert ran == []
 
 
 def test_a_job_that_fails_without_a_run_is_a_failure_too(palermo: Palermo) -> None:
@@ -107,17 +110,6 @@ def test_a_job_that_fails_without_a_run_is_a_failure_too(palermo: Palermo) -> No
     assert ran == []
 
 
-def test_ctrl_c_in_a_job_ends_the_test_at_once(palermo: Palermo) -> None:
-    palermo.raise_failures = False
-    jobs.interrupted.enqueue()
-    jobs.add.enqueue(1)
-
-    with pytest.raises(KeyboardInterrupt):
-        palermo.work()
-
-    assert ran == []
-
-
 def test_a_running_job_is_cancelled(palermo: Palermo) -> None:
     job = jobs.turns.enqueue()
 
@@ -125,10 +117,9 @@ def test_a_running_job_is_cancelled(palermo: Palermo) -> None:
         eventually(lambda: ran)
         palermo.inspector().jobs.cancel(job.id)
 
-    canceller = threading.Thread(target=cancel)
-    canceller.start()
-    assert palermo.work() == 1
-    canceller.join()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(cancel)
+        assert palermo.work() == 1
 
     assert ran == ["turning", "turned"]
     assert job.status() == "cancelled"
@@ -168,11 +159,8 @@ def test_several_threads_may_work(palermo: Palermo) -> None:
     for number in range(20):
         jobs.add.enqueue(number)
 
-    threads = [threading.Thread(target=palermo.work_until_idle) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda _: palermo.work_until_idle(), range(3)))
 
     assert sorted(ran) == [(number, 2) for number in range(20)]
 
