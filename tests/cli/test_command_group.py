@@ -111,9 +111,7 @@ def test_without_rabbitmq_in_the_settings_the_parts_have_defaults(palermo: Paler
         (("--port", "0"), "--port"),
     ],
 )
-def test_parts_that_cannot_be_used_are_one_line(
-    palermo: Palermo, tmp_path: Path, flags: tuple[str, ...], told: str
-) -> None:
+def test_unusable_parts_are_one_line(palermo: Palermo, tmp_path: Path, flags: tuple[str, ...], told: str) -> None:
     (tmp_path / "file").write_text("secret\n")
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "latin").write_bytes(b"s\xe9cret\n")

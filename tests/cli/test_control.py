@@ -32,9 +32,7 @@ def worker(rig: Rig) -> WorkerProcess:
 
 
 @pytest.mark.parametrize("journal", ["failures", "all"])
-def test_a_cancelled_job_is_called_cancelled_everywhere(
-    palermo: Palermo, monkeypatch: pytest.MonkeyPatch, journal: str
-) -> None:
+def test_a_cancelled_job_is_so_everywhere(palermo: Palermo, monkeypatch: pytest.MonkeyPatch, journal: str) -> None:
     monkeypatch.setenv("PALERMO_JOURNAL", journal)
     chosen, other = (palermo("enqueue", "shop.resize", "-q", "mail", "--in", "1h").stdout.strip() for _ in range(2))
     waiting = palermo("enqueue", "shop.resize", "-q", "mail").stdout.strip()

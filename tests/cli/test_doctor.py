@@ -26,9 +26,7 @@ def test_a_sound_file_has_findings_of_each_kind_and_no_problem(palermo: Palermo,
     assert {"settings", "durability", "file system", "disk space"} <= {row["check"] for row in rows}
 
 
-def test_each_setting_is_told_with_its_source_and_without_secrets(
-    palermo: Palermo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_are_told_without_secrets(palermo: Palermo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "k" * 20
     (tmp_path / "palermo.toml").write_text(f'exchange = "shop"\nsigning_keys = ["{key}"]\n')
     monkeypatch.setenv("PALERMO_EXCHANGE", "night")
@@ -44,9 +42,7 @@ def test_each_setting_is_told_with_its_source_and_without_secrets(
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, False)])
-def test_a_settings_file_with_a_secret_that_everyone_may_read(
-    palermo: Palermo, tmp_path: Path, mode: int, warned: bool
-) -> None:
+def test_a_secret_that_everyone_may_read_is_named(palermo: Palermo, tmp_path: Path, mode: int, warned: bool) -> None:
     file = tmp_path / "palermo.toml"
     file.write_text('signing_keys = ["kkkkkkkkkkkkkkkkkkkk"]\n')
     file.chmod(mode)

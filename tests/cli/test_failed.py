@@ -45,9 +45,7 @@ def three(client: Client) -> None:
     ],
 )
 @pytest.mark.parametrize("action", ["requeue", "discard"])
-def test_filters_choose_what_is_listed_requeued_and_discarded(
-    palermo: Palermo, action: str, filters: list[str], ids: list[str]
-) -> None:
+def test_filters_choose_failed_jobs(palermo: Palermo, action: str, filters: list[str], ids: list[str]) -> None:
     assert palermo.ids("failed", "list", *filters) == ids
 
     if ids:

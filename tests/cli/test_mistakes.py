@@ -43,9 +43,7 @@ def test_enqueue_with_the_code_knows_its_queue(palermo: Palermo, shop: str, monk
         (["bill", "--args", "[{}]"], "tenant of job 'mistaken_shop.bill' raised KeyError: 'client'"),
     ],
 )
-def test_enqueue_refuses_what_does_not_fit_the_code(
-    palermo: Palermo, shop: str, arguments: list[str], told: str
-) -> None:
+def test_enqueue_refuses_what_does_not_fit_code(palermo: Palermo, shop: str, arguments: list[str], told: str) -> None:
     name, *more = arguments
 
     (line,) = palermo("enqueue", f"{shop}.{name}", "--import", shop, *more, code=2).stderr.splitlines()
@@ -116,9 +114,7 @@ def test_a_worker_warns_of_an_undeclared_queue_and_counts_processors(process: Pr
 @pytest.mark.parametrize(
     ("quota", "processors"), [("150000 100000", 2), ("1000 100000", 1), ("max 100000", None), ("", None)]
 )
-def test_the_processors_of_a_container_are_those_it_has_time_for(
-    tmp_path: Path, quota: str, processors: int | None
-) -> None:
+def test_a_container_has_the_processors_it_has_time_for(tmp_path: Path, quota: str, processors: int | None) -> None:
     (tmp_path / "cpu.max").write_text(quota)
 
     most = usable_processors(tmp_path / "none")

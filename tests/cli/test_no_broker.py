@@ -22,9 +22,7 @@ DONE = {
 
 
 @pytest.mark.parametrize("name", sorted(name for name, lines in DONE.items() if lines))
-def test_a_mistyped_sqlite_path_is_named_whole_and_nothing_is_created(
-    palermo: Palermo, tmp_path: Path, name: str
-) -> None:
+def test_a_mistyped_sqlite_path_is_named_and_nothing_is_created(palermo: Palermo, tmp_path: Path, name: str) -> None:
     before = sorted(tmp_path.iterdir())
 
     for command in DONE[name]:
@@ -42,7 +40,7 @@ def test_a_command_that_stores_something_creates_the_file(palermo: Palermo, tmp_
 
 
 @pytest.mark.parametrize("command", ["queues", "check", "failed requeue 1", "enqueue shop.send -q mail"])
-def test_a_broker_that_is_down_ends_in_3_and_names_host_and_port(
+def test_an_absent_broker_is_named_and_ends_in_3(
     palermo: Palermo, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", "0.5")

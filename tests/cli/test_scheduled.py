@@ -16,7 +16,7 @@ def enqueue(palermo: Palermo, *when: str) -> str:
     return palermo("enqueue", "shop.resize", "-q", "slow", *when).stdout.strip()
 
 
-def test_the_question_says_how_many_of_the_jobs_are_retries(
+def test_the_question_says_how_many_are_retries(
     palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule(client, due("a", 100, 7), due("b", 100), retrying("again", 200, 7), retrying("slow", 200, queue="slow"))
@@ -67,7 +67,7 @@ def test_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> None:
     assert len(palermo.ids("scheduled", "list")) == 1
 
 
-def test_a_listing_that_takes_long_shows_how_many_jobs_were_read(
+def test_a_long_listing_shows_how_many_it_read(
     palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule(client, due("a", 100))

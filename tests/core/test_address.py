@@ -22,9 +22,7 @@ from palermo.errors import UrlInvalid
         ("amqp://u:p@[::1]:5,h/v", (("::1", 5), ("h", 5672)), "u", "p", "v"),
     ],
 )
-def test_an_amqp_url_says_this(
-    url: str, hosts: tuple[tuple[str, int], ...], user: str, password: str, vhost: str
-) -> None:
+def test_amqp_urls_are_read(url: str, hosts: tuple[tuple[str, int], ...], user: str, password: str, vhost: str) -> None:
     address = parse_url(url)
 
     assert (address.hosts, address.username, address.password, address.vhost) == (hosts, user, password, vhost)

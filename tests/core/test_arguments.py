@@ -26,7 +26,7 @@ def test_arguments_survive_the_round_trip(args: list[object], kwargs: dict[str, 
         ({1: 2}, [{1: 2}], {}),
     ],
 )
-def test_a_body_of_another_program_becomes_arguments_by_its_shape(
+def test_a_foreign_body_becomes_arguments_by_its_shape(
     value: object, args: list[object], kwargs: dict[str, object]
 ) -> None:
     assert unpack(value, "") == (args, kwargs)

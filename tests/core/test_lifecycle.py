@@ -61,9 +61,7 @@ def test_a_failed_copy_keeps_id_body_and_headers_and_adds_the_error() -> None:
 
 
 @pytest.mark.parametrize(("before", "failed", "requeued"), [(None, 0, 1), (0, 0, 1), (1, 1, 2), (7, 7, 8)])
-def test_a_failed_job_keeps_its_retry_count_and_a_requeue_adds_one(
-    before: int | None, failed: int, requeued: int
-) -> None:
+def test_a_failed_job_keeps_its_retries_and_a_requeue_adds_one(before: int | None, failed: int, requeued: int) -> None:
     settlement = settle(replace(MESSAGE, retries=before), Raised(FAILURE), worker="w", now=NOW)
 
     assert isinstance(settlement, Fail)

@@ -242,7 +242,7 @@ def test_keys_are_forgotten_once_they_hold_nothing_back() -> None:
     assert not table._keys
 
 
-def test_a_worker_remembers_the_newest_of_many_deferred_keys(
+def test_the_newest_of_many_deferred_keys_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "MOST_PUT_ASIDE", 3)

@@ -72,9 +72,7 @@ def test_what_is_no_group_is_refused(group: object) -> None:
         ("shop", "tuleap", "=tuleap_mail", "tuleap_mail"),
     ],
 )
-def test_the_queue_of_a_group_has_one_name_for_every_exchange(
-    exchange: str, prefix: str, queue: str, amqp: str
-) -> None:
+def test_the_queue_of_a_group_has_one_name_at_every_exchange(exchange: str, prefix: str, queue: str, amqp: str) -> None:
     assert group_queue(exchange, prefix, "mail") == queue
     assert amqp_queue(exchange, queue) == amqp
     assert group_of(f"{prefix}_gateway", queue) == group_of(f"{prefix}_distributor", queue) == "mail"

@@ -127,9 +127,7 @@ def test_the_demo_tells_the_whole_story_and_leaves_nothing_behind(demo: Demo, sc
     assert "\x1b" not in done.stdout
 
 
-def test_on_rabbitmq_it_clears_its_queues_before_and_afterwards(
-    demo: Demo, scratch: Path, rabbitmq_url: str, exchange: str
-) -> None:
+def test_on_rabbitmq_it_clears_its_queues(demo: Demo, scratch: Path, rabbitmq_url: str, exchange: str) -> None:
     with Client(Settings(url=rabbitmq_url, exchange=exchange)) as client:
         client.enqueue("left.behind", queue="demo")
 
@@ -188,9 +186,7 @@ def test_it_serves_the_pages_until_ctrl_c_and_keeps_what_it_is_told_to(
     assert removal[2] == str(next(scratch.iterdir()))
 
 
-def test_a_broker_that_is_away_and_a_worker_that_cannot_start_are_named(
-    demo: Demo, tmp_path: Path, scratch: Path
-) -> None:
+def test_an_absent_broker_and_a_worker_that_cannot_start_are_named(demo: Demo, tmp_path: Path, scratch: Path) -> None:
     away = demo("--url", "amqp://ann:secret-word@127.0.0.1:1/", code=3)
     assert "127.0.0.1:1" in away.stderr
     assert "secret-word" not in away.stdout + away.stderr

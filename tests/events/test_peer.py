@@ -100,9 +100,7 @@ async def test_our_event_comes_to_the_listener_of_a_peer(session: SessionParamet
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-async def test_either_side_may_declare_the_queue_of_a_group_first(
-    session: SessionParameters, peer: Peer, kind: str, first: str
-) -> None:
+async def test_either_side_may_declare_a_queue(session: SessionParameters, peer: Peer, kind: str, first: str) -> None:
     async with opened(replace(session, queue_type=kind)) as broker:
         if first == "theirs":
             peer.listen("mail", "tracker.#")
@@ -176,9 +174,7 @@ async def test_the_prefix_may_be_that_of_the_other_program(session: SessionParam
     assert (found.job, found.topic, found.queue) == ("mail", "a.b", f"={session.events_prefix}_mail")
 
 
-async def test_exchanges_and_a_groups_queue_that_were_deleted_are_bound_again(
-    session: SessionParameters, peer: Peer
-) -> None:
+async def test_deleted_exchanges_and_a_groups_queue_are_bound_again(session: SessionParameters, peer: Peer) -> None:
     group = mail(session)
 
     async with opened(session) as broker:
@@ -207,9 +203,7 @@ async def test_exchanges_and_a_groups_queue_that_were_deleted_are_bound_again(
         assert (await waiting).message.topic == "a"
 
 
-async def test_a_groups_queue_is_not_migrated_and_a_wrong_exchange_is_named(
-    session: SessionParameters, peer: Peer
-) -> None:
+async def test_a_groups_queue_stays_and_a_wrong_exchange_is_named(session: SessionParameters, peer: Peer) -> None:
     group = mail(session)
     async with opened(session) as broker:
         await broker.events.subscribe(group)

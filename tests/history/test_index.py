@@ -137,9 +137,7 @@ def test_pages_and_counts_stay_right_while_records_arrive(small: Index) -> None:
     assert not small.cut
 
 
-def test_pages_of_a_search_are_the_same_whether_few_or_many_match(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_of_a_search_are_the_same_if_few_or_many_match(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = HistoryFilter(text="such thing")
     for few in (1_000, 5):
         monkeypatch.setattr(index_module, "_FEW", few)

@@ -246,7 +246,7 @@ def told() -> Iterator[list[tuple[str, object]]]:
     registry.unregister("shop.send")
 
 
-def test_dequeue_runs_the_hooks_of_the_job_here_and_one_may_veto(
+def test_dequeue_runs_hooks_and_one_may_veto(
     client: Client, inspector: Inspector, told: list[tuple[str, object]]
 ) -> None:
     publish(client, message("1", "ann"), message("2", "kept"))
@@ -259,9 +259,7 @@ def test_dequeue_runs_the_hooks_of_the_job_here_and_one_may_veto(
     assert inspector.queues.size("mail") == 1
 
 
-def test_new_arguments_must_fit_a_job_whose_code_is_here(
-    client: Client, inspector: Inspector, told: list[tuple[str, object]]
-) -> None:
+def test_new_arguments_must_fit_code_here(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
     publish_failed(client, (message("1", "ann"), failure()))
 
     with pytest.raises(ArgumentsInvalid, match="stays in `failed`"):

@@ -144,9 +144,7 @@ WAITING = Message(id="1", queue="a[1]", job="a")
         (WAITING, {}, {"error": "ValueError"}),
     ],
 )
-def test_a_filter_matches_what_meets_all_its_conditions(
-    message: Message, matching: dict[str, Any], others: dict[str, Any]
-) -> None:
+def test_filters_match_by_all_conditions(message: Message, matching: dict[str, Any], others: dict[str, Any]) -> None:
     assert FailedFilter(**matching).matches(message)
     assert not others or not FailedFilter(**others).matches(message)
 

@@ -92,9 +92,7 @@ def test_a_job_that_waits_to_be_retried_says_why_and_what_went_before() -> None:
     ],
     ids=["both", "empty", "pickle", "no json", "no serializer", "no gzip", "no kind", "nested"],
 )
-def test_a_row_has_the_arguments_that_can_be_read(
-    fields: dict[str, object], args: object, kwargs: object, preview: object
-) -> None:
+def test_rows_have_readable_arguments(fields: dict[str, object], args: object, kwargs: object, preview: object) -> None:
     row = job_row(a_message(**fields), JobState.PENDING, SERIALIZERS)
 
     assert (row["args"], row["kwargs"], row["preview"]) == (args, kwargs, preview)

@@ -91,9 +91,7 @@ def test_a_move_that_is_stopped_leaves_the_rest_where_it_is(client: Client, insp
     eventually(lambda: waiting(inspector) == ["j2", "j3", "j4", "j5"])
 
 
-def test_a_killed_move_loses_nothing_and_can_be_repeated(
-    client: Client, inspector: Inspector, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_killed_move_loses_nothing(client: Client, inspector: Inspector, settings: Settings, tmp_path: Path) -> None:
     fill(client, 1_500)
     eventually(lambda: inspector.queues.size("mail") == 1_500)
 

@@ -58,9 +58,7 @@ def test_arguments_that_fit_are_taken(args: list[Any], kwargs: dict[str, Any]) -
         (["x", 1], {"crop": True, "width": 1}, "multiple values for argument 'width'"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_with_the_signature(
-    args: list[Any], kwargs: dict[str, Any], what: str
-) -> None:
+def test_arguments_that_do_not_fit_get_the_signature(args: list[Any], kwargs: dict[str, Any], what: str) -> None:
     signature = r"It takes \(path: str, /, width: int = 640, \*rest: int, crop: bool, \*\*more: Any\) -> None\.$"
     with pytest.raises(ArgumentsInvalid, match=rf"resize': {what}\. {signature}"):
         resize.definition.bind(args, kwargs)

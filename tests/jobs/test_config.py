@@ -64,9 +64,7 @@ def test_the_nearest_file_going_up_is_the_only_one_read(tmp_path: Path, monkeypa
     assert Settings.load().exchange == "own"
 
 
-def test_a_relative_sqlite_path_counts_from_the_file_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_sqlite_path_counts_from_its_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "50% off?"
     (home / "deep").mkdir(parents=True)
     (home / "palermo.toml").write_text('url = "sqlite:///jobs.db"\n')

@@ -256,9 +256,7 @@ def test_a_job_that_was_copied_and_not_renamed_is_refused_with_both_places(
     assert f"work in line 4 of {file} and work in line {line} of {file}" in str(raised.value)
 
 
-def test_a_reloaded_module_replaces_its_jobs_also_if_they_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reloaded_module_replaces_its_jobs_even_if_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "moved_tasks.py"
     source = (
         "import palermo\n{}@palermo.job\ndef work({}): ...\n@palermo.job\nclass Mail:\n    def process(self): ...\n"

@@ -148,9 +148,7 @@ def test_a_hook_says_no_by_false_itself_or_by_an_exception() -> None:
         hooks.run_before_hooks("before_process", work.definition, [], {})
 
 
-def test_a_reloaded_module_has_its_hooks_once_also_if_they_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reloaded_module_has_its_hooks_once_even_if_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     source = "\n@palermo.hook\ndef after_fork(worker): return {!r}\n"

@@ -137,9 +137,7 @@ def test_mypy_sees_the_parameters_of_classes_by_its_plugin(by_mypy: Found, folde
     assert set(by_mypy[folder / "typed" / "sample.py"]) == wrong_lines("sample.py")
 
 
-def test_pyright_finds_nothing_wrong_in_the_code_of_the_documents(
-    documents: dict[Path, Example], by_pyright: Found
-) -> None:
+def test_pyright_finds_nothing_wrong_in_the_documents(documents: dict[Path, Example], by_pyright: Found) -> None:
     assert shown_errors(documents, by_pyright) == []
 
 

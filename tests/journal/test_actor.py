@@ -108,9 +108,7 @@ def test_actions_are_written_down_with_who_did_them(client: Client, actions: Cal
     assert {(one["by"], one["source"], one["outcome"]) for one in actions(15)} == {("anna", "web", "done")}
 
 
-def test_an_action_names_its_actor_and_thousands_of_ids_are_several_records(
-    client: Client, actions: Callable[[int], list[Record]]
-) -> None:
+def test_actions_name_their_actor_and_share_many_ids(client: Client, actions: Callable[[int], list[Record]]) -> None:
     ids = [f"{number}" for number in range(2_500)]
     inspector = Inspector(client)
     inspector.queues.pause("jobs", by="ben")
@@ -128,9 +126,7 @@ def test_an_action_names_its_actor_and_thousands_of_ids_are_several_records(
     assert (refused["outcome"], refused["what"]) == ("refused", "all")
 
 
-def test_a_requeue_is_told_before_the_run_that_it_caused(
-    client: Client, actions: Callable[[int], list[Record]]
-) -> None:
+def test_a_requeue_is_told_before_the_run_it_caused(client: Client, actions: Callable[[int], list[Record]]) -> None:
     put_into_failed(client, "1", "2")
     client.enqueue("a", id="3")
     client.enqueue("a", id="4")

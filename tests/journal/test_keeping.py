@@ -64,7 +64,7 @@ async def test_every_end_of_such_a_job_is_stored_once_before_it_is_acknowledged(
         assert record.get("result") == ({"content_type": "application/json", "text": "3"} if result == KEPT else None)
 
 
-async def test_only_an_end_is_stored_where_it_is_asked_for_and_the_journal_is_on(
+async def test_only_an_end_is_stored_where_it_is_asked_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with tape() as journal:
@@ -82,7 +82,7 @@ async def test_only_an_end_is_stored_where_it_is_asked_for_and_the_journal_is_on
         ]
 
 
-async def test_an_unavailable_journal_delays_jobs_only_at_first(
+async def test_an_absent_journal_delays_at_first(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_events, "STORE_TIMEOUT", 0.3)

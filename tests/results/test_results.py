@@ -70,9 +70,7 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
     assert [job.result(60) for job in reversed(many)] == list(reversed(range(50)))
 
 
-def test_a_wait_ends_though_the_end_was_counted_during_its_first_look(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_ends_though_its_first_look_missed_the_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = results.locate
     rig.worker("--log-level", "warning", modules=(MODULE,))
     journal = Journal(rig.client)

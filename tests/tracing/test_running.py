@@ -123,9 +123,7 @@ def test_a_job_whose_process_died_or_that_cannot_be_run_has_a_span_too(spans: In
 
 
 @pytest.mark.parametrize("headers", [{}, {"traceparent": 7}, {"traceparent": "nonsense"}, {"tracestate": b"\xff"}])
-def test_a_message_without_a_context_that_can_be_read_begins_a_trace(
-    spans: InMemorySpanExporter, headers: dict[str, Any]
-) -> None:
+def test_an_unreadable_context_begins_a_trace(spans: InMemorySpanExporter, headers: dict[str, Any]) -> None:
     bench = Bench()
     bench.job(lambda: None)
 
