@@ -53,11 +53,11 @@ def known_ids(context: Context, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _known_id(context: Context, beginning: str) -> str:
-    from palermo.client import results
+    from palermo.client.status import find_status
     from palermo.history.filters import HistoryFilter
 
     client = context.client()
-    if results.status(client, client.job_by_id(beginning)).state is not State.UNKNOWN:
+    if client.watch(find_status(client, client.job_by_id(beginning))).state is not State.UNKNOWN:
         return beginning
     found = _begun(context, (beginning,), (*LIVE_JOBS, *FAILED_JOBS))
     if client.settings.journal != JournalLevel.OFF:

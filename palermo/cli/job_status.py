@@ -41,14 +41,14 @@ def status(context: Context, /, id: str, as_json: bool) -> None:
 
     The state is pending, scheduled, working, retrying, failed, done, discarded, cancelled or unknown.
     """
-    from palermo.client import results
+    from palermo.client.status import find_status
 
     client = context.client()
-    row = results.status(client, client.job_by_id(id), patience=_PATIENCE).row()
+    row = client.watch(find_status(client, client.job_by_id(id), _PATIENCE)).row()
     if row["state"] == "unknown":
         (whole,) = known_ids(context, [id])
         if whole != id:
-            row = results.status(client, client.job_by_id(whole), patience=_PATIENCE).row()
+            row = client.watch(find_status(client, client.job_by_id(whole), _PATIENCE)).row()
     context.shown = row["reason"]
     if as_json:
         print_json(row)
@@ -75,7 +75,7 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_js
     client = context.client()
     jobs = [client.job_by_id(id) for id in dict.fromkeys(known_ids(context, ids))]
     with _showing(len(jobs)) as show:
-        ended = results.ends(client, jobs, timeout, show)
+        ended = client.watch(results.ends(client, jobs, timeout, show))
     rows: list[Row] = []
     codes = {0}
     for job, found in zip(jobs, ended, strict=True):

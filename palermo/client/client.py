@@ -10,29 +10,17 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any, Self, TypeVar, Unpack
-
-from msgspec.structs import replace
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from palermo import tracing
 from palermo.client import forking
 from palermo.client.announced_jobs import Announced, AnnouncedJobs
 from palermo.client.handle import Job
 from palermo.client.io_thread import IoThread
-from palermo.client.journal_watch import JournalWatch
-from palermo.client.prepare import (
-    BATCHES,
-    BatchesInFlight,
-    batches,
-    handle_for,
-    many_ids,
-    new_id,
-    prepare,
-    prepare_event,
-)
+from palermo.client.journal_watch import Question
+from palermo.client.prepare import ManyJobs, Prepared, many_ids, new_id, prepare, prepare_event
 from palermo.client.recorded_jobs import RecordedArguments
 from palermo.contract.broker import Broker, opener
-from palermo.contract.serialization import Serializers
 from palermo.contract.trouble import Trouble
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.journal_records import JournalLevel
@@ -108,26 +96,19 @@ class Client:
     ) -> Job:
         io = self._io()
         with tracing.enqueuing(job) as span:
-            prepared = prepare(self, job, args, kwargs, options, self.unique_job, fresh)
-            if prepared.key_request is not None:
-                return prepared.handle_for(io.enqueue_unique(_traced_request(span, prepared.key_request)))
-            if prepared.message is not None:
-                io.wait(io.send(prepared.message if span is None else span.traced(prepared.message)))
-                prepared.run_after_hooks()
-        return prepared.job
+            prepared = prepare(self, job, args, kwargs, options, span, fresh)
+            return prepared.job if prepared.message is None else _stored(io, prepared)
 
     def enqueue_message(self, message: Message) -> Job:
         """Store a job whose message is ready, for a caller that does not encode its arguments. See `enqueue`.
 
         If another job has its unique key, nothing is stored. Raises DuplicateJob then.
         """
-        io, lock = self._io(), lock_of(message)
+        lock, request = lock_of(message), None
+        if lock is not None:
+            request = KeyRequest(key=lock.key, message=message, call=new_id(), on_duplicate=RAISE)
         job = Job(message.id, message.queue, message.job, True, "", message.created_at, message.keep_result, self)
-        if lock is None:
-            io.wait(io.send(message))
-            return job
-        request = KeyRequest(key=lock.key, message=message, call=new_id(), on_duplicate=RAISE)
-        return handle_for(job, request, io.enqueue_unique(request))
+        return _stored(self._io(), Prepared(job, message, key_request=request))
 
     async def enqueue_async(
         self,
@@ -142,13 +123,11 @@ class Client:
             if self._announced.stale and isinstance(job, str) and registry.find(job) is None:
                 await asyncio.wait([asyncio.wrap_future(asked := self._ask_announced())])
                 self._announced.learn(lambda: io.result(asked))
-            prepared = prepare(self, job, args, kwargs, options, self.unique_job)
-            if prepared.key_request is not None:
-                return prepared.handle_for(await io.enqueue_unique_async(_traced_request(span, prepared.key_request)))
-            if prepared.message is not None:
-                await io.publish_async(_traced(span, prepared.message))
-                prepared.run_after_hooks()
-        return prepared.job
+            prepared = prepare(self, job, args, kwargs, options, span)
+            if prepared.message is None:
+                return prepared.job
+            publish = await io.store_async(*prepared.parts)
+            return prepared.handle(iter(publish.answers or ()))
 
     def enqueue_many(
         self,
@@ -161,28 +140,9 @@ class Client:
         it are stored. If the broker refuses a job, or is away, jobs before and behind it may be stored. A note on the
         error says how many are stored for certain.
         """
-        io = self._io()
-        made: list[Job] = []
-        in_flight = BatchesInFlight(io, made)
-        fresh = many_ids().__next__
-        prepared = (prepare(self, *call, options, self.unique_job, fresh) for call in calls)
+        io, fresh = self._io(), many_ids().__next__
         with tracing.enqueuing(None) as span:
-            try:
-                for batch in batches(prepared, made):
-                    plain = [each.message for each in batch if each.message is not None and each.key_request is None]
-                    messages = [_traced(span, message) for message in plain]
-                    key_requests = [
-                        _traced_request(span, each.key_request) for each in batch if each.key_request is not None
-                    ]
-                    in_flight.send(batch, messages, key_requests)
-                    if len(in_flight) == BATCHES:
-                        in_flight.wait_for_oldest()
-                while in_flight:
-                    in_flight.wait_for_oldest()
-            except BaseException as error:
-                in_flight.end(error)
-                raise
-        return made
+            return ManyJobs(io).store(prepare(self, *call, options, span, fresh) for call in calls)
 
     def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
         """Publish an event to all groups that subscribe to its topic; returns its id once the broker has confirmed it.
@@ -192,17 +152,17 @@ class Client:
         """
         io = self._io()
         with tracing.enqueuing(topic) as span:
-            made = prepare_event(self, topic, payload, dict(options))
-            io.wait(io.send(replace(made, message=_traced(span, made.message))))
-        return made.message.id
+            event = prepare_event(self, topic, payload, dict(options), span)
+            io.store(event)
+        return event.message.id
 
     async def publish_async(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
         """`publish` for asyncio programs: the event loop goes on while it waits."""
         io = self._io()
         with tracing.enqueuing(topic) as span:
-            made = prepare_event(self, topic, payload, dict(options))
-            await io.publish_async(replace(made, message=_traced(span, made.message)))
-        return made.message.id
+            event = prepare_event(self, topic, payload, dict(options), span)
+            await io.store_async(event)
+        return event.message.id
 
     def run(
         self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
@@ -231,18 +191,9 @@ class Client:
         return Job(check_id(id), "", "", _client=self)
 
     @staticmethod
-    def unpickled_job(
-        id: str,
-        queue: str,
-        job: str,
-        enqueued: bool,
-        duplicate: str,
-        created_at: int | None,
-        keep_result: bool | None,
-        instead_of: str = "",
-    ) -> Job:
+    def unpickled_job(fields: dict[str, Any]) -> Job:
         """The handle that another process pickled: it asks the client that is the default one here when it is used."""
-        return Job(id, queue, job, enqueued, duplicate, created_at, keep_result, _DefaultClient(), instead_of)
+        return Job(**fields, _client=cast("Client", _DefaultClient()))
 
     @property
     def trouble(self) -> Trouble | None:
@@ -250,17 +201,17 @@ class Client:
         thread = self._thread
         return None if thread is None else thread.trouble
 
-    def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+    def watch(self, question: Question[T]) -> T:
         """Run a coroutine function with the client's subscription to the journal, on its event loop; its result."""
-        return self._io().result(self.begin_watch(function))
+        return self._io().result(self.begin_watch(question))
 
-    def begin_watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> "Future[T]":
+    def begin_watch(self, question: Question[T]) -> "Future[T]":
         """`watch` without waiting; returns a future to wait for."""
-        return self._io().watch(function)
+        return self._io().watch(question)
 
-    async def watch_async(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+    async def watch_async(self, question: Question[T]) -> T:
         """`watch` for asyncio programs: their event loop goes on while it waits."""
-        return await asyncio.wrap_future(self.begin_watch(function))
+        return await asyncio.wrap_future(self.begin_watch(question))
 
     def write_record(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Write a record into the journal, soon. palermo.core.journal_records.RecordKind says which fields it has."""
@@ -311,12 +262,8 @@ class Client:
             opener(self._session.address)
 
 
-def _traced(span: tracing.Enqueuing | None, message: Message) -> Message:
-    return message if span is None else span.traced(message)
-
-
-def _traced_request(span: tracing.Enqueuing | None, key_request: KeyRequest) -> KeyRequest:
-    return replace(key_request, message=_traced(span, key_request.message))
+def _stored(io: IoThread, prepared: Prepared) -> Job:
+    return prepared.handle(iter(io.store(*prepared.parts).answers or ()))
 
 
 _default: Client | None = None
@@ -338,19 +285,8 @@ class _DefaultClient:
 
     unpickled_job = staticmethod(Client.unpickled_job)
 
-    @property
-    def settings(self) -> Settings:
-        return default_client().settings
-
-    @property
-    def serializers(self) -> Serializers:
-        return default_client().serializers
-
-    def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
-        return default_client().watch(function)
-
-    async def watch_async(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
-        return await default_client().watch_async(function)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(default_client(), name)
 
 
 def chosen_settings() -> Settings | None:

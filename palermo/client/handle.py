@@ -1,10 +1,11 @@
 """The handle of an enqueued job: it asks for the job's status, waits for its end and gets its result.
 
-The code that asks the broker is in palermo/client/results.py, which is imported when it is first needed: a module that
-only enqueues jobs does not pay for it.
+The code that asks the broker is in palermo/client/status.py and results.py, which are imported when first needed: a
+module that only enqueues jobs does not pay for them.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from palermo.core.times import Duration
@@ -13,8 +14,7 @@ from palermo.errors import UsageError
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # a type checker brings its own
 
-    from palermo.client.results import JobClient
-    from palermo.client.status import JobStatus
+    from palermo.client.status import JobClient, JobStatus
 
     #: What the job returns. Any where nobody says: `palermo.Job` alone, and the handle of a job by its name or id.
     R_co = TypeVar("R_co", covariant=True, default=Any)
@@ -58,9 +58,10 @@ class Job(Generic[R_co]):
 
         Raises BrokerUnavailable, BrokerRefused.
         """
-        from palermo.client import results
+        from palermo.client import status
 
-        return results.status(self._owner(), self)
+        client = self._owner()
+        return client.watch(status.find_status(client, self))
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """What the job returned, once it has ended; waits at most `timeout`, or as long as it takes.
@@ -73,7 +74,8 @@ class Job(Generic[R_co]):
         """
         from palermo.client import results
 
-        found: R_co = results.result(self._owner(), self, timeout)
+        client = self._owner()
+        found: R_co = results.load_result(client, client.watch(results.kept_end(client, self, timeout)))
         return found
 
     def wait(self, timeout: Duration | None = None) -> "JobStatus":
@@ -81,28 +83,32 @@ class Job(Generic[R_co]):
 
         Raises ResultTimeout, JournalOff, NotFound, BrokerRefused.
         """
-        from palermo.client import results
+        from palermo.client import results, status
 
-        return results.wait(self._owner(), self, timeout)
+        client = self._owner()
+        return status.status_at_end(client.watch(results.end(client, self, timeout)))
 
     async def status_async(self) -> "JobStatus":
-        """`status` for asyncio programs: their event loop goes on meanwhile."""
-        from palermo.client import results
+        """`status` for asyncio programs: their event loop continues while it waits."""
+        from palermo.client import status
 
-        return await results.status_async(self._owner(), self)
+        client = self._owner()
+        return await client.watch_async(status.find_status(client, self))
 
     async def result_async(self, timeout: Duration | None = None) -> R_co:
         """`result` for asyncio programs. Any number of tasks may wait; all share one subscription to the journal."""
         from palermo.client import results
 
-        found: R_co = await results.result_async(self._owner(), self, timeout)
+        client = self._owner()
+        found: R_co = results.load_result(client, await client.watch_async(results.kept_end(client, self, timeout)))
         return found
 
     async def wait_async(self, timeout: Duration | None = None) -> "JobStatus":
         """`wait` for asyncio programs."""
-        from palermo.client import results
+        from palermo.client import results, status
 
-        return await results.wait_async(self._owner(), self, timeout)
+        client = self._owner()
+        return status.status_at_end(await client.watch_async(results.end(client, self, timeout)))
 
     def as_duplicate(self, id: str, state: str, *, enqueued: bool) -> "Job[R_co]":
         """The handle of the job that has the key instead of this one."""
@@ -115,7 +121,5 @@ class Job(Generic[R_co]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A client stays in its process; in another process the handle asks the default client.
-        fields = (self.id, self.queue, self.job, self.enqueued, self.duplicate, self.created_at, self.keep_result)
-        if self._client is None:
-            return Job, (*fields, None, self.instead_of)
-        return self._client.unpickled_job, (*fields, self.instead_of)
+        given = {each.name: getattr(self, each.name) for each in fields(Job) if each.name != "_client"}
+        return (partial(Job, **given), ()) if self._client is None else (self._client.unpickled_job, (given,))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from palermo.client.journal_watch import JournalWatch
+from palermo.client.journal_watch import JournalWatch, Question
 from palermo.client.recorder import Recorder
 from palermo.client.sender import Publish, Sender
 from palermo.client.session_keeper import CLOSE_TIMEOUT, SessionKeeper
@@ -28,8 +28,7 @@ from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
 from palermo.core.topics import Event
 from palermo.core.unique_keys import KeyRequest
-from palermo.core.unique_rules import EnqueueAnswer
-from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.event_loop import new_event_loop
 
 T = TypeVar("T")
@@ -77,19 +76,31 @@ class IoThread:
 
     # -- called by other threads
 
-    async def publish_async(self, message: Message | Event) -> None:
-        """Store one message, or publish one event; returns once that is confirmed, and lets the caller's loop go on."""
-        await self._send_and_wait(message)
-
-    def enqueue_unique(self, key_request: KeyRequest) -> EnqueueAnswer:
-        """Store a job that needs a unique key; returns the broker's answer."""
-        publish = self.send((), key_requests=[key_request])
+    def store(self, messages: Message | Event | Sequence[Message], key_requests: Sequence[KeyRequest] = ()) -> Publish:
+        """Store messages, or publish one event, and jobs that need keys; returns once that is confirmed."""
+        publish = self.send(messages, key_requests=key_requests)
         self.wait(publish)
-        return _only_answer(publish)
+        return publish
 
-    async def enqueue_unique_async(self, key_request: KeyRequest) -> EnqueueAnswer:
-        """`enqueue_unique` for another event loop."""
-        return _only_answer(await self._send_and_wait((), [key_request]))
+    async def store_async(
+        self, messages: Message | Event | Sequence[Message], key_requests: Sequence[KeyRequest] = ()
+    ) -> Publish:
+        """`store` for another event loop, which continues while it waits."""
+        future: Future[None] = Future()
+        publish = self.send(messages, future=future, key_requests=key_requests)
+        ended, half = asyncio.wrap_future(future), self._timeout / 2
+        try:
+            if not (await asyncio.wait({ended}, timeout=half))[0]:
+                self._call(lambda: self._sender.take_over(publish))
+                await asyncio.wait({ended}, timeout=half + _GRACE)
+        finally:
+            if not ended.done():
+                ended.cancel()
+                self.abandon(publish)
+        if ended.cancelled():
+            raise self._keeper.timeout_error(publish.last)
+        ended.result()
+        return publish
 
     def send(
         self,
@@ -101,7 +112,8 @@ class IoThread:
     ) -> Publish:
         """Begin to store one message, or many in their order, and jobs that need keys. The caller then calls `wait`.
 
-        With `future` the caller waits for that, in an event loop.
+        With `after`, which is another publish, its time begins once that one is written. With `future` the caller waits
+        for that, in an event loop.
         """
         if threading.get_ident() == self._thread.ident:
             raise _own_thread()
@@ -121,15 +133,15 @@ class IoThread:
         return publish
 
     def wait(self, publish: Publish) -> None:
-        """Wait until the publish has ended, within publish_timeout, and raise its error.
+        """Wait until the publish has ended, within publish_timeout of this call, and raise its error.
 
-        Wait for publishes in a row in their order.
+        Of publishes that come after each other, wait for the first one first.
         """
         half = self._timeout / 2
         try:
             ended = publish.done.acquire(timeout=half)
             if not ended:
-                self._call(lambda: self._sender.go_on(publish))
+                self._call(lambda: self._sender.take_over(publish))
                 ended = publish.done.acquire(timeout=half + _GRACE)
         except BaseException:  # Ctrl-C: nobody waits any more
             self.abandon(publish)
@@ -140,25 +152,6 @@ class IoThread:
         if publish.error is not None:
             raise _copy_of(publish.error)
 
-    async def _send_and_wait(
-        self, messages: Message | Event | Sequence[Message], key_requests: Sequence[KeyRequest] = ()
-    ) -> Publish:
-        future: Future[None] = Future()
-        publish = self.send(messages, future=future, key_requests=key_requests)
-        ended, half = asyncio.wrap_future(future), self._timeout / 2
-        try:
-            if not (await asyncio.wait({ended}, timeout=half))[0]:
-                self._call(lambda: self._sender.go_on(publish))
-                await asyncio.wait({ended}, timeout=half + _GRACE)
-        finally:
-            if not ended.done():
-                ended.cancel()
-                self.abandon(publish)
-        if ended.cancelled():
-            raise self._keeper.timeout_error(publish.last)
-        ended.result()
-        return publish
-
     def abandon(self, publish: Publish) -> None:
         """Stop a publish that nobody waits for any more."""
         self._call(lambda: self._sender.abandon(publish))
@@ -166,29 +159,20 @@ class IoThread:
     def run(
         self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
     ) -> T:
-        """Run the coroutine function with the session, within so many seconds; its result.
+        """Run the coroutine function with the session, within this number of seconds; its result.
 
         Without `within` it takes as long as it takes, and only opening a session is bounded. With `again` it runs a
         second time, on a new session, if the session proves to be lost.
         """
-        return self.result(self.begin(function, again=again, within=within))
-
-    def begin(
-        self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
-    ) -> "Future[T]":
-        """Start the coroutine function as `run` does; returns a future to wait for."""
-        self._check_usable()
-        return asyncio.run_coroutine_threadsafe(self._ask_within(function, again, within), self._loop)
+        return self.result(self._begin(lambda: self._ask_within(function, again, within)))
 
     def begin_patiently(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, within: float) -> "Future[T]":
-        """The same, repeated for so many seconds while no broker is available: for work that may be done twice."""
-        self._check_usable()
-        return asyncio.run_coroutine_threadsafe(self._ask_patiently(function, within), self._loop)
+        """Start the coroutine function, and repeat it for this number of seconds while no broker is available."""
+        return self._begin(lambda: self._ask_patiently(function, within))
 
-    def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> "Future[T]":
+    def watch(self, question: Question[T]) -> "Future[T]":
         """Start the coroutine function with the one subscription to the journal; returns a future to wait for."""
-        self._check_usable()
-        return asyncio.run_coroutine_threadsafe(self._with_watch(function), self._loop)
+        return self._begin(lambda: self._with_watch(question))
 
     def result(self, future: "Future[T]") -> T:
         """Wait for a future, as long as that takes; returns its result."""
@@ -245,11 +229,12 @@ class IoThread:
         """Whether it can still be used."""
         return not self._closed and self._thread.is_alive()
 
-    def _check_usable(self) -> None:
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> "Future[T]":
         if threading.get_ident() == self._thread.ident:
             raise _own_thread()
         if self._closed:
             raise self._keeper.closed_error()
+        return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
     def _call(self, function: Callable[[], Any]) -> None:
         try:
@@ -278,21 +263,14 @@ class IoThread:
             raise self._keeper.timeout_error(within=within, unsure=not again) from None
 
     async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
-        found = self._keeper.session
-        if found is not None and found.is_lost:
-            # Since its last use, perhaps long ago: that is no error of this command.
-            self._keeper.give_up(found)
-            found = None
-        session = found or await self._keeper.get_within_timeout()
-        try:
-            return await function(session)
-        except BrokerUnavailable as error:
-            if isinstance(error, LeaderUnavailable | BrokerBlocked) and not session.is_lost:
-                raise  # another session gets no answer, either
-            self._keeper.give_up(session)
-            if not again or found is None:
-                raise
-        return await self._ask(function, again=False)
+        known = self._keeper.session
+        while True:
+            session = await self._keeper.get_within_timeout()
+            try:
+                return await function(session)
+            except BrokerUnavailable as error:
+                if not self._keeper.give_up_after(error, session) or not again or session is not known:
+                    raise
 
     async def _ask_patiently(self, function: Callable[[Broker], Coroutine[Any, Any, T]], within: float) -> T:
         until = self._loop.time() + within
@@ -307,10 +285,10 @@ class IoThread:
     def _on_open(self, session: Broker) -> None:
         self.recorder.attach(session.journal)
 
-    async def _with_watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
+    async def _with_watch(self, question: Question[T]) -> T:
         if self._watch is None:
             self._watch = JournalWatch(self._keeper)
-        return await function(self._watch)
+        return await question(self._watch)
 
     def _on_lost(self, session: Broker) -> None:
         self.recorder.detach()
@@ -340,11 +318,6 @@ async def _cancel_others() -> None:
         task.cancel()
     if others:
         await asyncio.wait(others, timeout=CLOSE_TIMEOUT)
-
-
-def _only_answer(publish: Publish) -> EnqueueAnswer:
-    assert publish.answers is not None
-    return publish.answers[0]
 
 
 def _own_thread() -> RuntimeError:

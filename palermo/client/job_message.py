@@ -22,7 +22,7 @@ from palermo.jobs.user_modules import describe
 from palermo.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from palermo.client.results import JobClient
+    from palermo.client.status import JobClient
 
 #: Finds the announcement of workers about a job whose code is not imported here, by the job's name.
 Announced = Callable[[str], UniqueJob | None]

@@ -59,8 +59,6 @@ async def read_journal(
     """
     once, last, pause = BatchFilter(), None, _FIRST_PAUSE
     while True:
-        if keeper.session is not None and keeper.session.is_lost:
-            keeper.give_up(keeper.session)
         known = last
         try:
             session = await keeper.get_within_timeout()

@@ -9,10 +9,10 @@ All of it belongs to the client's event loop.
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from palermo.client.journal_reading import Away, CaughtUp, JournalEvent, Opened, Restarted, read_journal
 from palermo.client.session_keeper import SessionKeeper
@@ -143,6 +143,8 @@ OnRecord = Callable[[Record], None]
 #: Locates a job. Gets the end that is known, or None, and whether the job was cancelled; returns its end, or None if
 #: the job has to be waited for.
 Check = Callable[[Record | None, bool], Awaitable[Record | None]]
+
+T = TypeVar("T")
 
 
 def _future() -> "asyncio.Future[Any]":
@@ -471,3 +473,7 @@ class _Search:
                     waiter.on_record(record)
             if ended and self.found and not self.later_ends.full:
                 self.later_ends.add(record)
+
+
+#: A coroutine function that runs with the client's one watch, in its event loop: what `Client.watch` takes.
+Question = Callable[[JournalWatch], Coroutine[Any, Any, T]]

@@ -12,7 +12,7 @@ import msgspec
 
 from palermo.client import forking
 from palermo.client.handle import Job
-from palermo.client.job_message import Announced, JobCall, build_message, call_of, call_option
+from palermo.client.job_message import JobCall, build_message, call_of, call_option
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Serializers
 from palermo.contract.unique_jobs import KEYED_BY, UniqueJob
@@ -32,8 +32,9 @@ from palermo.jobs.options import ENQUEUE_OPTIONS, PUBLISH_OPTIONS, read_options
 
 if TYPE_CHECKING:
     from palermo.client.io_thread import IoThread
-    from palermo.client.results import JobClient
     from palermo.client.sender import Publish
+    from palermo.client.status import JobClient
+    from palermo.tracing import Enqueuing
 
 #: enqueue_many publishes in batches of at most this many jobs and bytes, with at most this many batches under way. So
 #: memory is bounded, each batch has a fair chance within publish_timeout, and the broker has something to do
@@ -74,25 +75,41 @@ class Prepared(NamedTuple):
 
     job: Job
     message: Message | None
-    call: JobCall
+    #: None for a message that was made elsewhere.
+    call: JobCall | None = None
     #: What is asked of the broker for a job that needs a unique key.
     key_request: KeyRequest | None = None
-    #: If it has a key request: its position among the jobs of an enqueue_many.
-    position: int = 0
 
-    def handle_for(self, answer: EnqueueAnswer) -> Job:
-        """The handle for the answer to the key request. Runs the hooks if a job was enqueued. Raises DuplicateJob."""
-        assert self.key_request is not None
-        job = handle_for(self.job, self.key_request, answer)
-        if job.enqueued:
-            self.run_after_hooks()
-        return job
+    @property
+    def parts(self) -> tuple[Message | tuple[()], tuple[KeyRequest, ...]]:
+        """What is published of it: its message, or its key request, which has that message."""
+        if self.key_request is not None:
+            return (), (self.key_request,)
+        return self.message or (), ()
 
-    def run_after_hooks(self) -> None:
-        """Run the after_enqueue hooks of a job that is stored."""
-        if self.call.definition is not None:
+    def handle(self, answers: Iterator[EnqueueAnswer]) -> Job:
+        """The handle, now that it is stored. If it has a key request, the next answer is about that.
+
+        Runs the after_enqueue hooks of a job that was enqueued. Raises DuplicateJob if the caller asked for that.
+        """
+        job, request = self.job, self.key_request
+        if request is not None:
+            answer = next(answers)
+            is_duplicate = answer.outcome is EnqueueOutcome.DUPLICATE
+            if is_duplicate and request.on_duplicate == RAISE:
+                raise DuplicateJob(
+                    f"job {answer.id} has the key {request.key!r} and is {answer.state}; nothing was enqueued.",
+                    id=answer.id,
+                    state=answer.state,
+                )
+            if is_duplicate or answer.outcome is EnqueueOutcome.REPLACED:
+                job = job.as_duplicate(answer.id, answer.state, enqueued=not is_duplicate)
+            elif answer.instead_of:
+                job = replace(job, instead_of=answer.instead_of)
+        if job.enqueued and self.call is not None and self.call.definition is not None:
             for hook in hooks.hooks_for("after_enqueue", self.call.definition):
                 hook(*self.call.args, **self.call.kwargs)
+        return job
 
 
 def prepare(
@@ -101,12 +118,10 @@ def prepare(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
-    announced: Announced,
+    span: "Enqueuing | None",
     fresh: Callable[[], str] = new_id,
 ) -> Prepared:
     """Bind the arguments of a call, run its before_enqueue hooks, and encode it; `fresh` makes ids.
-
-    `announced` tells what workers have announced of a job whose code is not imported here.
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise.
     """
@@ -115,7 +130,7 @@ def prepare(
         given = read_options(options, ENQUEUE_OPTIONS, "enqueue")
     if args.__class__ is not tuple or kwargs.__class__ is not dict:
         check_arguments(args, kwargs)
-    call = call_of(client.settings, job, args, kwargs, announced)
+    call = call_of(client.settings, job, args, kwargs, client.unique_job)
     definition, queue, declared = call.definition, call.queue, call.declared
     if given and definition is not None and definition.batch is not None:
         check_batched(call.name, options)
@@ -130,9 +145,11 @@ def prepare(
         queue = chosen.get("queue", queue)
     id = given.get("id") or fresh()
     if definition is not None and not hooks.run_before_hooks("before_enqueue", definition, call.args, call.kwargs):
-        return Prepared(Job(id, queue, call.name, enqueued=False, _client=client), None, call)
+        return Prepared(Job(id, queue, call.name, enqueued=False, _client=client), None)
     now = clock.now()
     message = build_message(client, call, chosen, id=id, queue=queue, now=now, run_at=run_at, extra=parent_header())
+    if span is not None:
+        message = span.traced(message)
     keep_result, key_request = chosen.get("keep_result"), None
     if chosen:
         message, key_request = with_unique_key(message, call, chosen, client.serializers, id=given.get("id") or "")
@@ -143,7 +160,9 @@ def prepare(
     return Prepared(handle, message, call, key_request)
 
 
-def prepare_event(client: "JobClient", topic: str, payload: Any, options: dict[str, Any]) -> Event:
+def prepare_event(
+    client: "JobClient", topic: str, payload: Any, options: dict[str, Any], span: "Enqueuing | None"
+) -> Event:
     """The event, ready for `Events.publish`. Raises TopicInvalid, OptionInvalid, IdInvalid, EncodeError."""
     check_topic(topic)
     given = read_options(options, PUBLISH_OPTIONS, "publish")
@@ -151,79 +170,87 @@ def prepare_event(client: "JobClient", topic: str, payload: Any, options: dict[s
     call = JobCall(topic, None, None, "", {}, (payload,), {}, ((payload,), {}), one=True)
     extra = {**parent_header(), "topic": topic}
     message = build_message(client, call, given, id=id, queue="", now=clock.now(), extra=extra)
-    return Event(topic, msgspec.structs.replace(message, job=""))
+    message = msgspec.structs.replace(message, job="")
+    return Event(topic, message if span is None else span.traced(message))
 
 
-def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prepared]]:
-    """The calls in batches, without those that a hook refused; adds the handles of all calls to `made`.
+class ManyJobs:
+    """The jobs of one enqueue_many: sent in batches, and awaited in their order."""
 
-    The calls before one that raises an error make a batch as well.
-    """
-    batch: list[Prepared] = []
-    size = 0
-    try:
-        for each in prepared:
-            if each.key_request is not None:
-                each = each._replace(position=len(made))
-            made.append(each.job)
-            if each.message is None:
-                continue
-            batch.append(each)
-            size += len(each.message.body)
-            if len(batch) >= BATCH or size >= BATCH_BYTES:
+    def __init__(self, io: "IoThread") -> None:
+        self._io = io
+        self._made: list[Job] = []
+        #: The batches that are on their way, the oldest first: jobs by their position in `_made`.
+        self._waiting: deque[tuple[Publish, list[tuple[int, Prepared]]]] = deque()
+        #: How many jobs are stored for certain.
+        self._stored = 0
+
+    def store(self, calls: Iterable[Prepared]) -> list[Job]:
+        """Store these; returns their handles. A note on an error says how many jobs are stored for certain."""
+        try:
+            for batch in self._batches(calls):
+                self._send(batch)
+                if len(self._waiting) == BATCHES:
+                    self._wait_for_oldest()
+            while self._waiting:
+                self._wait_for_oldest()
+        except BaseException as error:
+            self._end(error)
+            raise
+        return self._made
+
+    def _batches(self, calls: Iterable[Prepared]) -> Iterator[list[tuple[int, Prepared]]]:
+        """The calls in batches, without those that a hook refused.
+
+        The calls before one that raises an error make a batch as well.
+        """
+        batch: list[tuple[int, Prepared]] = []
+        size = 0
+        try:
+            for each in calls:
+                self._made.append(each.job)
+                if each.message is None:
+                    continue
+                batch.append((len(self._made) - 1, each))
+                size += len(each.message.body)
+                if len(batch) >= BATCH or size >= BATCH_BYTES:
+                    yield batch
+                    batch, size = [], 0
+        except Exception:
+            if batch:
                 yield batch
-                batch, size = [], 0
-    except Exception:
+            raise
         if batch:
             yield batch
-        raise
-    if batch:
-        yield batch
 
-
-class BatchesInFlight:
-    """The batches of one enqueue_many that are on their way, the oldest first."""
-
-    def __init__(self, io: "IoThread", made: list[Job]) -> None:
-        self._io = io
-        self._made = made
-        self._waiting: deque[tuple[Publish, list[Prepared]]] = deque()
-        #: How many jobs are stored for certain.
-        self.stored = 0
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def send(self, batch: list[Prepared], messages: Sequence[Message], key_requests: Sequence[KeyRequest]) -> None:
-        """Send a batch behind the others."""
+    def _send(self, batch: list[tuple[int, Prepared]]) -> None:
+        plain = [each.message for _, each in batch if each.message is not None and each.key_request is None]
+        key_requests = [each.key_request for _, each in batch if each.key_request is not None]
         before = self._waiting[-1][0] if self._waiting else None
-        self._waiting.append((self._io.send(messages, after=before, key_requests=key_requests), batch))
+        self._waiting.append((self._io.send(plain, after=before, key_requests=key_requests), batch))
 
-    def wait_for_oldest(self) -> None:
+    def _wait_for_oldest(self) -> None:
         """Wait until the oldest batch is stored, and run its hooks. Raises why it is not."""
         pending, batch = self._waiting[0]
         try:
             self._io.wait(pending)
         finally:
             self._waiting.popleft()
-            self.stored += pending.confirmed + len(pending.stored)
+            self._stored += pending.confirmed + len(pending.stored)
         answers = iter(pending.answers or ())
-        for prepared in batch:
-            if prepared.key_request is None:
-                prepared.run_after_hooks()
-            else:
-                self._made[prepared.position] = prepared.handle_for(next(answers))
+        for position, prepared in batch:
+            self._made[position] = prepared.handle(answers)
 
-    def end(self, error: BaseException) -> None:
+    def _end(self, error: BaseException) -> None:
         """Wait for what is on its way, unless the caller is interrupted; note on the error how many jobs are stored."""
         while self._waiting:
             if not isinstance(error, Exception):
                 self._io.abandon(self._waiting.popleft()[0])
                 continue
             with suppress(Exception):  # the first error is the one that the caller gets
-                self.wait_for_oldest()
-        are = "is" if self.stored == 1 else "are"
-        error.add_note(f"{count(self.stored, 'job')} of this enqueue_many {are} stored for certain.")
+                self._wait_for_oldest()
+        are = "is" if self._stored == 1 else "are"
+        error.add_note(f"{count(self._stored, 'job')} of this enqueue_many {are} stored for certain.")
 
 
 #: The greatest length of a key without its job's name, in bytes; a longer key is replaced by its digest.
@@ -292,22 +319,6 @@ def plain_note(
     if any(options.get(name) is not None for name in KEYED_BY) or announced(job) is not None or served(queue):
         return ""
     return f"nothing is known of the code of {job}: if it is declared unique, this one is not."
-
-
-def handle_for(job: Job, request: KeyRequest, answer: EnqueueAnswer) -> Job:
-    """The handle of the job that stands for an enqueue. Raises DuplicateJob if the caller asked for that."""
-    match answer.outcome:
-        case EnqueueOutcome.DUPLICATE:
-            if request.on_duplicate == RAISE:
-                raise DuplicateJob(
-                    f"job {answer.id} has the key {request.key!r} and is {answer.state}; nothing was enqueued.",
-                    id=answer.id,
-                    state=answer.state,
-                )
-            return job.as_duplicate(answer.id, answer.state, enqueued=False)
-        case EnqueueOutcome.REPLACED:
-            return job.as_duplicate(answer.id, answer.state, enqueued=True)
-    return replace(job, instead_of=answer.instead_of) if answer.instead_of else job
 
 
 def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = "") -> str:

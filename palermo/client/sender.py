@@ -1,9 +1,9 @@
-"""Sends publishes to the broker: one message at once where that is possible, everything else by one coroutine.
+"""Sends publishes to the broker: a single message directly where that is possible, everything else by one coroutine.
 
-A single message on an open session is written directly and answered by a callback, without a task: nearly every enqueue
-goes this way, and a thread that waits for it mostly writes it itself. Whatever that path cannot do is left to
-`Sender._until_stored`: it opens a session, publishes, and does both again until the time of the publish is over. A
-publish that was written directly and has no answer after half of its time is given to it as well.
+On an open session a single message is written directly and answered by a callback, without a task. Nearly every enqueue
+goes this way, and a thread that waits for it mostly writes it itself. The coroutine `Sender._until_stored` does the
+rest: it opens a session and publishes, again and again until the time of the publish is over. It takes over a message
+that was written directly if that fails, or has no answer after half of its time.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from palermo.client.recorder import Recorder, record_dropped, record_stored
 from palermo.client.session_keeper import SessionKeeper
@@ -22,7 +23,7 @@ from palermo.core.message import Message
 from palermo.core.topics import Event
 from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome
-from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
+from palermo.errors import BrokerBlocked, BrokerUnavailable, PalermoError
 
 #: Seconds between two attempts: the first pause, which doubles each time, and the longest.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
@@ -31,15 +32,19 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
 _RECORD_EVERY = 0.05
 
 #: A larger body may take more than half of the time on a slow line, so a silent session proves nothing then.
-_TELLING_BYTES = 65_536
+_LARGE_BODY = 65_536
 
 
 class Publish:
-    """What is to be stored together, and the wait for that. All but `done` and `future` belongs to the I/O thread."""
+    """Messages to be stored together, and the wait for that.
+
+    A caller that writes it shares it with the I/O thread until `write` returns. From then on it belongs to the I/O
+    thread, and the caller reads the outcome once `done` or `future` says that it has ended.
+    """
 
     __slots__ = (
         *("after", "answers", "began", "confirmed", "done", "error", "finished", "future", "key_requests", "last"),
-        *("messages", "sent", "session", "task"),
+        *("messages", "session", "task", "written"),
     )
 
     def __init__(
@@ -53,15 +58,16 @@ class Publish:
         #: Jobs that need a unique key, and the broker's answers about them.
         self.key_requests = key_requests
         self.answers: Sequence[EnqueueAnswer] | None = None
-        #: The publish before this one. This one begins once that one is sent, and fails if that one has failed.
+        #: The publish before this one. This one, and its time, begin once that one is written; it fails if that one has
+        #: failed by then.
         self.after = after
-        #: Set once all of it has been sent on its present session, or it has ended.
-        self.sent = asyncio.Event()
+        #: Set once all of several messages are written to the present session, or the publish has ended.
+        self.written = asyncio.Event()
         #: How many of several messages are stored for certain.
         self.confirmed = 0
         #: When its time began, by the monotonic clock.
         self.began = time.monotonic()
-        #: The session on which it was written directly, while the answer is awaited.
+        #: The session to which it was written directly, while the answer is awaited.
         self.session: Broker | None = None
         #: Runs `Sender._until_stored`.
         self.task: asyncio.Task[None] | None = None
@@ -87,7 +93,7 @@ class Publish:
     def takes_long(self) -> bool:
         """Whether it may rightly take half of its time, so that a silent session proves nothing."""
         message = self.messages.message if isinstance(self.messages, Event) else self.messages
-        return not isinstance(message, Message) or len(message.body) > _TELLING_BYTES
+        return not isinstance(message, Message) or len(message.body) > _LARGE_BODY
 
     def confirm(self, count: int) -> None:
         """Note how many of its messages are stored in its present session; another one may have stored more."""
@@ -100,7 +106,7 @@ class Publish:
         self.finished = True
         self.error = error
         self.after = None
-        self.sent.set()
+        self.written.set()
         if self.future is None:
             self.done.release()
         elif self.future.set_running_or_notify_cancel():
@@ -129,18 +135,18 @@ class Sender:
         self._recorder = recorder
         self._closed = False
         #: The attempts of all coroutines on the present session.
-        self._attempts: set[asyncio.Task[object]] = set()
+        self._attempts: dict[Publish, asyncio.Future[Any]] = {}
         #: Messages that threads stored themselves and the recorder lacks; whether the loop is about to pass them on.
         self._unrecorded: deque[Message] = deque()
         self._recording = False
 
     def write(self, publish: Publish) -> bool:
-        """Write a single message to the open session, if nothing must be made first; any thread may call this.
+        """Write a single message to the open session, if nothing must be made or awaited first.
 
-        If the result is False, the publish must be given to `start`.
+        Any thread may call this. If the result is False, nothing was written, and `start` does the rest.
         """
         session, message = self._keeper.session, publish.messages
-        if session is None or self._closed or not isinstance(message, Message):
+        if session is None or self._closed or not isinstance(message, Message) or publish.after is not None:
             return False
         publish.session = session
         if session.try_publish(message, partial(self._answered, publish, session)):
@@ -149,15 +155,14 @@ class Sender:
         return False
 
     def start(self, publish: Publish) -> None:
-        """Begin a publish, or go on with it. Its `finish` is called with how it ended, within its time."""
+        """Begin a publish that was not written. Its `finish` is called with how it ended, within its time."""
         if publish.finished or (publish.future is not None and publish.future.cancelled()):
             return  # its caller has been told that it is not stored
-        if publish.after is None and self.write(publish):
-            return
-        self.go_on(publish)
+        if not self.write(publish):
+            self.take_over(publish)
 
-    def go_on(self, publish: Publish) -> None:
-        """Have a publish go on in a coroutine, unless it does so already or has ended."""
+    def take_over(self, publish: Publish) -> None:
+        """Let the coroutine see to a publish, unless it does so already or the publish has ended."""
         if publish.finished or publish.task is not None:
             return
         if self._closed:
@@ -172,8 +177,8 @@ class Sender:
             publish.task.cancel()
 
     def session_lost(self) -> None:
-        """End all attempts on a session that was given up. Their coroutines go on with the next one."""
-        for attempt in self._attempts:
+        """End all attempts on a session that was given up. Their coroutines try again on the next one."""
+        for attempt in self._attempts.values():
             attempt.cancel()
 
     def close(self) -> None:
@@ -192,18 +197,18 @@ class Sender:
                 publish.task.cancel()
             return
         publish.session = None
-        publish.sent.set()  # for a coroutine that waits for this answer
         if isinstance(error, BrokerUnavailable):
             publish.last = error
             self._keeper.give_up(session)
-        self.go_on(publish)
+        if (waiting := self._attempts.get(publish)) is not None:
+            waiting.cancel()
+        self.take_over(publish)
 
     async def _run(self, publish: Publish) -> None:
         error: BaseException | None = None
         try:
             await self._until_stored(publish)
-            if not publish.finished:
-                self._on_stored(publish)
+            self._on_stored(publish)
         except asyncio.CancelledError:
             error = self._keeper.closed_error()
         except BaseException as raised:
@@ -213,7 +218,7 @@ class Sender:
     async def _until_stored(self, publish: Publish) -> None:
         """Publish, again and again until it is stored or its time is over. Raises why it is not stored."""
         if publish.after is not None:
-            await _sent(publish.after)
+            await _written(publish.after)
             publish.began = time.monotonic()
         end = self._loop.time() + self._timeout - (time.monotonic() - publish.began)
         session, pause = publish.session, _FIRST_PAUSE
@@ -226,49 +231,45 @@ class Sender:
                     if await self._attempt(publish, session, end):
                         return
             except TimeoutError:
-                if session is not None and (trouble := session.trouble) is not None and trouble.waits:
-                    publish.last = BrokerBlocked(trouble.text)
-                raise self._keeper.timeout_error(publish.last) from None
+                raise self._keeper.timeout_error(_blocked(session) or publish.last) from None
             except BrokerUnavailable as error:
                 publish.last = error
-                waits = isinstance(error, LeaderUnavailable | BrokerBlocked)
-                if session is not None and (session.is_lost or not waits):
-                    self._keeper.give_up(session)
+                if session is not None:
+                    self._keeper.give_up_after(error, session)
             session = None
-            publish.sent.clear()
+            publish.written.clear()
             await asyncio.sleep(min(pause, max(0.0, end - self._loop.time())))
             pause = min(2 * pause, _LAST_PAUSE)
 
     async def _attempt(self, publish: Publish, session: Broker, end: float) -> bool:
-        """Publish once; False if the session was given up meanwhile. Raises its error.
+        """Publish once. Returns False if the session was given up, or did not store what was written directly.
 
-        After half of the time a session that has answered nothing at all is given up: it is a black hole, and there is
-        time to publish again.
+        After half of the publish's time a session that has answered nothing at all is given up: it is a black hole, and
+        there is time to publish again. An attempt that begins later has too little time to tell one from a slow broker.
+        Raises the error of the attempt.
         """
-        # A thread, or the loop, has written it to this session already, and has waited for half of the time.
+        half = end - self._timeout / 2
         is_written = publish.session is session
-        attempt: asyncio.Task[object] = self._loop.create_task(
-            publish.sent.wait() if is_written else self._publish(publish, session)
-        )
-        self._attempts.add(attempt)
+        # What is written already is only awaited: `_answered` ends the publish, or cancels this attempt.
+        attempt = self._loop.create_future() if is_written else self._loop.create_task(self._publish(publish, session))
+        self._attempts[publish] = attempt
         try:
-            half = end - self._timeout / 2 - self._loop.time()
-            if is_written or half > 0:
-                await asyncio.wait({attempt}, timeout=max(half, 0.0))
+            if is_written or half > self._loop.time():
+                await asyncio.wait({attempt}, timeout=max(half - self._loop.time(), 0.0))
                 if not attempt.done():
-                    await self._explain(publish, session, began=end - self._timeout)
+                    await self._check_silence(publish, session, began=end - self._timeout)
             await asyncio.wait({attempt})
             if attempt.cancelled():
                 return False
             attempt.result()
-            return publish.finished or not is_written
+            return True
         finally:
-            self._attempts.discard(attempt)
+            del self._attempts[publish]
             attempt.cancel()
 
     async def _publish(self, publish: Publish, session: Broker) -> None:
         if publish.after is not None:
-            await _sent(publish.after)
+            await _written(publish.after)
         if publish.key_requests and publish.answers is None:
             publish.answers = await session.keys.enqueue(publish.key_requests)
         match publish.messages:
@@ -277,19 +278,17 @@ class Sender:
             case Message() as message:
                 await session.publish(message)
             case messages if messages:
-                await session.publish_many(messages, publish.sent.set, publish.confirm)
+                await session.publish_many(messages, publish.written.set, publish.confirm)
 
-    async def _explain(self, publish: Publish, session: Broker, *, began: float) -> None:
-        """Find out why a publish has no answer after half of its time. Give the session up if it is silent."""
+    async def _check_silence(self, publish: Publish, session: Broker, *, began: float) -> None:
+        """Note why a publish has no answer after half of its time. Give the session up if it is a black hole."""
         if publish.key_requests and publish.answers is None:
             with suppress(PalermoError):
-                if (why := await session.keys.silence()) is not None:
+                if (why := await session.keys.why_silent()) is not None:
                     publish.last, self._keeper.last_answer_at = why, self._loop.time()
-            return
-        trouble = session.trouble
-        if trouble is not None and trouble.waits:
+        elif (blocked := _blocked(session)) is not None:
             # It is not dead, and stores what it was sent once the alarm ends: sent again it is doubled.
-            publish.last = BrokerBlocked(trouble.text)
+            publish.last = blocked
         elif not publish.takes_long and self._keeper.last_answer_at <= began:  # uvloop's clock counts milliseconds
             publish.last = publish.last or BrokerUnavailable(f"{session.describe()} said nothing.")
             self._keeper.give_up(session)
@@ -317,8 +316,14 @@ class Sender:
             record_stored(self._recorder, self._unrecorded.popleft())
 
 
-async def _sent(before: Publish) -> None:
-    """Wait until this publish is sent. Raises its error."""
-    await before.sent.wait()
+async def _written(before: Publish) -> None:
+    """Wait until this publish is written, or has ended. Raises its error."""
+    await before.written.wait()
     if before.error is not None:
         raise before.error
+
+
+def _blocked(session: Broker | None) -> BrokerBlocked | None:
+    """The error for a broker that stores nothing until its trouble is over."""
+    trouble = None if session is None else session.trouble
+    return BrokerBlocked(trouble.text) if trouble is not None and trouble.waits else None

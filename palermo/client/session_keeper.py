@@ -38,10 +38,12 @@ class SessionKeeper:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def get(self) -> Broker:
-        """The session, opened if there is none. All callers that wait share one attempt, and its error."""
+        """The session, opened if it is lost or not there. All callers that wait share one attempt, and its error."""
         while True:
             while self._paused is not None:
                 await self._paused.wait()
+            if self.session is not None and self.session.is_lost:
+                self.give_up(self.session)  # perhaps long ago: that is no error of this caller
             if self.session is not None:
                 return self.session
             if self._opening is None or self._opening.done():
@@ -66,6 +68,13 @@ class SessionKeeper:
         if session is self.session:
             self._settings = session.after_failure()
             self._leave(session)
+
+    def give_up_after(self, error: BrokerUnavailable, session: Broker) -> bool:
+        """Give up the session that raised this error, and return True, unless another one gets no answer either."""
+        if isinstance(error, LeaderUnavailable | BrokerBlocked) and not session.is_lost:
+            return False
+        self.give_up(session)
+        return True
 
     async def rest_for_fork(self, resting: threading.Event, forked: threading.Event, *, on_file: bool) -> None:
         """Set `resting`, and hold the whole loop until the fork is done. A session on a file is ended first."""

@@ -1,19 +1,67 @@
-"""The status of a job: its state in one word, and what else is known about it."""
+"""The status of a job: its state in one word, and what else is known about it.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+`find_status` searches the job wherever jobs may be. The functions `status_…` make a status of what was found: they get
+that first, and then the job's id, if what was found does not hold it.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from palermo.client.journal_watch import JournalWatch, Question
+from palermo.client.recorder import FLUSH_EVERY
 from palermo.contract import clock
-from palermo.contract.broker import Broker
+from palermo.contract.broker import Broker, UniqueKeys
 from palermo.contract.finding import CANCELLED, SCHEDULED, JobLocation
 from palermo.contract.rows import Row, as_json, iso_instant, running_row
 from palermo.contract.serialization import Serializers
-from palermo.core.journal_records import Record, RecordKind
+from palermo.contract.unique_jobs import UniqueJob
+from palermo.core.journal_records import JournalLevel, Record, RecordKind
 from palermo.core.lifecycle import JobState, result_of_record
 from palermo.core.message import parent_in
 from palermo.core.unique_keys import Key, key_in
+from palermo.core.unique_rules import DEBOUNCE, THROTTLE
+from palermo.errors import BrokerUnavailable
+from palermo.settings.settings import Settings
+
+T = TypeVar("T")
+
+
+class JobClient(Protocol):
+    """What handles, results and messages need of `palermo.client.Client`, whose class they do not import."""
+
+    settings: Settings
+    serializers: Serializers
+
+    def unpickled_job(self, fields: dict[str, Any]) -> Any:
+        """See Client."""
+
+    def unique_job(self, name: str) -> UniqueJob | None:
+        """See Client."""
+
+    def watch(self, question: Question[T]) -> T:
+        """See Client."""
+
+    async def watch_async(self, question: Question[T]) -> T:
+        """See Client."""
+
+
+class AnyJob(Protocol):
+    """What the handle of a job knows about it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def job(self) -> str: ...
+    @property
+    def created_at(self) -> int | None: ...
+    @property
+    def keep_result(self) -> bool | None: ...
 
 
 async def locate(broker: Broker, id: str, queue: str = "", *, failed: bool = True) -> JobLocation:
@@ -35,7 +83,7 @@ UNKNOWN = "unknown"
 
 
 class State(StrEnum):
-    """The states of a status: those of a job's life (docs/reference/lifecycle.md), and four that only a look has."""
+    """The states of a status: those of a job's life (docs/reference/lifecycle.md), and four more."""
 
     PENDING = JobState.PENDING
     #: Pending, and due later: to wait for an instant is not to wait for a free worker.
@@ -45,11 +93,11 @@ class State(StrEnum):
     FAILED = JobState.FAILED
     DONE = JobState.DONE
     DISCARDED = JobState.DISCARDED
-    #: Someone cancelled it: it was discarded, or lies in its queue until a worker drops it. It will not run.
+    #: A user cancelled it: it was discarded, or is in its queue until a worker drops it. It will not run.
     CANCELLED = CANCELLED
     #: It is a row of an outbox in the program's database, and not yet with the broker (palermo.contrib.outbox).
     OUTBOX = "outbox"
-    #: Nothing tells where it is, or was.
+    #: Nothing is known of it.
     UNKNOWN = UNKNOWN
 
 
@@ -141,7 +189,7 @@ class JobStatus(str):
         return found | {name: iso_instant(getattr(self, name)) for name in _INSTANTS}
 
 
-def status_at_location(id: str, place: JobLocation, serializers: Serializers) -> JobStatus:
+def status_at_location(place: JobLocation, id: str, serializers: Serializers) -> JobStatus:
     """The status of a job that was found."""
     state = State(place.state)
     if place.running is not None:
@@ -228,14 +276,7 @@ def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
     )
 
 
-def status_with_key(status: JobStatus, key: Key | None) -> JobStatus:
-    """The status with what its key tells; `key` is None if nothing is known of it."""
-    if key is None:
-        return status
-    return replace(status, key=key.name, next_id=key.job_after(status.id), closed_until=key.closed_until)
-
-
-def status_kept_with_key(id: str, key: Key) -> JobStatus | None:
+def status_kept_with_key(key: Key, id: str) -> JobStatus | None:
     """The status of a job that is kept with its key until its time, or until another job has ended; else None."""
     message = None if key.next is None else key.next.message
     if message is None or message.id != id:
@@ -258,3 +299,167 @@ def status_kept_with_key(id: str, key: Key) -> JobStatus | None:
 def _text(record: Record, name: str) -> str:
     found = record.get(name)
     return found if isinstance(found, str) else ""
+
+
+#: Seconds that a job may take on its way to the failed jobs.
+_FAILING_TIME = 10.0
+
+#: How it is known that a job is done of which the journal has no end.
+_KEY_CLOSED = "no second one is enqueued for a while after its end, as dedupe says; the journal tells of no failure"
+
+#: Why the journal does not have a job, by its level.
+_SILENCE = {
+    JournalLevel.OFF: "The setting journal is off, so nothing tells of jobs that have ended.",
+    JournalLevel.FAILURES: "It may have succeeded: at the journal's level, failures, that is known only of jobs that"
+    " keep their result.",
+    JournalLevel.ALL: "The journal has no record of it either: check the id. Else the record was too old to be kept, or"
+    " its worker has another journal level or was killed before it wrote the record.",
+}
+
+
+def find_status(client: JobClient, job: AnyJob, patience: float | None = None) -> Question[JobStatus]:
+    """Finds the status of a job, with what its key says.
+
+    Reading the journal takes `patience` seconds at most, publish_timeout if it is None.
+    """
+
+    async def find(watch: JournalWatch) -> JobStatus:
+        seconds = client.settings.publish_timeout if patience is None else patience
+        search = _Search(watch=watch, client=client, job=job, patience=seconds)
+        found = await search.status()
+        if found.state is State.UNKNOWN and search.journal_read and not search.key_error:
+            await _wait_for_records()
+            found = await replace(search, end=None, step=None).status()
+        return found
+
+    return find
+
+
+async def _wait_for_records() -> None:
+    """Wait while the records of a job that has just begun or ended are written: its worker writes several together."""
+    await asyncio.sleep(2 * FLUSH_EVERY)
+
+
+@dataclass(eq=False, kw_only=True)
+class _Search:
+    """Looks for one job wherever it may be, in the order in which jobs move. The first certain look is the status."""
+
+    watch: JournalWatch
+    client: JobClient
+    job: AnyJob
+    #: Seconds that are left for reading the journal.
+    patience: float
+    #: Where the job was located last.
+    place: JobLocation = field(default_factory=JobLocation)
+    #: The end that the journal has of the job, and its last step; whether it was read, and why not.
+    end: Record | None = None
+    step: Record | None = None
+    journal_read: bool = False
+    read_error: str = ""
+    #: Why keys could not be read.
+    key_error: str = ""
+
+    async def status(self) -> JobStatus:
+        for look in (self._ended_lately, self._located, self._ended, self._kept_with_key, self._last_step):
+            if (found := await look()) is not None:
+                return await self._with_key(found)
+        gone = "It failed, and is not among the failed jobs any more." if self.end is not None else ""
+        reasons = (gone, not_found_text(self.client, self.place), self.read_error, self.key_error)
+        return self._without_record(State.UNKNOWN, reason=" ".join(filter(None, reasons)))
+
+    async def _ended_lately(self) -> JobStatus | None:
+        known = self.watch.recent_end(self.job.id, self.job.created_at)
+        return status_at_end(known) if known is not None and known["kind"] == RecordKind.SUCCEEDED else None
+
+    async def _located(self) -> JobStatus | None:
+        """Where it is. If it is nowhere, it is located again once the journal is read: it may have moved meanwhile."""
+        found = await self._locate()
+        if found is None and self.client.settings.journal != JournalLevel.OFF:
+            await self._read_journal()
+            found = await self._locate()
+        return found
+
+    async def _locate(self) -> JobStatus | None:
+        failed = self.end is None or self.end["kind"] == RecordKind.FAILED
+        self.place = await locate(await self.watch.session(), self.job.id, self.job.queue, failed=failed)
+        return status_at_location(self.place, self.job.id, self.client.serializers) if self.place.state else None
+
+    async def _read_journal(self) -> None:
+        about = self.job.id, self.job.created_at, since(self.job)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.patience
+        try:
+            async with asyncio.timeout_at(until):
+                self.end = await self.watch.find_end(*about)
+                if self.end is None and self.place.unseen:
+                    self.step = await self.watch.last_step(*about)
+            self.journal_read, self.patience = True, until - loop.time()
+        except TimeoutError:
+            self.read_error = f"The journal was not read in time. {self.watch.read_error}".strip()
+
+    async def _ended(self) -> JobStatus | None:
+        """Its end, unless it failed and is no longer among the failed jobs: then a user took it from there."""
+        if self.end is None:
+            return None
+        # A failure is recorded before the job is in its queue of failed jobs.
+        fresh = clock.now() - self.end["at"] < _FAILING_TIME
+        certain = self.end["kind"] != RecordKind.FAILED or self.place.unseen or fresh
+        return status_at_end(self.end) if certain else None
+
+    async def _kept_with_key(self) -> JobStatus | None:
+        id = self.job.id
+        key = None if self.end is not None else await self._ask_keys(lambda keys: _key_about(keys, id))
+        if key is None:
+            return None
+        done = self.journal_read and _tells_of_success(key)
+        return status_kept_with_key(key, id) or (
+            self._without_record(State.DONE, key=key.name, reason=_KEY_CLOSED) if done else None
+        )
+
+    async def _last_step(self) -> JobStatus | None:
+        return status_at_step(self.step, self.place) if self.step is not None and self.place.unseen else None
+
+    async def _with_key(self, found: JobStatus) -> JobStatus:
+        """The status with what its key says."""
+        if found.key and (key := await self._ask_keys(lambda keys: keys.find(found.key))) is not None:
+            found = replace(found, key=key.name, next_id=key.job_after(found.id), closed_until=key.closed_until)
+        return replace(found, reason=f"{found.reason} {self.key_error}".strip()) if self.key_error else found
+
+    async def _ask_keys(self, question: Callable[[UniqueKeys], Awaitable[T | None]]) -> T | None:
+        """The answer; None, with `key_error`, if keys cannot be read now, as while their leader is silent."""
+        try:
+            return await question((await self.watch.session()).keys)
+        except BrokerUnavailable as error:
+            self.key_error = f"Nothing is known of its key now: {error}"
+            return None
+
+    def _without_record(self, state: State, **more: Any) -> JobStatus:
+        job = self.job
+        return JobStatus(state=state, id=job.id, job=job.job, queue=job.queue, **more)
+
+
+async def _key_about(keys: UniqueKeys, id: str) -> Key | None:
+    """The key with which this job is kept, or which is closed because this job had it, if any."""
+    for key in (await keys.page(id, offset=0, limit=sys.maxsize)).keys:
+        kept, closed = key.next, key.closed
+        if (kept is not None and kept.message.id == id) or (closed is not None and closed.id == id):
+            return key
+    return None
+
+
+def _tells_of_success(key: Key) -> bool:
+    """Whether the key is closed by `dedupe`, so that its job is done: a job that goes wrong frees its key."""
+    return key.closed is not None and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
+
+
+def since(job: AnyJob) -> float:
+    """The instant from which the journal may have the job's end, by this process's clock."""
+    return 0.0 if job.created_at is None else job.created_at - 1.0
+
+
+def not_found_text(client: JobClient, place: JobLocation) -> str:
+    """Where a job that was not found is not, and why the journal may not have it."""
+    where = "it does not wait in a queue or for its time, does not run, and is not among the failed jobs"
+    if place.unseen:
+        where += f", as far as could be looked; not looked at: {'; '.join(place.unseen)}"
+    return f"{where}. {_SILENCE[JournalLevel(client.settings.journal)]}"

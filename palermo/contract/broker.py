@@ -236,7 +236,7 @@ class UniqueKeys(Protocol):
         above MAX_KEYED_BODY.
         """
 
-    async def silence(self) -> LeaderUnavailable | None:
+    async def why_silent(self) -> LeaderUnavailable | None:
         """Why a request about keys gets no answer; None if the leader answers, or this broker has none."""
 
     async def known(self) -> list[Key]:

@@ -110,7 +110,7 @@ class KeyingContract:
         assert await ask(other, keyed("b")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="waiting")
 
         assert await ask(other, keyed("a")) == EnqueueAnswer(outcome=EnqueueOutcome.STORED, id="a")  # asked again
-        assert await other.keys.silence() is None
+        assert await other.keys.why_silent() is None
         assert await ids(broker) == ["a"]
         assert await outcome(other, "c", key="another") == "stored"
         worker = await consume(await another())

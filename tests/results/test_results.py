@@ -9,10 +9,20 @@ from typing import Any
 import pytest
 
 from palermo import jobs
-from palermo.client import results
+from palermo.brokers.features.unique_keys import Keys
+from palermo.client import results, status
 from palermo.client.handle import Job
 from palermo.client.journal_watch import JournalWatch
-from palermo.errors import JobFailed, JournalOff, NotFound, ResultNotKept, ResultRefused, ResultTimeout
+from palermo.client.status import status_at_end
+from palermo.errors import (
+    JobFailed,
+    JournalOff,
+    LeaderUnavailable,
+    NotFound,
+    ResultNotKept,
+    ResultRefused,
+    ResultTimeout,
+)
 from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
 from tests.journal.reading import Journal
@@ -138,8 +148,28 @@ def test_a_status_looks_again_before_it_says_that_nothing_is_known(rig: Rig, mon
     async def meanwhile() -> None:
         await asyncio.to_thread(enqueue, rig, "unkept", "x", id="moving")
 
-    monkeypatch.setattr(results, "_records_written", meanwhile)
+    monkeypatch.setattr(status, "_wait_for_records", meanwhile)
     assert state(rig, "moving") == "pending"
+
+
+def test_a_status_spends_its_patience_with_the_journal_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slowly(*_: Any) -> None:
+        await asyncio.sleep(1.5)
+
+    monkeypatch.setattr(JournalWatch, "find_end", slowly)
+    found = rig.client.watch(status.find_status(rig.client, rig.client.job_by_id("nobody"), 2.0))
+
+    assert "The journal was not read in time." in found.reason
+    assert found == "unknown"
+
+
+def test_a_silent_leader_of_keys_hides_no_status(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silent(*_: Any, **__: Any) -> None:
+        raise LeaderUnavailable("the leader in keys does not answer")
+
+    monkeypatch.setattr(Keys, "page", silent)
+
+    assert rig.client.job_by_id("nobody").status().reason.endswith("of its key now: the leader in keys does not answer")
 
 
 def test_waiting_for_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(rig: Rig) -> None:
@@ -182,7 +212,7 @@ def test_what_a_job_reports_is_seen_while_it_runs_and_kept(rig: Rig, pool: str, 
     eventually(lambda: rig.inspector.jobs.lines(begun.id, worker["id"]) == ["begun", "and waiting"])
 
     rig.open_gate()
-    ended = results.wait(rig.client, rig.client.job_by_id(begun.id), 60, heard.append)
+    ended = status_at_end(rig.client.watch(results.end(rig.client, rig.client.job_by_id(begun.id), 60, heard.append)))
 
     assert ended == "done"
     lines = [record["text"] for record in heard if record["kind"] == "log"]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from palermo.client import results
 from palermo.client.recorded_jobs import RecordedJob
-from palermo.client.status import State
+from palermo.client.status import State, find_status
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordKind
@@ -245,7 +245,7 @@ class ReturnedValue(Struct, frozen=True):
 def job_status(visit: Visit, id: str) -> Row:
     """The row of the job's status: see palermo.client.status.JobStatus. Raises IdInvalid."""
     client = visit.site.client
-    return masked_row(results.status(client, client.job_by_id(check_id(id))).row(), visit.site.hidden)
+    return masked_row(client.watch(find_status(client, client.job_by_id(check_id(id)))).row(), visit.site.hidden)
 
 
 def job_result(visit: Visit, id: str, kept: Record | None = None) -> ReturnedValue:
@@ -256,9 +256,9 @@ def job_result(visit: Visit, id: str, kept: Record | None = None) -> ReturnedVal
     """
     client = visit.site.client
     job = client.job_by_id(check_id(id))
-    found = kept or results.find_end(client, job)
+    found = kept or client.watch(results.find_end(client, job))
     if found is None:
-        state = results.status(client, job)
+        state = job.status()
         if state.state is State.UNKNOWN:
             raise NotFound(f"job {id}: {state.reason}")
         raise Refused(409, f"job {id} is {state}, and has no result yet.")

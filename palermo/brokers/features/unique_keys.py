@@ -97,7 +97,7 @@ class Keys:
             answers += await self._enqueue(claims[first : first + _BATCH_SIZE])
         return answers
 
-    async def silence(self) -> None:
+    async def why_silent(self) -> None:
         return None
 
     async def known(self) -> list[Key]:

@@ -133,7 +133,7 @@ class RabbitmqBroker:
             connection,
             self._outbox,
             self._leader_client.ask,
-            self._leader_client.silence,
+            self._leader_client.why_silent,
             self._consume_connection,
         )
         self.tenants = TenantClient(

@@ -60,10 +60,10 @@ class RabbitmqKeys:
         connection: Connection,
         outbox: Outbox,
         ask: Ask,
-        silence: Callable[[], Awaitable[LeaderUnavailable | None]] | None = None,
+        why_silent: Callable[[], Awaitable[LeaderUnavailable | None]] | None = None,
         reading: Callable[[], Awaitable[Connection]] | None = None,
     ) -> None:
-        """Without `silence`, which is LeaderClient.silence, no silence of a leader is noticed.
+        """Without `why_silent`, which is LeaderClient.why_silent, no silence of a leader is noticed.
 
         `reading` returns the connection to read on; without it that is `connection`.
         """
@@ -72,7 +72,7 @@ class RabbitmqKeys:
         self._connection = connection
         self._outbox = outbox
         self._ask = ask
-        self._silence = silence
+        self._why_silent = why_silent
         self._reading = reading or self._same
         self._there = False
         arguments = versions.arguments(session.queue_type, connection.version)
@@ -122,8 +122,8 @@ class RabbitmqKeys:
             if offset >= min(end, some.total):
                 return KeyPage(keys=tuple(found), total=some.total)
 
-    async def silence(self) -> LeaderUnavailable | None:
-        return None if self._silence is None else await self._silence()
+    async def why_silent(self) -> LeaderUnavailable | None:
+        return None if self._why_silent is None else await self._why_silent()
 
     async def find(self, name: str) -> Key | None:
         if not await self.exist():

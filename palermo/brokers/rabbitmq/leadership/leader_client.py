@@ -242,7 +242,7 @@ class LeaderClient:
             raise LeaderUnavailable(str(failed))
         raise await self._unavailable(duty)
 
-    async def silence(self) -> LeaderUnavailable | None:
+    async def why_silent(self) -> LeaderUnavailable | None:
         """The error of a leader in keys that does not answer; None if it answers, or none leads. Raises BrokerError."""
         if Duty.KEYS in self._leaders or await self._requests.vacant((Duty.KEYS,), await self._publisher()):
             return None
