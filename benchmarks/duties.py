@@ -1,6 +1,6 @@
 """The gain of a leader for each duty: keys, delayed jobs and jobs of tenants at once, with one worker and with several.
 
-    python -m benchmarks.duties                with one leader for all, and with one for each
+    python -m benchmarks.duties                with one leader for both, and with one for each
     python -m benchmarks.duties --leaders 1    with one alone
     python -m benchmarks.duties idle           what leaders and sessions that stand by cost while nothing happens
 
@@ -175,7 +175,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="?", choices=("idle",))
     parser.add_argument("--url")
-    parser.add_argument("--leaders", type=int, nargs="+", default=[1, 3])
+    parser.add_argument("--leaders", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--child")
     parser.add_argument("--exchange", default="")

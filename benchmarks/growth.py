@@ -446,7 +446,7 @@ def scheduled(place: Ground, size: int) -> Figures:
     nobody = ScheduledFilter(ids=frozenset(["nobody"]))
 
     def led() -> bool:
-        return any("time" in (one["duties"] or ()) for one in inspector.workers.list())
+        return any("main" in (one["duties"] or ()) for one in inspector.workers.list())
 
     def look(when: str, number: int) -> None:
         timed(f"{when}: first page s", lambda: inspector.scheduled.list(limit=100))

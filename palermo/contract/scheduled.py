@@ -110,9 +110,9 @@ class ScheduledJobs(Protocol):
 
     @property
     def duties(self) -> tuple[Duty, ...]:
-        """The duties in which this session is the leader. With "time" it publishes jobs when they are due.
+        """The duties in which this session is the leader. With "main" it publishes jobs when they are due.
 
-        A broker that has no leader for other duties tells "time" alone.
+        A broker without a leader in tenants has "main" alone.
         """
 
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:

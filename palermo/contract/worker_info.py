@@ -103,7 +103,7 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
     #: Jobs with a limit or a rate, as pairs of key and job id: those it runs, and those it awaits permission for.
     permits: tuple[tuple[str, str], ...] = ()
     asks: tuple[tuple[str, str], ...] = ()
-    #: The duties in which it is the leader, such as "time": see palermo.contract.scheduled.ScheduledJobs.duties.
+    #: The duties in which it is the leader, such as "main": see palermo.contract.scheduled.ScheduledJobs.duties.
     duties: tuple[str, ...] = ()
     #: The version of Palermo, and the deployed release as the worker's settings name it; "" if it does not tell.
     version: str = ""
@@ -135,7 +135,7 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
     @property
     def clock(self) -> bool:
         """Whether it brings delayed jobs to their queues when they are due."""
-        return Duty.TIME in self.duties
+        return Duty.MAIN in self.duties
 
     def has(self, id: str) -> bool:
         """Whether it runs this job, waits for permission to run it, or can say how it ended."""

@@ -181,13 +181,13 @@ def test_the_error_of_a_unique_job_names_the_stopped_leader(rig: Rig) -> None:
     client = Client(Settings(url=rig.url, exchange=rig.exchange, publish_timeout=10.0))
     eventually(
         lambda: (
-            [row["pid"] for row in Inspector(client).workers.list() if "keys" in (row["duties"] or ())] == [worker.pid]
+            [row["pid"] for row in Inspector(client).workers.list() if "main" in (row["duties"] or ())] == [worker.pid]
         )
     )
     client.enqueue("shop.note", ("x",), unique="until_done", unique_key="0")
     os.kill(worker.pid, signal.SIGSTOP)
     try:
-        with pytest.raises(LeaderUnavailable, match=f"the leader in keys, worker pid:{worker.pid}@.*, does not answer"):
+        with pytest.raises(LeaderUnavailable, match=f"the main leader, worker pid:{worker.pid}@.*, does not answer"):
             client.enqueue("shop.note", ("x",), unique="until_done", unique_key="1")
         with pytest.raises(LeaderUnavailable, match=f"worker pid:{worker.pid}@"):
             Inspector(client).keys.list()

@@ -53,7 +53,7 @@ async def time_kept(broker: Broker, fired: OnJobs = ignore_jobs) -> AsyncIterato
     keeping = asyncio.ensure_future(broker.run_scheduler(fired))
     try:
         async with asyncio.timeout(60):
-            while Duty.TIME not in broker.duties:  # noqa: ASYNC110 - nobody tells
+            while Duty.MAIN not in broker.duties:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         yield
     finally:

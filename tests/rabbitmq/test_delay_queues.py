@@ -63,7 +63,7 @@ async def test_a_time_slot_that_is_made_again_after_its_deletion_loses_no_job(
     publisher = await publisher_of(broker, over)
 
     def read() -> int:
-        return len(leader._leader_client._leaders[Duty.TIME]._work._slot_names._records)  # type: ignore[attr-defined]
+        return len(leader._leader_client._leaders[Duty.MAIN]._work._scheduled_jobs._slot_names._records)  # type: ignore[attr-defined]
 
     async def deleted(self: DelayQueues, slot: TimeSlot) -> bool:
         gone, before = await delete(self, slot), read()

@@ -1,6 +1,7 @@
-"""The duties of the leader, each with a session of its own: who has them, and what one needs of another."""
+"""The two duties of leaders: which sessions have them, standing in, and what one duty needs of the other."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -11,15 +12,16 @@ import pytest
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.leadership import leader_client, operations
 from palermo.brokers.rabbitmq.leadership.fair_scheduler import FairScheduler
-from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderRequests
+from palermo.brokers.rabbitmq.leadership.main_duty import MainDuty
 from palermo.brokers.rabbitmq.leadership.operations import ListKeys, PurgeTenants
 from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.contract.broker import SessionParameters
-from palermo.core import election
+from palermo.contract.scheduled import CANCEL, ScheduledFilter
 from palermo.core.election import Duty
 from palermo.errors import BrokerUnavailable
 from tests.contract.tenants import tenants
+from tests.contract.timing import due
 from tests.contract.tools import messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.rabbitmq.conftest import Open, becomes
@@ -29,8 +31,9 @@ pytestmark = pytest.mark.usefixtures("patient")
 
 @pytest.fixture
 def _nobody_takes_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session that has a duty leaves the others to those that have none, for longer than any test takes."""
-    monkeypatch.setattr(election, "STEP", 3_600.0)
+    """A session that leads leaves the other duty to those that do not, for longer than any test takes."""
+    monkeypatch.setattr(leader_client, "_LEFT_TO_OTHERS", 3_600.0)
+    monkeypatch.setattr(leader_client, "_LEFT_AT_FIRST", 3_600.0)
 
 
 class Crew:
@@ -86,14 +89,14 @@ def crew_of(runner: asyncio.Runner, session: SessionParameters, count: int, shar
 
 @pytest.fixture
 def crew(runner: asyncio.Runner, session: SessionParameters, _nobody_takes_two: None) -> Iterator[Crew]:
-    """Three sessions with a duty each."""
-    yield from crew_of(runner, session, 3, [1, 1, 1])
+    """Two sessions with a duty each."""
+    yield from crew_of(runner, session, 2, [1, 1])
 
 
 @pytest.fixture
 def alone(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Crew]:
-    """One session with all duties."""
-    yield from crew_of(runner, session, 1, [3])
+    """One session with both duties."""
+    yield from crew_of(runner, session, 1, [2])
 
 
 # -- who has them
@@ -102,22 +105,35 @@ def alone(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Crew]:
 async def test_while_nothing_happens_neither_rabbitmq_nor_leaders_log_errors(
     crew: Crew, errors: list[BaseException], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks, look = list[list[Duty]](), LeaderRequests.vacant
+    looks, look = list[bool](), LeaderRequests.is_vacant
 
-    async def counted(requests: LeaderRequests, *arguments: Any) -> list[Duty]:
+    async def counted(requests: LeaderRequests, *arguments: Any) -> bool:
         looks.append(found := await look(requests, *arguments))
         return found
 
-    monkeypatch.setattr(LeaderRequests, "vacant", counted)
+    monkeypatch.setattr(LeaderRequests, "is_vacant", counted)
     errors.clear()
+    caplog.clear()
 
-    await becomes(lambda: len(looks) >= 12)
+    await becomes(lambda: len(looks) >= 8)
     assert not any(looks)
-    assert errors == []
-    assert "cannot be read" not in caplog.text
+    assert (errors, [record.message for record in caplog.records if record.levelname == "WARNING"]) == ([], [])
 
 
-async def test_an_unexpected_error_ends_one_duty_for_a_moment_and_no_other(
+async def test_idle_sessions_take_the_duties_of_a_killed_leader(crew: Crew) -> None:
+    await crew.start(2)
+    for duty in Duty:
+        await crew.kill(crew.of(duty))
+    await until(crew.shared, [1, 1])
+
+
+async def test_a_session_takes_the_other_duty_if_no_idle_one_does(alone: Crew) -> None:
+    await alone.start(1)
+    await alone.kill(alone.brokers[0])
+    await until(alone.shared, [2])
+
+
+async def test_an_unexpected_error_ends_one_duty_for_a_moment_only(
     alone: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(leader_client, "_AFTER_BUG", 0.1)
@@ -129,15 +145,15 @@ async def test_an_unexpected_error_ends_one_duty_for_a_moment_and_no_other(
         return await read(scheduler)
 
     (broker,) = alone.brokers
-    others = {duty: broker._leader_client._leaders[duty] for duty in (Duty.TIME, Duty.KEYS)}
+    leader = broker._leader_client._leaders[Duty.MAIN]
     monkeypatch.setattr(FairScheduler, "_are_there", fails_once)
 
     await becomes(lambda: "cannot lead duty=tenants" in caplog.text)
-    await until(alone.shared, [3])
-    assert {duty: broker._leader_client._leaders[duty] for duty in others} == others
+    await until(alone.shared, [2])
+    assert broker._leader_client._leaders[Duty.MAIN] is leader
 
 
-@pytest.mark.parametrize(("duty", "loses"), [*((duty, "queue") for duty in Duty), (Duty.KEYS, "connection")])
+@pytest.mark.parametrize(("duty", "loses"), [*((duty, "queue") for duty in Duty), (Duty.MAIN, "connection")])
 async def test_after_a_lost_queue_or_connection_the_next_leader_knows_all(
     alone: Crew, session: SessionParameters, duty: Duty, loses: str
 ) -> None:
@@ -165,7 +181,39 @@ async def test_a_leader_hands_over_to_a_session_that_asks_in_a_newer_format(
     page = await newer._leader_client.ask(ListKeys("", 0, 1, format=2))
 
     assert page.total == 0
-    assert (older.duties, newer.duties) == ((Duty.TIME, Duty.TENANTS), (Duty.KEYS,))
+    assert (older.duties, newer.duties) == ((Duty.TENANTS,), (Duty.MAIN,))
+
+
+# -- standing in
+
+
+async def test_a_leader_that_stands_in_hands_over_to_a_session_that_stands_by(
+    broker: RabbitmqBroker, another: Open
+) -> None:
+    assert (await ask(broker, keyed("a"))).outcome == "stored"
+    assert (list(broker._leader_client._leaders), broker.duties) == ([Duty.MAIN], ())
+    worker = await another()
+    standing_by = asyncio.ensure_future(worker.run_scheduler())
+
+    while Duty.MAIN not in worker.duties:  # it never is without a request for long
+        assert (await ask(broker, keyed("b"))).outcome == "duplicate"
+
+    assert (await ask(broker, keyed("c"))).outcome == "duplicate"
+    assert broker._leader_client._leaders == {}
+    standing_by.cancel()
+    await asyncio.wait({standing_by})
+
+
+async def test_a_leader_that_stands_in_publishes_no_job_that_is_due(broker: RabbitmqBroker) -> None:
+    await broker.publish(overdue := due("overdue", 0.5, queue="jobs"))
+    await ask(broker, keyed("a"))
+    await becomes(lambda: time.time() > (overdue.run_at or 0.0) + 1.0)
+
+    page = await broker.scheduled(ScheduledFilter())
+
+    assert [message.id for message in page.messages] == ["overdue"]
+    cancelled = await broker.alter_scheduled(ScheduledFilter(), CANCEL)
+    assert [job.id for job in cancelled] == ["overdue"]
 
 
 # -- what one needs of another
@@ -193,8 +241,8 @@ async def test_a_purge_continues_when_the_leader_in_tenants_is_killed(crew: Crew
 
 async def test_a_leader_that_was_cut_off_asks_the_other_leaders_for_nothing(crew: Crew, broker: RabbitmqBroker) -> None:
     await filled(broker, "a")
-    leader = crew.of(Duty.KEYS)._leader_client._leaders[Duty.KEYS]
-    assert isinstance(leader._work, KeyDuty)
+    leader = crew.of(Duty.MAIN)._leader_client._leaders[Duty.MAIN]
+    assert isinstance(leader._work, MainDuty)
     leader._connection.raw.abort()
 
     with pytest.raises(BrokerUnavailable):
@@ -237,7 +285,7 @@ async def test_a_session_that_is_being_closed_asks_no_leader_any_more(broker: Ra
 async def test_a_leader_whose_end_is_cut_short_closes_its_connection(
     broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader = await broker._leader_client._take(Duty.TIME)
+    leader = await broker._leader_client._take(Duty.MAIN)
     assert leader is not None
     monkeypatch.setattr(leader._work, "close", asyncio.Event().wait)
     ending = asyncio.ensure_future(leader.close())

@@ -64,7 +64,7 @@ def leading(web: Web) -> Iterator[None]:
 
     async def begin(broker: Broker) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(broker.run_scheduler())
-        while Duty.TIME not in broker.duties:  # noqa: ASYNC110 - nobody tells
+        while Duty.MAIN not in broker.duties:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         return task
 

@@ -50,7 +50,7 @@ def written_down(rig: Rig, id: str, *, clock: bool = False) -> bool:
         if follower is not None:
             await follower.close()
         found = [seen for seen in view.seen.values() if id in seen.runs]
-        return any(Duty.TIME in counters_of(seen.counters)["duties"] or not clock for seen in found)
+        return any(Duty.MAIN in counters_of(seen.counters)["duties"] or not clock for seen in found)
 
     return rig.client.run(read)
 

@@ -47,7 +47,7 @@ class WorkerRow(BaseModel):
     processed: int | None
     failed: int | None
     clock: bool | None = Field(description="Whether it is the one that brings delayed jobs to their queues.")
-    duties: list[str] | None = Field(description="In what it is the leader: time, keys, tenants.")
+    duties: list[str] | None = Field(description="The duties in which it is the leader: main, tenants.")
     version: str | None = Field(description="Version of Palermo; null if the worker did not answer.")
     release: str | None = Field(description="The deployed release, as its setting `release` names it.")
     last_seen: Instant | None = Field(description="When the broker, or who asks here, heard of it last.")

@@ -406,7 +406,7 @@ class RabbitmqBroker:
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate, self.keys.as_they_run)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        keeping = asyncio.ensure_future(self._registry.keep(self._connection, lambda: Duty.TIME in self.duties))
+        keeping = asyncio.ensure_future(self._registry.keep(self._connection, lambda: Duty.MAIN in self.duties))
         try:
             await self._leader_client.lead_or_stand_by(fired)
         finally:

@@ -242,7 +242,7 @@ class RedisBroker:
 
     @property
     def duties(self) -> tuple[Duty, ...]:
-        return (Duty.TIME,) if self._scheduled_jobs.is_leader else ()
+        return (Duty.MAIN,) if self._scheduled_jobs.is_leader else ()
 
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
         return await self._scheduled_jobs.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))

@@ -112,16 +112,16 @@ class Publisher:
         publisher._wire.acks_to(channel.raw, publisher._settle)
         return publisher
 
-    async def finds(self, queue: str) -> bool:
+    async def finds(self, queue: str, body: bytes = b"") -> bool:
         """Whether there is a queue of this name. Raises the session's error.
 
-        RabbitMQ returns an empty message if there is none; else that expires, or its consumer takes no notice of it. A
+        RabbitMQ returns a message with this body if there is none; else that expires, or its consumer takes it. A
         passive declare of a queue that is not there, or that another connection holds, is answered by an error: it
         closes the channel, costs RabbitMQ a millisecond, and is logged there. For a queue that may have messages and
         no consumer use Connection.probe: behind a message this one does not expire.
         """
         try:
-            await self.send("", queue, _EMPTY, b"")
+            await self.send("", queue, _EMPTY, body)
         except Unroutable:
             return False
         except Nacked:

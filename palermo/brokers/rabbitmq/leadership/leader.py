@@ -2,8 +2,8 @@
 
 A session leads as long as a connection that it has for this duty alone holds the duty's exclusive queue, which RabbitMQ
 frees the moment that the connection ends. The leader consumes and publishes on that same connection. So a leader that
-is cut off can do nothing at all: the jobs and records that it held have gone back to their queues. What one duty needs
-of another it asks that duty's leader for, on that same connection too: if it asked on another, a purge could come after
+is cut off can do nothing at all: the jobs and records that it held have gone back to their queues. What the main leader
+needs of the leader in tenants it asks for on that same connection too: if it asked on another, a purge could come after
 the next leader has done it, and take jobs that were enqueued since.
 """
 
@@ -13,16 +13,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection, fulfil, open_connection
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Responder
 from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.leadership import operations
-from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
-from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, NewerFormat, Operation, Reply
+from palermo.brokers.rabbitmq.leadership.main_duty import MainDuty
+from palermo.brokers.rabbitmq.leadership.operations import (
+    BriefOperation,
+    HandsOver,
+    NewerFormat,
+    Operation,
+    Reply,
+    StandBy,
+)
 from palermo.brokers.rabbitmq.leadership.tenant_duty import TenantDuty
-from palermo.brokers.rabbitmq.leadership.time_duty import TimeDuty
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work, leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
@@ -48,16 +54,21 @@ _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError
 class Leader:
     """The leader of one duty, from its election to the end of its connection."""
 
-    def __init__(self, duty: Duty, connection: Connection, responder: Responder, work: Work) -> None:
+    def __init__(
+        self, duty: Duty, connection: Connection, responder: Responder, work: Work, *, stands_in: bool
+    ) -> None:
         self.duty = duty
+        self.stands_in = stands_in
         self._connection = connection
         self._responder = responder
         self._work = work
         self._loop = asyncio.get_running_loop()
-        #: The newest format of requests that it knows. Set once a request came that is newer.
+        #: The newest format of requests that it knows.
         self._format = operations.FORMAT
-        self._newer = asyncio.Event()
-        #: When the last brief operation came, on the loop's clock.
+        #: Set with the reason why another session is to lead.
+        self._hands_over: asyncio.Future[HandsOver] = self._loop.create_future()
+        #: The number of requests under way, and when the last one came or ended, on the loop's clock.
+        self._under_way = 0
         self.asked_at = self._loop.time()
         #: Why `run` ended, if this user lacks a permission.
         self.refused: BrokerRefused | None = None
@@ -71,10 +82,13 @@ class Leader:
         declarer: Callable[[Connection], Declarer],
         ask_over: Callable[[Connection], Ask],
         fired: OnJobs = ignore_jobs,
+        *,
+        stands_in: bool,
     ) -> "Leader | None":
         """Become the leader, on a new connection; None if another session leads. The caller closes it.
 
-        `ask_over` gives what asks the other leaders over a connection; `unreadable` counts what it cannot read.
+        `ask_over` gives what asks the other leader over a connection; `unreadable` counts what it cannot read. A leader
+        that `stands_in` only does what requests need, and hands over to a session that stands by.
         """
         connection = await open_connection(session, f"{session.name} {duty}", heartbeat=_HEARTBEAT)
         connection.unreadable = unreadable
@@ -84,16 +98,14 @@ class Leader:
             if channel is not None:
                 # A publisher of its own: one that publishes to queues ends with the first queue that refuses.
                 responder = Responder(channel, queue, await Publisher.open(connection))
-                outbox, ask = Outbox(session, connection, declarer(connection)), ask_over(connection)
+                outbox = Outbox(session, connection, declarer(connection))
                 work: Work
-                match duty:
-                    case Duty.TIME:
-                        work = TimeDuty(session, connection, outbox, await outbox.open(), ask, fired)
-                    case Duty.KEYS:
-                        work = KeyDuty(session, connection, outbox, ask, channel)
-                    case Duty.TENANTS:
-                        work = TenantDuty(session, connection, outbox)
-                return cls(duty, connection, responder, work)
+                if duty is Duty.TENANTS:
+                    work = TenantDuty(session, connection, outbox, stands_in=stands_in)
+                else:
+                    ask, publisher = ask_over(connection), await outbox.open()
+                    work = MainDuty(session, connection, outbox, publisher, ask, channel, fired, stands_in=stands_in)
+                return cls(duty, connection, responder, work, stands_in=stands_in)
         except BaseException:
             await connection.close()
             raise
@@ -103,7 +115,7 @@ class Leader:
     @property
     def busy(self) -> bool:
         """Whether something is under way that another leader would have to do again."""
-        return self._work.busy
+        return self._under_way > 0 or self._work.busy
 
     async def close(self) -> None:
         """Stop leading, once what is on its way is stored and noted: else the next leader would do it again."""
@@ -118,48 +130,45 @@ class Leader:
     async def run(self) -> None:
         """Lead until the call is cancelled.
 
-        Raises BrokerUnavailable when the connection or the queue is lost, NewerFormat if a newer session should lead,
+        Raises BrokerUnavailable when the connection or the queue is lost, HandsOver if another session is to lead,
         and BrokerRefused, which `refused` keeps, if this user lacks a permission, also that to reply.
         """
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
         # Somebody may delete the queue. Then another session takes the duty, and two would lead. Or no reply leaves.
         deposed: asyncio.Future[Any] = asyncio.ensure_future(self._responder.ended.wait())
-        newer: asyncio.Future[Any] = asyncio.ensure_future(self._newer.wait())
         tasks = [asyncio.ensure_future(work) for work in self._work.tasks()]
         for task in tasks:
             task.add_done_callback(_read)
         try:
             await self._work.begin()
             await self._responder.start(self._on_request)
-            await asyncio.wait({lost, deposed, newer, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({lost, deposed, self._hands_over, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()
-            if newer.done():
-                raise NewerFormat("a newer version sends requests.")
+            if self._hands_over.done():
+                raise self._hands_over.result()
             deleted = BrokerUnavailable("the queue of the duty was deleted.")
             raise self._connection.error or self._responder.error or deleted
         except BrokerRefused as error:
             self.refused = error
             raise
         finally:
-            for one in (lost, deposed, newer, *tasks):
+            for one in (lost, deposed, *tasks):
                 one.cancel()
-            await asyncio.wait({lost, deposed, newer, *tasks})
-
-    async def learn(self) -> None:
-        """Read what operations need, for a session that leads only for one of them."""
-        await self._work.learn()
+            await asyncio.wait({lost, deposed, *tasks})
 
     # -- operations
 
     def _on_request(self, body: bytes) -> Awaitable[bytes] | bytes:
         try:
             operation = operations.read(body, self._format)
+            if isinstance(operation, StandBy):
+                return self._on_stand_by()
             # Fast path: most starts and permits need no task, and are answered on the channel that they came on.
             reply = self._work.handle_now(operation)
         except NewerFormat as error:
-            self._newer.set()
+            fulfil(self._hands_over, error)
             return operations.write_error(error, (NewerFormat,))
         except (*_UNREADABLE, PalermoError) as error:
             return _refuse(body, error)
@@ -167,6 +176,11 @@ class Leader:
             return self._reply(operation)
         self.asked_at = self._loop.time()
         return operations.write(Reply(value=reply))
+
+    def _on_stand_by(self) -> bytes:
+        if self.stands_in:
+            fulfil(self._hands_over, HandsOver("a worker stands by to lead."))
+        return b""
 
     async def _reply(self, operation: Operation[Any]) -> bytes:
         try:
@@ -178,18 +192,17 @@ class Leader:
 
     async def handle(self, operation: Operation[T]) -> T:
         """Carry out the operation. Returns its reply."""
-        reply: T
-        if not isinstance(operation, BriefOperation):
-            reply = await self._work.handle(operation)
-            return reply
-        self.asked_at = self._loop.time()
+        self._under_way += 1
         try:
-            reply = await self._work.handle(operation)
+            reply: T = await self._work.handle(operation)
+            return reply
         except BrokerRefused as error:
-            raise PublishRefused(str(error)) from error
+            if isinstance(operation, BriefOperation):
+                raise PublishRefused(str(error)) from error
+            raise
         finally:
+            self._under_way -= 1
             self.asked_at = self._loop.time()
-        return reply
 
 
 def _refuse(request: object, error: Exception) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,11 +16,13 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     BriefOperation,
     EndRun,
     GiveSign,
+    HandsOver,
     LeaderFailed,
     ListingProgress,
     NewerFormat,
     Operation,
     RequestPermit,
+    StandBy,
     read_reply,
 )
 from palermo.brokers.rabbitmq.leadership.work import Ask, leader_queue
@@ -28,7 +30,7 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.contract.worker_info import WorkerInfo, WorkerList
-from palermo.core.election import LOOK_AGAIN, LOOK_EVERY, Candidate, Duty
+from palermo.core.election import Duty
 from palermo.core.limits import LimitDemand, RunLater, RunNow
 from palermo.errors import BrokerBlocked, BrokerRefused, BrokerUnavailable, LeaderUnavailable, PalermoError
 
@@ -43,10 +45,17 @@ T = TypeVar("T")
 #: Seconds until a leader whose connection broke tries again, and one that an error ended which nobody expected.
 _AGAIN, _AFTER_BUG = 1.0, 5.0
 
-#: Seconds for which a leader that has handed over leaves its duty to newer versions.
+#: Seconds for which a session that has handed over leaves the duty to others.
 _HANDED_OVER = 5.0
 
-#: Seconds after the last brief operation for which a session goes on leading that only stepped in.
+#: Seconds between two looks whether a duty has a leader, at least and at most.
+_LOOK_EVERY = 1.0, 1.5
+
+#: Seconds for which a session that leads leaves the other duty to those that do not: if a session has led there, so
+#: that each of them has looked, and else.
+_LEFT_TO_OTHERS, _LEFT_AT_FIRST = 2.2, 0.3
+
+#: Seconds after the last request for which a session keeps leading that only stands in.
 _LINGER = 3.0
 
 #: The least seconds to wait for the reply to a brief operation, and to any other: there is another leader by then.
@@ -75,10 +84,9 @@ class LeaderRequests:
         self._queues = {duty: leader_queue(exchange, duty) for duty in Duty}
         self._rpcs = {duty: Rpc(connection, queue) for duty, queue in self._queues.items()}
 
-    async def vacant(self, duties: Collection[Duty], publisher: Publisher) -> list[Duty]:
-        """Those of these duties that have no leader. Raises the session's error."""
-        found = await asyncio.gather(*(publisher.finds(self._queues[duty]) for duty in duties))
-        return [duty for duty, has_leader in zip(duties, found, strict=True) if not has_leader]
+    async def is_vacant(self, duty: Duty, publisher: Publisher, operation: Operation[None] | None = None) -> bool:
+        """Whether the duty has no leader. A leader gets the operation. Raises the session's error."""
+        return not await publisher.finds(self._queues[duty], operations.write(operation) if operation else b"")
 
     async def tell(self, operation: Operation[None]) -> None:
         """Send an operation without waiting for its reply; it may be lost. Raises the session's error."""
@@ -109,92 +117,107 @@ class LeaderClient:
         self._publisher = publisher
         self._requests = LeaderRequests(connection, session.exchange)
         self._standing_by = False
-        #: Set if a request found no leader: then one that stands by need not wait for its next look.
-        self._look_now = asyncio.Event()
-        #: The leaders in this session: those that go on leading, and those that lead for one operation.
+        #: The leaders in this session.
         self._leaders: dict[Duty, Leader] = {}
-        self._leaders_once: dict[Duty, Leader] = {}
-        self._stepping_in = asyncio.Lock()
+        #: Held while this session tries to lead.
+        self._taking = asyncio.Lock()
+        #: Until when a duty is left to the sessions that it was handed over to, on the loop's clock.
+        self._left_until: dict[Duty, float] = {}
         self._lingering: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
     def duties(self) -> tuple[Duty, ...]:
-        """The duties in which this session leads now."""
-        return tuple(duty for duty in Duty if duty in self._leaders)
+        """The duties in which this session leads now, without those in which it only stands in."""
+        return tuple(duty for duty in Duty if (leader := self._leaders.get(duty)) and not leader.stands_in)
 
     async def lead_or_stand_by(self, fired: OnJobs) -> None:
-        """Lead in the duties that no other session has, and stand by for the others, until the connection is lost."""
-        candidate, loop = Candidate(), asyncio.get_running_loop()
-        leading: dict[Duty, asyncio.Task[None]] = {}
-        lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
+        """Lead in each duty that no other session has, and stand by for the others, until the connection is lost."""
         self._standing_by = True
+        tasks = [asyncio.ensure_future(self._stand_by(duty, fired)) for duty in Duty]
         try:
-            while self._connection.error is None:
-                try:
-                    mine = {*leading, *self._leaders}
-                    vacant = await self._requests.vacant(set(Duty) - mine, await self._publisher())
-                    for duty in candidate.look(vacant, mine, loop.time()):
-                        if (leader := await self._take(duty, fired)) is not None:
-                            leading[duty] = asyncio.ensure_future(self._lead(leader))
-                            break
-                except PalermoError as error:
-                    if self._connection.error is None:
-                        log.warning("cannot lead error=%r", str(error))
-                        await asyncio.sleep(_AGAIN)
-                mine = {*leading, *self._leaders}
-                # A session that has all duties looks for no others.
-                look = random.uniform(*(LOOK_AGAIN if mine else LOOK_EVERY)) if len(leading) < len(Duty) else None
-                pause = look and max(_SOON, min(look, candidate.wait(mine, loop.time())))
-                looking = asyncio.ensure_future(self._look_now.wait())
-                waiting = {lost, looking, *leading.values()}
-                await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-                looking.cancel()
-                self._look_now.clear()
-                for duty, task in list(leading.items()):
-                    if task.done():
-                        del leading[duty]
-                        task.result()
+            for task in (await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION))[0]:
+                task.result()
         finally:
             self._standing_by = False
-            for one in (lost, *leading.values()):
-                one.cancel()
-            await asyncio.wait({lost, *leading.values()})
+            # Cancelled once: a second time would cut short what a leader does at its end.
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
-    async def _lead(self, leader: "Leader") -> None:
-        """Lead until the session is lost, or the leader's own connection: that is logged."""
+    async def _stand_by(self, duty: Duty, fired: OnJobs) -> None:
+        was_led = False
+        while self._connection.error is None:
+            try:
+                leader = None
+                if not await self._is_vacant(duty):
+                    was_led = True
+                elif (leader := await self._take(duty, fired, only_if_idle=True)) is None and self._leaders:
+                    # Sessions share the duties: one that leads leaves the other duty to those that do not.
+                    await self._rest(_LEFT_TO_OTHERS if was_led else _LEFT_AT_FIRST)
+                    if await self._is_vacant(duty):
+                        leader = await self._take(duty, fired)
+                if leader is not None:
+                    await self._rest(await self._lead(leader))
+                    continue
+            except PalermoError as error:
+                if self._connection.error is None:
+                    log.warning("cannot lead error=%r", str(error))
+            await self._rest(random.uniform(*_LOOK_EVERY))
+
+    async def _is_vacant(self, duty: Duty) -> bool:
+        return await self._requests.is_vacant(duty, await self._publisher(), StandBy())
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait so long, or until the connection is lost."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._connection.lost.wait()
+
+    async def _lead(self, leader: "Leader") -> float:
+        """Lead until the session is lost, or the leader's own connection: that is logged.
+
+        Returns the seconds after which this session may lead again.
+        """
         log.info("leading duty=%s exchange=%s", leader.duty, self._session.exchange)
-        self._leaders[leader.duty] = leader
         running = asyncio.ensure_future(leader.run())
         lost = asyncio.ensure_future(self._connection.lost.wait())
-        pause = _AGAIN
         try:
             await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 await running
-        except NewerFormat:
-            log.info("handing over to a newer version duty=%s", leader.duty)
-            pause = _HANDED_OVER
+        except HandsOver as error:
+            log.info("handing over duty=%s reason=%r", leader.duty, str(error))
+            return _HANDED_OVER
         except PalermoError as error:
-            if self._connection.error is not None:
-                return
-            log.warning("cannot lead duty=%s error=%r", leader.duty, str(error))
-        except Exception:  # the edge of a duty, which `_end` logs: a bug must end neither the other duties nor this one
-            pause = _AFTER_BUG
+            if self._connection.error is None:
+                log.warning("cannot lead duty=%s error=%r", leader.duty, str(error))
+        except Exception:  # the edge of a duty, which `_end` logs: a bug must end neither the other duty nor this one
+            return _AFTER_BUG
         finally:
             del self._leaders[leader.duty]
             lost.cancel()
             await finish(_end(leader, running))
-        await asyncio.sleep(pause)
+        return _AGAIN
 
-    async def _take(self, duty: Duty, fired: OnJobs = ignore_jobs) -> "Leader | None":
+    async def _take(
+        self, duty: Duty, fired: OnJobs = ignore_jobs, *, only_if_idle: bool = False, stands_in: bool = False
+    ) -> "Leader | None":
+        """Become the leader; None if another session leads, or this one, in any duty with `only_if_idle`."""
         # Imported here: the leader is as much code as the consumer, and most sessions never lead.
         from palermo.brokers.rabbitmq.leadership.leader import Leader
 
-        return await Leader.take(duty, self._session, self._connection.unreadable, self._declarer, self.ask_over, fired)
+        async with self._taking:
+            if self._closed or duty in self._leaders or (only_if_idle and self._leaders):
+                return None
+            found = self._session, self._connection.unreadable, self._declarer, self.ask_over
+            leader = await Leader.take(duty, *found, fired, stands_in=stands_in)
+            if leader is not None:
+                self._leaders[duty] = leader
+            return leader
 
     async def ask(self, operation: Operation[T]) -> T:
-        """The leader's reply. Without one this session leads in the duty: for some seconds, or for this one operation.
+        """The leader's reply. Without a leader this session stands in for some seconds.
 
         The operation may be done twice. Raises BrokerUnavailable; BrokerRefused if this user may not lead.
         """
@@ -222,17 +245,15 @@ class LeaderClient:
                 if reply is not None:
                     return read_reply(operation, reply)
                 failed = None
-                if not is_brief and not self._standing_by and (leader := await self._take(duty)) is not None:
-                    return await self._lead_once(leader, operation)
-                await self._step_in(duty)
+                await self._stand_in(duty)
             except BrokerRefused:
                 # The same for a permission that is missing: it may come back.
                 if not self._session.takes:
                     raise
             except NewerFormat:
-                await self._step_in(duty)
+                await self._stand_in(duty)
             except LeaderFailed as error:
-                failed = LeaderFailed(f"the leader in {duty} could not do it: {error}")
+                failed = LeaderFailed(f"the {duty} leader could not do it: {error}")
                 if not is_brief:
                     raise failed from None
                 await asyncio.sleep(_SOON)
@@ -243,14 +264,14 @@ class LeaderClient:
         raise await self._unavailable(duty)
 
     async def why_silent(self) -> LeaderUnavailable | None:
-        """The error of a leader in keys that does not answer; None if it answers, or none leads. Raises BrokerError."""
-        if Duty.KEYS in self._leaders or await self._requests.vacant((Duty.KEYS,), await self._publisher()):
+        """The error of a main leader that does not answer; None if it answers, or none leads. Raises BrokerError."""
+        if Duty.MAIN in self._leaders or await self._requests.is_vacant(Duty.MAIN, await self._publisher()):
             return None
         with suppress(TimeoutError):
             async with asyncio.timeout(_SIGN):
                 if await self._requests.ask(GiveSign()) is not None:
                     return None
-        return await self._unavailable(Duty.KEYS)
+        return await self._unavailable(Duty.MAIN)
 
     async def _unavailable(self, duty: Duty) -> LeaderUnavailable:
         silent = list[WorkerInfo]()
@@ -260,25 +281,14 @@ class LeaderClient:
         leaders = [one for one in silent if duty in one.duties] or (silent if len(silent) == 1 else [])
         named = f", worker {leaders[0].id}," if leaders and leaders[0].pid else ""
         return LeaderUnavailable(
-            f"the leader in {duty}{named} does not answer, though RabbitMQ does: its process is stopped, swapped out or"
+            f"the {duty} leader{named} does not answer, though RabbitMQ does: its process is stopped, swapped out or"
             " stuck. Continue or end that process, or wait: RabbitMQ drops its session within some 15 s, and another"
             " worker leads. `palermo workers` shows who does not answer."
         )
 
-    async def _lead_once(self, leader: "Leader", operation: Operation[T]) -> T:
-        self._leaders_once[leader.duty] = leader
-        try:
-            await leader.learn()
-            return await leader.handle(operation)
-        finally:
-            del self._leaders_once[leader.duty]
-            await leader.close()
-
     async def listing_progress(self) -> tuple[int, int] | None:
-        """How far a look at scheduled jobs is, as ListingProgress has it; None if no leader tells."""
+        """How many jobs the leader has read for a page of scheduled jobs, and how many it reads; None if unknown."""
         operation = ListingProgress()
-        if (leader := self._leaders_once.get(Duty.TIME)) is not None:
-            return await leader.handle(operation)
         with suppress(LeaderFailed, NewerFormat):
             reply = await self._requests.ask(operation)
             return None if reply is None else read_reply(operation, reply)
@@ -288,27 +298,23 @@ class LeaderClient:
         """Have the leader do something that may be lost; without a leader do nothing. Raises the session's error."""
         await self._requests.tell(operation)
 
-    async def _step_in(self, duty: Duty) -> None:
-        """Lead in this duty, if no session does, until no brief operation has come for some seconds.
+    async def _stand_in(self, duty: Duty) -> None:
+        """Lead in this duty, if no session does, until no request has come for some seconds. Raises BrokerRefused.
 
-        A session that stands by looks immediately whether it is to lead. Raises BrokerRefused.
+        A session that stands by waits for its next look instead.
         """
         if self._closed:
             raise BrokerUnavailable(f"the session with RabbitMQ at {self._connection.where} is being closed.")
-        if self._standing_by:
-            self._look_now.set()
+        is_left = asyncio.get_running_loop().time() < self._left_until.get(duty, 0.0)
+        if not (self._standing_by or is_left) and (leader := await self._take(duty, stands_in=True)) is not None:
+            lingering = asyncio.ensure_future(self._linger(leader))
+            self._lingering.add(lingering)
+            lingering.add_done_callback(self._lingering.discard)
+            await asyncio.wait({lingering}, timeout=_SOON)
+            if leader.refused is not None:
+                raise leader.refused
         else:
-            async with self._stepping_in:
-                if duty not in self._leaders and (leader := await self._take(duty)) is not None:
-                    self._leaders[duty] = leader
-                    lingering = asyncio.ensure_future(self._linger(leader))
-                    self._lingering.add(lingering)
-                    lingering.add_done_callback(self._lingering.discard)
-                    await asyncio.wait({lingering}, timeout=_SOON)
-                    if leader.refused is not None:
-                        raise leader.refused
-                    return
-        await asyncio.sleep(_SOON)
+            await asyncio.sleep(_SOON)
 
     async def _linger(self, leader: "Leader") -> None:
         loop = asyncio.get_running_loop()
@@ -316,12 +322,14 @@ class LeaderClient:
         try:
             while not running.done() and ((left := leader.asked_at + _LINGER - loop.time()) > 0 or leader.busy):
                 await asyncio.wait({running}, timeout=max(left, _SOON))
+            if running.done() and isinstance(running.exception(), HandsOver):
+                self._left_until[leader.duty] = loop.time() + _HANDED_OVER
         finally:
             del self._leaders[leader.duty]
             await finish(_end(leader, running))
 
     async def close(self) -> None:
-        """Stop leading, if this session only stepped in."""
+        """Stop leading, if this session only stands in."""
         self._closed = True
         if lingering := set(self._lingering):
             for task in lingering:

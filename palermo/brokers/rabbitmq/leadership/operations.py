@@ -51,7 +51,7 @@ class AsJson(Generic[T]):
 class Operation(Struct, Generic[T], frozen=True, kw_only=True, tag_field="ask", tag=True):
     """A request to the leader of one duty. Its reply is a T."""
 
-    duty: ClassVar[Duty] = Duty.TIME
+    duty: ClassVar[Duty] = Duty.MAIN
     #: Errors that the caller gets as they were raised by the leader.
     raises: ClassVar[tuple[type[PalermoError], ...]] = ()
 
@@ -64,26 +64,33 @@ class BriefOperation(Operation[T], frozen=True):
     raises: ClassVar = (PublishRefused,)
 
 
-class KeyOperation(BriefOperation[T], frozen=True):
-    """A request about the keys of unique jobs."""
-
-    duty: ClassVar = Duty.KEYS
-
-
 class TenantOperation(Operation[T], frozen=True):
     """A request about tenants."""
 
     duty: ClassVar = Duty.TENANTS
 
 
-# -- the keys of unique jobs
+# -- the leaders themselves
 
 
-class GiveSign(KeyOperation[None], frozen=True):
+class StandBy(Operation[None], frozen=True):
+    """Says that a worker stands by to lead: a leader that only stands in ends, and has that worker lead.
+
+    It keeps its format for ever. Otherwise, each older leader would hand over to the next older one while workers of
+    a newer version stand by.
+    """
+
+    format: int = 1
+
+
+class GiveSign(BriefOperation[None], frozen=True):
     """The leader replies immediately, whatever it does, as a sign that it lives."""
 
 
-class EnqueueUnique(KeyOperation[list[EnqueueAnswer]], frozen=True):
+# -- the keys of unique jobs
+
+
+class EnqueueUnique(BriefOperation[list[EnqueueAnswer]], frozen=True):
     """Store these jobs, each if its key is free. The reply has an answer for each."""
 
     claims: list[AsJson[KeyRequest]]
@@ -97,7 +104,7 @@ class Start(Struct, frozen=True):
     content: AsJson[Message] | None = None
 
 
-class StartJob(KeyOperation[Start], frozen=True):
+class StartJob(BriefOperation[Start], frozen=True):
     """Have a job take its key, because a worker wants to start it."""
 
     id: str
@@ -126,31 +133,31 @@ class StartJob(KeyOperation[Start], frozen=True):
         return message if self.lock is None else with_lock(message, self.lock)
 
 
-class ReadmitJobs(KeyOperation[list[bool]], frozen=True):
+class ReadmitJobs(BriefOperation[list[bool]], frozen=True):
     """Have jobs take their keys again that are requeued. The reply says which of them may be."""
 
     messages: list[AsJson[Message]]
 
 
-class RemoveJobs(KeyOperation[None], frozen=True):
+class RemoveJobs(BriefOperation[None], frozen=True):
     """Free the keys of jobs that are about to be removed, unless they run: pairs of a key and an id."""
 
     jobs: list[tuple[str, str]]
 
 
-class CancelJobs(KeyOperation[None], frozen=True):
+class CancelJobs(BriefOperation[None], frozen=True):
     """Free the keys of cancelled jobs, unless they run."""
 
     ids: list[str]
 
 
-class FreeKeys(KeyOperation[list[str]], frozen=True):
+class FreeKeys(BriefOperation[list[str]], frozen=True):
     """Take these keys from their holders. The reply is the keys that existed."""
 
     names: list[str]
 
 
-class EmptyQueue(KeyOperation[int | None], frozen=True):
+class EmptyQueue(BriefOperation[int | None], frozen=True):
     """Purge or delete a queue, and free the keys of its jobs. The reply is their number; None if no queue exists."""
 
     queue: str
@@ -164,7 +171,7 @@ class Keys(Struct, frozen=True):
     total: int
 
 
-class ListKeys(KeyOperation[Keys], frozen=True):
+class ListKeys(BriefOperation[Keys], frozen=True):
     """The reply is a page of the keys that have the text, or of the one key with this name if `exact`."""
 
     text: str
@@ -173,7 +180,7 @@ class ListKeys(KeyOperation[Keys], frozen=True):
     exact: bool = False
 
 
-class ListReplaced(KeyOperation[Keys], frozen=True):
+class ListReplaced(BriefOperation[Keys], frozen=True):
     """The reply has those of these keys whose jobs run with other arguments than their own.
 
     Its total is the number of names that the leader has looked up.
@@ -185,10 +192,8 @@ class ListReplaced(KeyOperation[Keys], frozen=True):
 class ClearTenants(Operation[int], frozen=True):
     """Remove the waiting jobs of one tenant of a queue, or of all with None. The reply is their number.
 
-    The leader of keys frees their keys, and asks the leader of tenants to remove the jobs.
+    The main leader frees their keys, and asks the leader in tenants to remove the jobs.
     """
-
-    duty: ClassVar = Duty.KEYS
 
     queue: str
     tenant: str | None
@@ -306,7 +311,7 @@ class HasTenantJobs(TenantOperation[bool], frozen=True):
 class PurgeTenants(TenantOperation[int], frozen=True):
     """Purge the queue of one tenant of a job queue, or those of all with None. The reply is the number of jobs.
 
-    The leader of keys asks for it after it has freed their keys.
+    The main leader asks for it after it has freed their keys.
     """
 
     queue: str
@@ -316,7 +321,11 @@ class PurgeTenants(TenantOperation[int], frozen=True):
 # -- on the wire
 
 
-class NewerFormat(BrokerUnavailable):
+class HandsOver(BrokerUnavailable):
+    """The leader ends, so that another session leads."""
+
+
+class NewerFormat(HandsOver):
     """The request has a format that this version does not know."""
 
 

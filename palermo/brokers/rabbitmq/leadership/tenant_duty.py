@@ -16,14 +16,15 @@ from palermo.contract.broker import SessionParameters
 class TenantDuty(Work):
     """What the leader in tenants does."""
 
-    def __init__(self, session: SessionParameters, connection: Connection, outbox: Outbox) -> None:
+    def __init__(self, session: SessionParameters, connection: Connection, outbox: Outbox, *, stands_in: bool) -> None:
+        self._stands_in = stands_in
         self._fair_scheduler = FairScheduler(
             session.exchange, connection, outbox.destinations, order=session.tenant_order
         )
 
     def tasks(self) -> Sequence[Awaitable[None]]:
         """See Work.tasks."""
-        return (self._fair_scheduler.run(),)
+        return () if self._stands_in else (self._fair_scheduler.run(),)
 
     async def close(self) -> None:
         """See Work.close."""

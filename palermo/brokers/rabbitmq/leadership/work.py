@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 def leader_queue(exchange: str, duty: Duty) -> str:
     """The exclusive queue that the leader of a duty holds, and that requests to it are published to."""
-    return internal(exchange, "leader" if duty is Duty.TIME else f"leader.{duty}")
+    return internal(exchange, "leader" if duty is Duty.MAIN else f"leader.{duty}")
 
 
 class Ask(Protocol):
@@ -23,28 +23,28 @@ class Ask(Protocol):
 
 
 class Work(ABC):
-    """The work of one duty. All of it goes over the connection that holds the duty's queue."""
+    """The work of one duty. All of it goes over the connection that holds the duty's queue.
+
+    A leader that stands in only does what requests need: it publishes no job because of the time or a tenant's turn.
+    """
 
     @property
     def busy(self) -> bool:
         """Whether something is under way that another leader would have to do again."""
         return False
 
-    async def learn(self) -> None:  # noqa: B027 - not every duty needs it
-        """Read what operations need, for a session that leads only for one of them."""
-
     async def begin(self) -> None:  # noqa: B027 - not every duty needs it
-        """Do what comes before the first request is answered, for a session that goes on leading."""
+        """Do what comes before the first request is answered."""
 
     @abstractmethod
     def tasks(self) -> Sequence[Awaitable[None]]:
-        """What is done beside, until it is cancelled. Each may raise the connection's error."""
+        """What is done besides requests, until it is cancelled. Each may raise the connection's error."""
 
     async def close(self) -> None:  # noqa: B027 - not every duty needs it
         """Stop, once what is on its way is stored; may be cancelled. The connection is closed next."""
 
     def handle_now(self, operation: Operation[Any]) -> Any:
-        """The reply if nothing has to be waited for, else NotImplemented. It is to be sent at once."""
+        """The reply if nothing has to be waited for, else NotImplemented. It is to be sent immediately."""
         return NotImplemented
 
     @abstractmethod

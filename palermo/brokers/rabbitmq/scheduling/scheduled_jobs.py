@@ -1,4 +1,4 @@
-"""The duty of time: scheduled jobs are published when they are due, recurring jobs fire, limited jobs get permits.
+"""Publishes scheduled jobs when they are due, for the leader, and lists and changes them.
 
 The leader holds the jobs of near time slots (due_jobs.py). It spreads the jobs of a farther time slot over shorter ones
 when that time slot comes near (due_jobs.py). Each job is published and confirmed before it is acknowledged, so a
@@ -6,28 +6,20 @@ kill at any instant loses none, and doubles at most the jobs that were being con
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
-from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection, together
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.leadership import operations
-from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
-from palermo.brokers.rabbitmq.leadership.limits import LeaderLimits
-from palermo.brokers.rabbitmq.leadership.operations import AsJson, Operation
-from palermo.brokers.rabbitmq.leadership.work import Ask, Work
+from palermo.brokers.rabbitmq.browsing.sweep import AsTheyRun
 from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DelayReader, DueJobs, FarReader, NearReader
-from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListing
-from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
-from palermo.contract.scheduled import MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
+from palermo.contract.scheduled import MOVE, RUN, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.core.job_edit import JobEdit
+from palermo.core.message import Message
 from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot
 from palermo.errors import PalermoError
 
@@ -38,35 +30,26 @@ _LOOK_EVERY = 0.5
 _AHEAD = 60.0
 
 
-class TimeDuty(Work):
-    """What the leader in time does."""
+class ScheduledJobs:
+    """The scheduled jobs of one exchange, in the leader."""
 
     def __init__(
         self,
-        session: SessionParameters,
+        exchange: str,
         connection: Connection,
         outbox: Outbox,
-        publisher: Publisher,
-        ask: Ask,
-        fired: OnJobs,
+        leaving: Callable[[list[Message]], Awaitable[object]],
+        as_they_run: AsTheyRun,
+        *,
+        publishes: bool,
     ) -> None:
-        """`publisher` is that of the outbox; `fired` is called with the jobs of recurring jobs that were published."""
-        self._exchange = session.exchange
+        """Without `publishes` no job is published because it is due. For the others see ScheduledListing."""
+        self._exchange = exchange
         self._connection = connection
         self._outbox = outbox
-        self._due_jobs = DueJobs(connection, outbox.open, outbox.destinations, now=wall_clock)
-        self._limits = LeaderLimits(self._exchange, connection, self._due_jobs)
-        self._recurring_jobs = RecurringJobs(
-            self._exchange,
-            connection,
-            publisher,
-            outbox.destinations,
-            versions.arguments(session.queue_type, connection.version),
-            now=wall_clock,
-            fired=fired,
-        )
+        self.due_jobs = DueJobs(connection, outbox.open, outbox.destinations, now=wall_clock)
+        self._publishes = publishes
         self._now = wall_clock
-        self._runs = False
         self._readers: dict[str, DelayReader] = {}
         #: The names of the time slots that this leader has ever opened.
         self._seen: set[str] = set()
@@ -76,8 +59,7 @@ class TimeDuty(Work):
         self._opening = asyncio.Lock()
         self._listing_turn = asyncio.Lock()
         self._news = asyncio.Event()
-        keys = RabbitmqKeys(session, connection, outbox, ask)
-        self._scheduled_listing = ScheduledListing(self._exchange, connection, outbox, keys.leaving, keys.as_they_run)
+        self._scheduled_listing = ScheduledListing(exchange, connection, outbox, leaving, as_they_run)
         self._delay_queues: DelayQueues = outbox.delay_queues
         self._slot_names: NameList[str] = NameList(
             self._delay_queues.names,
@@ -88,25 +70,18 @@ class TimeDuty(Work):
             news=lambda _: self._news.set(),
         )
 
-    async def learn(self) -> None:
-        """See Work.learn."""
-        await self._slot_names.read()
-
     async def begin(self) -> None:
-        """See Work.begin."""
-        self._runs = True
-        await self.learn()
-        await self._look(self._now())
-
-    def tasks(self) -> Sequence[Awaitable[None]]:
-        """See Work.tasks."""
-        return self._keep(), self._recurring_jobs.run(), self._limits.run()
+        """Read which time slots there are, and open those that are near."""
+        await self._slot_names.read()
+        if self._publishes:
+            await self._look(self._now())
 
     async def close(self) -> None:
-        """See Work.close."""
-        await together(self._recurring_jobs.close(), self._due_jobs.close(), self._end_spreading())
+        """Publish no more, once what is on its way is stored; may be cancelled."""
+        await together(self.due_jobs.close(), self._end_spreading())
 
-    async def _keep(self) -> None:
+    async def run(self) -> None:
+        """Publish jobs when they are due, until the call is cancelled. Raises the connection's error."""
         while True:
             self._news.clear()
             # Again, since there may have been no list yet, or somebody deleted it.
@@ -148,7 +123,7 @@ class TimeDuty(Work):
     async def _open(self, name: str, time_slot: TimeSlot) -> None:
         reader: DelayReader
         if time_slot.shortest:
-            reader = NearReader(self._exchange, self._connection, time_slot, self._due_jobs)
+            reader = NearReader(self._exchange, self._connection, time_slot, self.due_jobs)
         else:
             reader = FarReader(
                 self._exchange,
@@ -157,7 +132,7 @@ class TimeDuty(Work):
                 self._outbox.open,
                 self._delay_queues,
                 self._slot_names.names,
-                self._due_jobs,
+                self.due_jobs,
             )
         self._readers[name] = reader
         self._seen.add(name)
@@ -187,68 +162,36 @@ class TimeDuty(Work):
             else:
                 self._slot_names.names.add(name)
 
-    # -- operations
+    # -- showing and changing them
 
-    def handle_now(self, operation: Operation[Any]) -> Any:
-        """See Work.handle_now."""
-        match operation:
-            case operations.RequestPermit() | operations.EndRun() | operations.ListLimits() if self._limits.knows:
-                return self._decide_limit(operation)
-        return NotImplemented
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """How many jobs the current `page` has read, and how many it reads; None without one."""
+        return self._scheduled_listing.progress
 
-    async def handle(self, operation: Operation[Any]) -> Any:
-        """See Work.handle."""
-        match operation:
-            case operations.RequestPermit() | operations.EndRun() | operations.ListLimits():
-                await self._limits.learn()
-                return self._decide_limit(operation)
-            case operations.ListScheduled(chosen, offset, limit):
-                page = await self._show(chosen, offset=offset, limit=limit)
-                return operations.Scheduled([AsJson(message) for message in page.messages], page.total)
-            case operations.ListingProgress():
-                return self._scheduled_listing.progress
-            case operations.AlterScheduled(chosen, action, at, apart):
-                return await self._alter(chosen, action, at, apart=apart)
-            case operations.EditScheduled(id, edit):
-                return await self._edit(id, edit.value)
-            case operations.ListRecurring():
-                return [AsJson(entry) for entry in await self._recurring_jobs.entries()]
-            case operations.ChangeRecurring(change):
-                return await self._recurring_jobs.change(change.value)
-        raise TypeError(operation)
-
-    def _decide_limit(self, operation: operations.RequestPermit | operations.EndRun | operations.ListLimits) -> Any:
-        match operation:
-            case operations.RequestPermit(demand, id, worker):
-                return self._limits.request(demand, id=id, worker=worker)
-            case operations.EndRun(key, id, worker):
-                return self._limits.end(key, id=id, worker=worker)
-            case operations.ListLimits():
-                return self._limits.known()
-
-    async def _show(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
+    async def page(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
         """See palermo.contract.scheduled.ScheduledJobs.scheduled."""
         async with self._listing_turn, self._untouched() as lying:
             try:
                 return await self._scheduled_listing.browse(
-                    chosen, offset=offset, limit=limit, held=self._due_jobs.jobs(), lying=lying
+                    chosen, offset=offset, limit=limit, held=self.due_jobs.jobs(), lying=lying
                 )
             finally:
                 self._scheduled_listing.progress = None
 
-    async def _alter(self, chosen: ScheduledFilter, action: str, at: float | None, *, apart: bool) -> list[AlteredJob]:
+    async def alter(self, chosen: ScheduledFilter, action: str, at: float | None, *, apart: bool) -> list[AlteredJob]:
         """See palermo.contract.scheduled.ScheduledJobs.alter_scheduled; `apart` is its failed_per_queue."""
         instant = self._now() if action == RUN or at is None else at
         async with self._listing_turn, self._untouched() as lying:
             return await self._scheduled_listing.alter(
-                chosen, action, instant, held=self._due_jobs, lying=lying, apart=apart
+                chosen, action, instant, held=self.due_jobs, lying=lying, apart=apart
             )
 
-    async def _edit(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+    async def edit(self, id: str, edit: JobEdit) -> list[AlteredJob]:
         """See palermo.contract.scheduled.ScheduledJobs.edit_scheduled."""
         chosen, at = ScheduledFilter(ids=frozenset({id})), edit.run_at or self._now()
         async with self._listing_turn, self._untouched() as lying:
-            return await self._scheduled_listing.alter(chosen, MOVE, at, held=self._due_jobs, lying=lying, edit=edit)
+            return await self._scheduled_listing.alter(chosen, MOVE, at, held=self.due_jobs, lying=lying, edit=edit)
 
     @asynccontextmanager
     async def _untouched(self) -> AsyncIterator[Mapping[TimeSlot, int]]:
@@ -269,7 +212,7 @@ class TimeDuty(Work):
                 names = set(self._slot_names.names)
                 for name in sorted(names - self._readers.keys()):
                     time_slot = TimeSlot.parse(name, now)
-                    if self._runs and time_slot.shortest and time_slot.opens <= now + _AHEAD:
+                    if self._publishes and time_slot.shortest and time_slot.opens <= now + _AHEAD:
                         await self._open(name, time_slot)
                 await asyncio.gather(*(reader.caught_up() for reader in self._readers.values()))
                 # A name that came since then is opened at its time: its jobs must not wait until the block has ended.

@@ -1,4 +1,4 @@
-"""The duty of keys: unique jobs get their keys, and the keys of jobs that are nowhere are freed.
+"""The main duty: scheduled and recurring jobs, the keys of unique jobs, limits and rates.
 
 Jobs of tenants wait in queues of which the leader in tenants decides: it is asked where their keys are freed.
 """
@@ -9,47 +9,79 @@ from typing import Any
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, together
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.leadership import operations
+from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
+from palermo.brokers.rabbitmq.leadership.limits import LeaderLimits
 from palermo.brokers.rabbitmq.leadership.operations import AsJson, Operation
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
+from palermo.brokers.rabbitmq.scheduling.scheduled_jobs import ScheduledJobs
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
 from palermo.contract.broker import KeyPage, SessionParameters
 from palermo.contract.clock import wall_clock
+from palermo.contract.scheduled import OnJobs
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import StartAnswer
 
 
-class KeyDuty(Work):
-    """What the leader in keys does."""
+class MainDuty(Work):
+    """What the main leader does."""
 
     def __init__(
-        self, session: SessionParameters, connection: Connection, outbox: Outbox, ask: Ask, answers: Channel
+        self,
+        session: SessionParameters,
+        connection: Connection,
+        outbox: Outbox,
+        publisher: Publisher,
+        ask: Ask,
+        answers: Channel,
+        fired: OnJobs,
+        *,
+        stands_in: bool,
     ) -> None:
-        """The answers of `handle_now` are sent on channel `answers`."""
+        """The answers of `handle_now` are sent on channel `answers`.
+
+        `publisher` is that of the outbox; `fired` is called with the jobs of recurring jobs that were published.
+        """
         self._exchange = session.exchange
         self._connection = connection
         self._tenant_queues = outbox.tenant_queues
         self._ask = ask
+        self._stands_in = stands_in
         states = versions.arguments(session.queue_type, connection.version)
         self._unique_keys = UniqueKeys(session.exchange, connection, outbox, states, answers, now=wall_clock)
+        keys = RabbitmqKeys(session, connection, outbox, self.handle)
+        self._scheduled_jobs = ScheduledJobs(
+            session.exchange, connection, outbox, keys.leaving, keys.as_they_run, publishes=not stands_in
+        )
+        self._limits = LeaderLimits(session.exchange, connection, self._scheduled_jobs.due_jobs)
+        self._recurring_jobs = RecurringJobs(
+            session.exchange, connection, publisher, outbox.destinations, states, now=wall_clock, fired=fired
+        )
 
     @property
     def busy(self) -> bool:
         """See Work.busy."""
         return self._unique_keys.busy
 
+    async def begin(self) -> None:
+        """See Work.begin."""
+        await self._scheduled_jobs.begin()
+
     def tasks(self) -> Sequence[Awaitable[None]]:
         """See Work.tasks."""
         watching = orphaned_keys.watch(self._exchange, self._connection, self._unique_keys, wall_clock, self.has_jobs)
-        return self._unique_keys.run(), watching
+        always = self._unique_keys.run(), watching, self._limits.run()
+        return always if self._stands_in else (*always, self._scheduled_jobs.run(), self._recurring_jobs.run())
 
     async def close(self) -> None:
         """See Work.close."""
-        await self._unique_keys.close()
+        await together(self._recurring_jobs.close(), self._scheduled_jobs.close(), self._unique_keys.close())
 
     def handle_now(self, operation: Operation[Any]) -> Any:
         """See Work.handle_now."""
@@ -59,11 +91,13 @@ class KeyDuty(Work):
             case operations.StartJob(message=message, worker=worker, run=run, again=again):
                 start = self._unique_keys.start_now(message, worker=worker, run=run, again=again)
                 return NotImplemented if start is None else _start(start)
+            case operations.RequestPermit() | operations.EndRun() | operations.ListLimits() if self._limits.knows:
+                return self._decide_limit(operation)
         return NotImplemented
 
     async def handle(self, operation: Operation[Any]) -> Any:
         """See Work.handle."""
-        keys = self._unique_keys
+        keys, scheduled = self._unique_keys, self._scheduled_jobs
         match operation:
             case operations.StartJob(message=message, worker=worker, run=run, again=again):
                 return _start(await keys.start(message, worker=worker, run=run, again=again))
@@ -85,7 +119,32 @@ class KeyDuty(Work):
                 return _page(await keys.replaced(names))
             case operations.ClearTenants(queue, tenant):
                 return await self._clear(queue, tenant)
+            case operations.RequestPermit() | operations.EndRun() | operations.ListLimits():
+                await self._limits.learn()
+                return self._decide_limit(operation)
+            case operations.ListScheduled(chosen, offset, limit):
+                page = await scheduled.page(chosen, offset=offset, limit=limit)
+                return operations.Scheduled([AsJson(message) for message in page.messages], page.total)
+            case operations.ListingProgress():
+                return scheduled.progress
+            case operations.AlterScheduled(chosen, action, at, apart):
+                return await scheduled.alter(chosen, action, at, apart=apart)
+            case operations.EditScheduled(id, edit):
+                return await scheduled.edit(id, edit.value)
+            case operations.ListRecurring():
+                return [AsJson(entry) for entry in await self._recurring_jobs.entries()]
+            case operations.ChangeRecurring(change):
+                return await self._recurring_jobs.change(change.value)
         raise TypeError(operation)
+
+    def _decide_limit(self, operation: operations.RequestPermit | operations.EndRun | operations.ListLimits) -> Any:
+        match operation:
+            case operations.RequestPermit(demand, id, worker):
+                return self._limits.request(demand, id=id, worker=worker)
+            case operations.EndRun(key, id, worker):
+                return self._limits.end(key, id=id, worker=worker)
+            case operations.ListLimits():
+                return self._limits.known()
 
     async def has_jobs(self, tenant_queue: TenantQueue) -> bool:
         """Whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
