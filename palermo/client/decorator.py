@@ -69,17 +69,11 @@ class AwaitsProcess(Protocol[P, R_co]):
 class Enqueuer(Generic[P, R]):
     """A job with options, as `.options()` returns it."""
 
-    __slots__ = ("_id", "_options", "definition")
+    __slots__ = ("_options", "definition")
 
-    def __init__(self, definition: JobDefinition, *, id: str | None = None, **options: Any) -> None:
+    def __init__(self, definition: JobDefinition, **options: Any) -> None:
         self.definition = definition
-        self._id = id
         self._options = options
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The options that it was made with."""
-        return self._options if self._id is None else {**self._options, "id": self._id}
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store one job on the broker; its arguments are the job's own.
@@ -88,7 +82,7 @@ class Enqueuer(Generic[P, R]):
         BodyTooLarge, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
         or PublishRefused.
         """
-        return _client().enqueue(self.definition, args, kwargs, id=self._id, **self._options)
+        return _client().enqueue(self.definition, args, kwargs, **self._options)
 
     def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job[R]]:
         """Store many jobs, with their confirms overlapping.
@@ -97,8 +91,10 @@ class Enqueuer(Generic[P, R]):
         read as the jobs go out: they may come from a generator. If a call raises, those before it
         are stored; a note on every error says how many jobs are stored for certain.
         """
-        if self._id is not None:
-            raise OptionInvalid(f"option id={self._id!r} names one job, and enqueue_many makes many. Leave it out.")
+        if "id" in self._options:
+            raise OptionInvalid(
+                f"option id={self._options['id']!r} names one job, and enqueue_many makes many. Leave it out."
+            )
         return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self._options)
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -107,21 +103,21 @@ class Enqueuer(Generic[P, R]):
         called_at, client = clock.now(), _client()
         run_at = called_at + wait if (wait := delay_seconds(delay)) else None
         options = {**self._options, "delay": None if wait else 0, "run_at": run_at}
-        return client.enqueue(self.definition, args, kwargs, id=self._id, **options)
+        return client.enqueue(self.definition, args, kwargs, **options)
 
     def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs at this instant (aware datetime, or Unix seconds). Raises OptionInvalid too."""
         if at is None:
             raise OptionInvalid("enqueue_at(None) names no instant. Give one, or call enqueue to run the job now.")
         options = {**self._options, "delay": None, "run_at": at}
-        return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
+        return _client().enqueue(self.definition, args, kwargs, **options)
 
     async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for asyncio programs: waits without holding up the event loop."""
-        return await _client().enqueue_async(self.definition, args, kwargs, id=self._id, **self._options)
+        return await _client().enqueue_async(self.definition, args, kwargs, **self._options)
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in {"id": self._id, **self._options}.items() if value)
+        given = ", ".join(f"{name}={value!r}" for name, value in self._options.items() if value)
         return f"<palermo job {self.definition.name}{f' with {given}' if given else ''}>"
 
 

@@ -41,10 +41,10 @@ def dequeue(
     name = job if definition is None else definition.name
     if definition is not None and not hooks.run_before_hooks("before_dequeue", definition, args or (), kwargs or {}):
         return 0
-    place = queue or queue_of(client.settings, name)
-    judge = _judge(client, name, definition, args, kwargs, Remove())
+    place = check_job_queue(queue or queue_of(client.settings, name))
+    judge = _Judge(client, name, definition, args, kwargs, Remove())
     try:
-        _sweep(ask, place, judge, progress)
+        ask(lambda broker: broker.sweep(place, judge, progress=progress))
     finally:
         record_action(client, actor, "dequeue", queue=place, count=judge.count, what=name)
     if definition is not None:
@@ -63,8 +63,9 @@ def count(
     queue: str | None = None,
 ) -> int:
     """How many jobs `dequeue` would remove."""
-    judge = _judge(client, job, registry.find(job), args, kwargs, Keep())
-    _sweep(ask, queue or queue_of(client.settings, job), judge, None)
+    place = check_job_queue(queue or queue_of(client.settings, job))
+    judge = _Judge(client, job, registry.find(job), args, kwargs, Keep())
+    ask(lambda broker: broker.sweep(place, judge))
     return judge.count
 
 
@@ -72,30 +73,6 @@ def queue_of(settings: Settings, job: str) -> str:
     """The queue of a job by its name: its own if its code is imported here, else the default queue."""
     definition = registry.find(job)
     return settings.default_queue if definition is None else definition.queue_in(settings)
-
-
-def _judge(
-    client: "Client",
-    job: str,
-    definition: JobDefinition | None,
-    args: Sequence[object] | None,
-    kwargs: Mapping[str, object] | None,
-    decision: SweepDecision,
-) -> "_Dequeue":
-    """The judge of the sweep. Raises EncodeError for arguments that no message can hold."""
-    one = definition is not None and definition.one
-    if args is None and kwargs is None:
-        return _Dequeue(job, None, one=one, decision=decision)
-    args, kwargs = args or (), kwargs or {}
-    if definition is not None:
-        args, kwargs = definition.written(args, kwargs)
-    same = SameArguments(job, args, kwargs, serializers=client.serializers)
-    return _Dequeue(job, same, one=one, decision=decision)
-
-
-def _sweep(ask: Ask, queue: str, judge: "_Dequeue", progress: Callable[[SweepProgress], None] | None) -> None:
-    check_job_queue(queue)
-    ask(lambda broker: broker.sweep(queue, judge, progress=progress))
 
 
 class SameArguments:
@@ -129,16 +106,29 @@ class SameArguments:
         return there is not None and _same(there[0], self._wanted[0]) and _same(there[1], self._wanted[1])
 
 
-class _Dequeue:
-    """The judge of the sweep: it decides about all messages of one job, or about those with the same arguments."""
+class _Judge:
+    """Decides about all messages of one job, or about those with the same arguments, and counts them."""
 
-    def __init__(self, job: str, same: "SameArguments | None", *, one: bool, decision: SweepDecision) -> None:
-        """`one` is for jobs declared with arguments="one": the body is their single argument."""
+    def __init__(
+        self,
+        client: "Client",
+        job: str,
+        definition: JobDefinition | None,
+        args: Sequence[object] | None,
+        kwargs: Mapping[str, object] | None,
+        decision: SweepDecision,
+    ) -> None:
+        """Raises EncodeError for arguments that no message can hold."""
         self.count = 0
         self._job = job
-        self._one = one
+        self._one = definition is not None and definition.one
         self._decision = decision
-        self._same = same
+        self._same: SameArguments | None = None
+        if args is not None or kwargs is not None:
+            args, kwargs = args or (), kwargs or {}
+            if definition is not None:
+                args, kwargs = definition.written(args, kwargs)
+            self._same = SameArguments(job, args, kwargs, serializers=client.serializers)
 
     def __call__(self, message: Message) -> SweepDecision:
         if message.job != self._job or (self._same is not None and not self._same(message, one=self._one)):

@@ -29,7 +29,7 @@ _WORKER = "a WorkerContext"
 _SIZES = f"{_WORKER} and the number of waiting jobs by queue"
 
 
-class HookRow(Struct, frozen=True, kw_only=True):
+class HookRow(Struct, frozen=True):
     """One row of the catalogue."""
 
     name: str
@@ -54,34 +54,36 @@ class HookRow(Struct, frozen=True, kw_only=True):
         return self.for_jobs and self.process == "slot" and self.name != "around_process"
 
 
-def _row(name: str, process: str, arguments: str, on_false: str, on_raise: str) -> HookRow:
-    return HookRow(name=name, process=process, arguments=arguments, on_false=on_false, on_raise=on_raise)
-
-
 _NOTHING = "nothing"
 _LOGGED = "logged; the worker continues"
 _FAILS = "the job fails with this error"
 
 HOOKS: tuple[HookRow, ...] = (
-    _row("before_enqueue", "caller", _JOB, "not enqueued", "DontEnqueue: same as False; others: raised to the caller"),
-    _row("after_enqueue", "caller", _JOB, _NOTHING, "raised to the caller; the job is enqueued anyway"),
-    _row("before_process", "slot", _JOB, "skipped, no failure", f"DontProcess: same as False; others: {_FAILS}"),
-    _row("around_process", "slot", _JOB, _NOTHING, f"DontProcess before yield: skipped, no failure; others: {_FAILS}"),
-    _row("after_process", "slot", _JOB, _NOTHING, _FAILS),
-    _row("on_success", "slot", "the return value, then " + _JOB, _NOTHING, "logged; the job is done"),
-    _row("on_failure", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its original error"),
-    _row("on_exhausted", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its original error"),
-    _row("before_dequeue", "caller", _JOB, "not dequeued", "raised to the caller; nothing is dequeued"),
-    _row("after_dequeue", "caller", _JOB, _NOTHING, "raised to the caller; the jobs are removed anyway"),
-    _row("before_first_fork", "template", _WORKER, _NOTHING, "the worker doesn't start"),
-    _row("before_fork", "template", _WORKER, _NOTHING, _LOGGED),
-    _row("after_fork", "slot", _WORKER, _NOTHING, _LOGGED),
-    _row("queue_empty", "template", _WORKER, _NOTHING, _LOGGED),
-    _row("queue_size", "template", _SIZES, "nothing; a number sets the pace", _LOGGED),
-    _row("before_pause", "template", _WORKER, _NOTHING, _LOGGED),
-    _row("after_pause", "template", _WORKER, _NOTHING, _LOGGED),
-    _row("shutdown", "template", _WORKER, _NOTHING, _LOGGED),
-    _row("worker_exit", "template", _WORKER, _NOTHING, _LOGGED),
+    HookRow(
+        "before_enqueue", "caller", _JOB, "not enqueued", "DontEnqueue: same as False; others: raised to the caller"
+    ),
+    HookRow("after_enqueue", "caller", _JOB, _NOTHING, "raised to the caller; the job is enqueued anyway"),
+    HookRow("before_process", "slot", _JOB, "skipped, no failure", f"DontProcess: same as False; others: {_FAILS}"),
+    HookRow(
+        "around_process", "slot", _JOB, _NOTHING, f"DontProcess before yield: skipped, no failure; others: {_FAILS}"
+    ),
+    HookRow("after_process", "slot", _JOB, _NOTHING, _FAILS),
+    HookRow("on_success", "slot", "the return value, then " + _JOB, _NOTHING, "logged; the job is done"),
+    HookRow("on_failure", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its original error"),
+    HookRow(
+        "on_exhausted", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its original error"
+    ),
+    HookRow("before_dequeue", "caller", _JOB, "not dequeued", "raised to the caller; nothing is dequeued"),
+    HookRow("after_dequeue", "caller", _JOB, _NOTHING, "raised to the caller; the jobs are removed anyway"),
+    HookRow("before_first_fork", "template", _WORKER, _NOTHING, "the worker doesn't start"),
+    HookRow("before_fork", "template", _WORKER, _NOTHING, _LOGGED),
+    HookRow("after_fork", "slot", _WORKER, _NOTHING, _LOGGED),
+    HookRow("queue_empty", "template", _WORKER, _NOTHING, _LOGGED),
+    HookRow("queue_size", "template", _SIZES, "nothing; a number sets the pace", _LOGGED),
+    HookRow("before_pause", "template", _WORKER, _NOTHING, _LOGGED),
+    HookRow("after_pause", "template", _WORKER, _NOTHING, _LOGGED),
+    HookRow("shutdown", "template", _WORKER, _NOTHING, _LOGGED),
+    HookRow("worker_exit", "template", _WORKER, _NOTHING, _LOGGED),
 )
 
 JOB_HOOKS = tuple(row.name for row in HOOKS if row.for_jobs)
@@ -144,9 +146,8 @@ class Hooks:
     def __init__(self, kinds: Sequence[str]) -> None:
         self._kinds = tuple(kinds)
         self._functions: tuple[_Registered, ...] = ()
-        self._sorted: dict[str, tuple[Callable[..., Any], ...]] = {}
-        #: The kinds that have a function.
-        self.present: frozenset[str] = frozenset()
+        #: The functions of each kind that has any, by name.
+        self.by_kind: dict[str, tuple[Callable[..., Any], ...]] = {}
 
     def add(self, function: F) -> F:
         """Register a function by its name. A reload of its module replaces it.
@@ -165,19 +166,14 @@ class Hooks:
         self._changed()
 
     def _changed(self) -> None:
-        self._sorted = {}
-        kinds = (kind_of(one.function.__name__, self._kinds) for one in self._functions)
-        self.present = frozenset(kind for kind in kinds if kind is not None)
+        self.by_kind = {}
+        for function in sorted((one.function for one in self._functions), key=lambda function: function.__name__):
+            kind = str(kind_of(function.__name__, self._kinds))
+            self.by_kind[kind] = (*self.of(kind), function)
 
     def of(self, kind: str) -> tuple[Callable[..., Any], ...]:
         """The functions of one kind, in the order of their names."""
-        found = self._sorted.get(kind)
-        if found is None:
-            named = [(one.function.__name__, one.function) for one in self._functions]
-            named = [(name, function) for name, function in named if kind_of(name, self._kinds) == kind]
-            found = tuple(function for _, function in sorted(named, key=lambda pair: pair[0]))
-            self._sorted[kind] = found
-        return found
+        return self.by_kind.get(kind, ())
 
 
 def check_hook(name: str, function: Any, kinds: Sequence[str]) -> None:
@@ -302,9 +298,9 @@ def hooks_for(kind: str, definition: HookedJob, instance: object | None = None) 
     For on_success the return value comes before the arguments; for on_failure and on_exhausted, the error. `instance`
     is the object whose `process` runs, so that a class's hooks and its process share state.
     """
-    # Fast path: most jobs have no hooks. An empty run takes 5.8 µs in a loop, and 6.5 µs without this branch.
-    own = definition.hooks(kind, instance) if definition.is_class or kind in definition.own_hooks.present else ()
-    everywhere = registered.of(kind) if kind in registered.present else ()
+    # Fast path: most jobs have no hooks, and nothing is made for them.
+    own = definition.hooks(kind, instance) if definition.is_class else definition.own_hooks.by_kind.get(kind, ())
+    everywhere = registered.by_kind.get(kind, ())
     return (*(partial(function, definition) for function in everywhere), *own) if everywhere else own
 
 

@@ -67,7 +67,7 @@ def test_options_apply_only_to_jobs_enqueued_through_them(client: Client, waitin
     (message,) = waiting("slow")
     assert (message.id, message.content_type, message.content_encoding) == ("one", "application/msgpack", "gzip")
     assert [message.content_type for message in waiting("jobs")] == ["application/json"]
-    assert "studio.resize with id='one', queue='slow'" in repr(slow)
+    assert "studio.resize with queue='slow', id='one'" in repr(slow)
 
 
 def test_options_come_from_the_call_the_declaration_and_the_settings(client: Client, waiting: Waiting) -> None:
