@@ -527,8 +527,9 @@ def registry(place: Ground, size: int) -> Figures:
     with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
         channel = connection.channel()
         for number in range(size // 2):
-            for record in ({"queue": f"gone-{number}"}, {"gone": f"gone-{number}"}):
-                channel.basic_publish("", f"{place.exchange}.~registry", json.dumps(record).encode())
+            for value in (True, None):
+                record = {"format": 1, "kind": "queue", "name": f"gone-{number}", "value": value}
+                channel.basic_publish("", f"{place.exchange}.~facts", json.dumps(record).encode())
     time.sleep(1.0)
     inspector = palermo.inspector()
     took = list[float]()

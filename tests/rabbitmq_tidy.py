@@ -76,7 +76,7 @@ def _delete(url: str, exchange: str, names: list[str]) -> None:
         channel = connection.channel()
         for name in names:
             channel.queue_delete(amqp_queue(exchange, name))
-        for stream in ("registry", "pauses", "cancels", "starts", "failed-log", "journal", "events", "subscriptions"):
+        for stream in ("facts", "cancels", "starts", "failed-log", "journal", "events"):
             channel.queue_delete(internal(exchange, stream))
         for name in ("later", "recurring", "tenants", *(f"later.{name}" for name in later), *tenant_queues):
             channel.queue_delete(internal(exchange, name))

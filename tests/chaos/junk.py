@@ -3,7 +3,7 @@
 import json
 
 #: Names by which Palermo's readers know their records.
-_NAMES = ("unique", "subscribe", "queue", "pause", "made", "end")
+_NAMES = ("unique", "kind", "made", "end")
 
 RECORDS: tuple[bytes, ...] = (
     b"\xff\x00 no JSON",
@@ -12,6 +12,8 @@ RECORDS: tuple[bytes, ...] = (
         json.dumps(value).encode()
         for value in (
             *({name: value} for name in _NAMES for value in ([1], 7, "\ud800")),
+            *({"kind": kind, "name": 7, "value": True} for kind in ("queue", "pause", "group", "unique job")),
+            *({"kind": kind, "name": "\ud800", "value": 7} for kind in ("queue", "pause", "group", "unique job")),
             {"cancel": ["a"], "at": 10**30},
             {"worker": "pid:1@h", "since": 1e300, "inbox": "\ud800", "runs": ["a"]},
             {"worker": "pid:1@h", "since": 5.0, "inbox": "x\n", "runs": ["a"]},

@@ -64,7 +64,7 @@ def own_things_deleted(outpost: Outpost) -> None:
     with outpost.channel() as channel:
         channel.exchange_delete(internal("palermo", "control"))
         channel.queue_delete(internal("palermo", "presence"))
-        channel.queue_delete(internal("palermo", "registry"))
+        channel.queue_delete(internal("palermo", "facts"))
 
 
 def permissions_taken_away(outpost: Outpost) -> None:

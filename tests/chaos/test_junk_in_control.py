@@ -94,7 +94,7 @@ def test_no_worker_dies_of_junk_or_hostile_messages_where_workers_listen(
     rig.client.enqueue("shop.note", ("tenant",), tenant="a")
     rig.client.enqueue("shop.note", ("unique",), unique="until_done")
     rig.await_lines(3)
-    needed = {f"{rig.exchange}.~{name}" for name in ("registry", "pauses", "cancels", "journal", "leader")}
+    needed = {f"{rig.exchange}.~{name}" for name in ("facts", "cancels", "journal", "leader")}
     # The journal is made with its first batch.
     read = eventually(lambda: found if needed <= {*(found := own_queues(module_node, rig.exchange))} else [])
     asked = [name for name in read if ".~worker." in name or ".~leader" in name]

@@ -32,7 +32,7 @@ def test_these_names_are_queues(name: str) -> None:
         ("control character", ("bell\x07", "nul\0", "del\x7fete", "next\x85line")),
         (r"'amq\.'", ("amq.direct", "=amq.gen-1")),
         ("'~'", ("~delays", "=~journal")),
-        (r"'(palermo|shop|)\.~'", ("palermo.~registry", "shop.~journal", "=shop.~journal", "=.~journal")),
+        (r"'(palermo|shop|)\.~'", ("palermo.~facts", "shop.~journal", "=shop.~journal", "=.~journal")),
         ("nothing behind", ("=",)),
         ("UTF-8", ("a\udc80",)),
         ("not text", (7, b"mail", None)),
@@ -72,4 +72,4 @@ def test_an_exchange_name_has_no_dots_and_an_id_1_to_255_bytes() -> None:
 def test_queue_names_are_prefixed_except_on_the_default_exchange() -> None:
     assert amqp_queue("palermo", "mail") == "mail"
     assert amqp_queue("blue", "mail") == "blue.mail"
-    assert internal("palermo", "registry") == "palermo.~registry"
+    assert internal("palermo", "facts") == "palermo.~facts"

@@ -142,7 +142,7 @@ async def test_a_start_from_the_beginning_that_was_broken_off_doubles_nothing(
             raise BrokerUnavailable("cut")
 
         with monkeypatch.context() as broken:
-            broken.setattr(broker.events._list, "put", dies)
+            broken.setattr(broker.events, "_store", dies)
             with pytest.raises(BrokerUnavailable, match="cut"):
                 await broker.events.subscribe(group, from_start=True)
         peer.push("a", b"bound by now")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from palermo.brokers.rabbitmq.cluster import registry
+from palermo.brokers.rabbitmq.cluster import facts
 from palermo.core.topology import amqp_queue
 from tests.debian import NotInstalled
 from tests.doc_pages import blocks
@@ -93,7 +93,7 @@ def test_the_guides_program_works_and_its_failed_job_is_requeued(
     foreign: ForeignClient, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else the queue of failed jobs that the other program makes is seen a minute later.
-    monkeypatch.setattr(registry, "_MISSING", 0.1)
+    monkeypatch.setattr(facts, "_MISSING", 0.1)
     at = {"url": rig.url, "exchange": rig.exchange}
     foreign.enqueue_example(**at)
     worker = rig.launch([sys.executable, "-m", "palermo", "worker", "shop", "--burst"], cwd=_EXAMPLES)

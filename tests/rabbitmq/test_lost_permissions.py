@@ -91,7 +91,7 @@ async def test_a_worker_that_could_not_be_counted_is_counted_again(two: Two, err
 def test_a_worker_announces_its_unique_jobs_once_it_may(node: Node, exchange: str, tmp_path: Path) -> None:
     (tmp_path / "syncs.py").write_text("import palermo\n@palermo.job(unique='until_done')\ndef sync(): ...\n")
     with Rig(tmp_path, url=url_of(node), exchange=exchange, module="syncs") as rig:
-        set_permissions(node, USER, ALL, ALL, r"^(?!.*~unique-jobs)")
+        set_permissions(node, USER, ALL, ALL, r"^(?!.*~facts)")
         worker = rig.worker(PALERMO_URL=url_of(node, user=USER, password="secret"))
         eventually(lambda: "unique jobs are not announced" in worker.log)
         rig.ready(worker)

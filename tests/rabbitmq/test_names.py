@@ -18,12 +18,17 @@ from tests.helpers import eventually
 from tests.webui.server import Web
 
 
-def registered(channel: Any, exchange: str) -> list[dict[str, str]]:
-    """All records of the registry's stream; fewer if the broker lets us wait."""
+def named(name: object, value: object = True) -> dict[str, object]:
+    """The fact that there is a queue of this name."""
+    return {"format": 1, "kind": "queue", "name": name, "value": value}
+
+
+def facts(channel: Any, exchange: str) -> list[dict[str, object]]:
+    """All records of the facts; fewer if the broker lets us wait."""
     channel.basic_qos(prefetch_count=100)
     records = []
     for method, _, body in channel.consume(
-        f"{exchange}.~registry", arguments={"x-stream-offset": "first"}, inactivity_timeout=1
+        f"{exchange}.~facts", arguments={"x-stream-offset": "first"}, inactivity_timeout=1
     ):
         if method is None:
             break
@@ -36,8 +41,8 @@ def registered(channel: Any, exchange: str) -> list[dict[str, str]]:
 def test_a_control_character_in_a_queue_name_stops_nobody(rig: Rig, exchange: str, channel: Any) -> None:
     rig.enqueue("note", str(rig.notes_path), "ran")
     properties, name = pika.BasicProperties(delivery_mode=2), "a\nb"
-    for record in ({"queue": name}, {"queue": "a\x01b"}, {"queue": ["no", "name"]}, {"queue": 7}, {"queue": "n" * 300}):
-        channel.basic_publish("", f"{exchange}.~registry", json.dumps(record).encode(), properties)
+    for odd in (name, "a\x01b", ["no", "name"], 7, "n" * 300):
+        channel.basic_publish("", f"{exchange}.~facts", json.dumps(named(odd)).encode(), properties)
 
     assert [row["name"] for row in rig.inspector.queues.list()] == ["failed", "jobs"]
     rig.burst("-q", "*")
@@ -45,7 +50,7 @@ def test_a_control_character_in_a_queue_name_stops_nobody(rig: Rig, exchange: st
 
     done = rig.launch([sys.executable, "-m", "palermo", "delete", name, "--yes"])
     assert done.wait() == 0, done.log
-    eventually(lambda: {"gone": name} in registered(channel, exchange))
+    eventually(lambda: named(name, None) in facts(channel, exchange))
 
 
 def test_pages_and_api_clear_a_queue_with_a_line_break_in_its_name(
@@ -54,15 +59,15 @@ def test_pages_and_api_clear_a_queue_with_a_line_break_in_its_name(
     with Web(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as web:
         web.client.enqueue("shop.mail", (), {}, queue="mail")
         for name in ("a\nb", "a\nc"):
-            body = json.dumps({"queue": name}).encode()
-            channel.basic_publish("", f"{exchange}.~registry", body, pika.BasicProperties(delivery_mode=2))
+            body = json.dumps(named(name)).encode()
+            channel.basic_publish("", f"{exchange}.~facts", body, pika.BasicProperties(delivery_mode=2))
 
         for page in ("/", "/queues", "/api/queues", "/stats.txt", "/metrics"):
             assert web.http.get(page).status_code == 200, page
         done = web.form("/queues", "/queues/a%0Ab/delete")
         assert (done.status_code, done.url.path) == (200, "/queues")
         assert web.http.delete("/api/queues/a%0Ac").json() == {"removed": 0}
-    eventually(lambda: registered(channel, exchange)[-2:] == [{"gone": "a\nb"}, {"gone": "a\nc"}])
+    eventually(lambda: facts(channel, exchange)[-2:] == [named("a\nb", None), named("a\nc", None)])
 
 
 def test_due_jobs_of_impossible_queue_names_fail_and_those_behind_them_run(

@@ -39,7 +39,7 @@ _POLICIES = (
     ("expires", "set_policy", "^expires$", '{"expires": 3600000}'),
     ("refuses", "set_policy", "^refuses$", '{"max-length": 7, "overflow": "reject-publish"}'),
     ("dead", "set_policy", "^dead$", '{"dead-letter-exchange": "amq.fanout", "message-ttl": 1000000}'),
-    ("own", "set_policy", "~registry", '{"max-age": "1h"}'),
+    ("own", "set_policy", "~facts", '{"max-age": "1h"}'),
 )
 
 

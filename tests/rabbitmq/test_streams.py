@@ -14,13 +14,14 @@ from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, read_object
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
-from palermo.brokers.rabbitmq.cluster import registry
+from palermo.brokers.rabbitmq.cluster import facts
+from palermo.brokers.rabbitmq.cluster.facts import PAUSE, QUEUE, QueueNames, fact
 from palermo.brokers.rabbitmq.journal import StreamReader
 from palermo.brokers.rabbitmq.publishing import declarer
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.journal import FROM_START
 from palermo.core.address import parse_url
-from palermo.core.queue_selection import NONE_PAUSED
+from palermo.core.queue_selection import NONE_PAUSED, PausedQueues
 from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
 from palermo.errors import BrokerUnavailable
 from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
@@ -36,13 +37,13 @@ async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(
     connection: Connection, exchange: str
 ) -> None:
     """Otherwise a queue that is missing seems to exist, and a session looks for the next free name for ever."""
-    assert not await connection.has_queue(internal(exchange, "registry.2"))
+    assert not await connection.has_queue(internal(exchange, "facts.2"))
 
     closing = asyncio.ensure_future(connection.close())
     await asyncio.sleep(0)
     assert connection.error is None
     with pytest.raises(BrokerUnavailable, match="has been closed"):
-        await connection.has_queue(internal(exchange, "registry.2"))
+        await connection.has_queue(internal(exchange, "facts.2"))
     await closing
 
 
@@ -93,7 +94,7 @@ async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
         return Stream(name, partial(Publisher.open, connection), patience=PATIENT, holds="the record of starts")
 
     async def is_being_made() -> bool:
-        return (await connection.probe(f"{name}.making")).exists
+        return (await connection.probe(internal(exchange, "making.starts"))).exists
 
     far = await another(**by_way_of(session, proxy.port))
     proxy.delay = 0.1
@@ -113,18 +114,17 @@ _WORKERS = 20
 
 
 async def records(connection: Connection, session: SessionParameters) -> list[Record]:
-    """The records that the stream still has."""
-    stream = Stream(internal(session.exchange, "registry"), lambda: Publisher.open(connection), patience=5.0, holds="")
+    """The facts that the stream still has."""
+    stream = Stream(internal(session.exchange, "facts"), lambda: Publisher.open(connection), patience=5.0, holds="")
     end = await stream.end(connection) or 0
     return [read_object(body) async for _, _, body in stream.read(connection, 0, end)]
 
 
 async def make_and_delete(publisher: Publisher, session: SessionParameters, count: int) -> None:
     """Write what sessions write that make so many queues and delete them."""
-    bodies = [json.dumps({kind: f"gone-{n}"}).encode() for n in range(count) for kind in ("queue", "gone")]
-    for name in ("registry.copy", "registry"):
-        place = internal(session.exchange, name)
-        await asyncio.gather(*(publisher.send("", place, PERSISTENT_JSON, body) for body in bodies))
+    bodies = [json.dumps(fact(QUEUE, f"gone-{n}", value)).encode() for n in range(count) for value in (True, None)]
+    place = internal(session.exchange, "facts")
+    await asyncio.gather(*(publisher.send("", place, PERSISTENT_JSON, body) for body in bodies))
 
 
 async def names(broker: Broker) -> list[str]:
@@ -143,7 +143,7 @@ async def test_workers_that_start_together_leave_few_records_of_each_queue(
         await broker._registration.done()
         assert await names(broker) == ["images", "mail"]
 
-    found = Counter(str(one["queue"]) for one in await records(connection, session) if "queue" in one)
+    found = Counter(str(one["name"]) for one in await records(connection, session) if one.get("kind") == QUEUE)
     # One, as a rule. A session that misses the queue just before it is made may write another one.
     assert found.keys() == {"mail", "images"}
     assert max(found.values()) <= _WORKERS / 2
@@ -168,52 +168,96 @@ async def test_a_name_is_written_though_the_session_that_made_the_queue_dies(
     assert await names(broker) == ["mail"]
 
 
-async def test_the_stream_of_names_is_bounded_and_forgets_no_queue_that_exists(
+async def test_the_facts_are_bounded_and_forget_no_queue_that_exists_and_no_pause(
     another: Open, connection: Connection, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_BOUNDS", {"x-max-length-bytes": 60_000, "x-stream-max-segment-size-bytes": 20_000})
-    monkeypatch.setattr(registry, "_FAR", 50)
+    monkeypatch.setattr(facts, "_BOUNDS", {"x-max-length-bytes": 60_000, "x-stream-max-segment-size-bytes": 20_000})
+    monkeypatch.setattr(facts, "_FAR", 50)
     leader, broker = await another(), await another()
     for queue in ("mail", "images"):
         await broker.publish(message(queue=queue))
+    await broker.pause("elsewhere")
     # Not all queues: a worker on all would make those that are only written down here.
     consumer = await consume(broker, "m*,i*,n*")
     assert {(await take_and_ack(consumer)).queue for _ in range(2)} == {"images", "mail"}
-    assert await leader._registry.write_again(connection) == 0
+    assert await leader._facts.write_again(connection) == 0
 
     publisher = await Publisher.open(connection)
     for _ in range(12):
         await make_and_delete(publisher, session, 100)
-        assert await leader._registry.write_again(connection) == 2
-        assert await leader._registry.write_again(connection) == 0
+        assert await leader._facts.write_again(connection) == 3
+        assert await leader._facts.write_again(connection) == 0
 
     async def is_short() -> bool:
         return len(await records(connection, session)) < 1_500  # of more than 2,400
 
     await until(is_short, True)
     late = await another()
-    assert await names(late) == ["images", "mail"]
+    assert await late._paused() == PausedQueues(frozenset({"elsewhere"}))
+    assert await names(late) == ["elsewhere", "images", "mail"]
     await late.publish(message(queue="new"))
     assert (await take_and_ack(consumer)).queue == "new"
-    assert await names(broker) == await names(leader) == ["images", "mail", "new"]
+    assert await names(broker) == await names(leader) == ["elsewhere", "images", "mail", "new"]
 
 
 async def test_names_that_are_written_again_are_no_news_to_a_worker(
-    broker: RabbitmqBroker, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    broker: RabbitmqBroker, another: Open, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_FAR", -1)
-    monkeypatch.setattr(registry, "_FAR_PER_NAME", 0)
-    told = list[set[str]]()
+    monkeypatch.setattr(facts, "_FAR", -1)
+    monkeypatch.setattr(facts, "_FAR_PER_FACT", 0)
+    told, other = list[set[str]](), await another()
+
+    async def know(names: set[str]) -> None:
+        told.append(names)
+
     await broker.publish(message(queue="mail"))
-    followed = await broker._registry.follow(connection, told.append)
-    assert followed is not None
+    await QueueNames(broker._facts, know).begin(connection)
 
-    await broker._registry.add("images")
-    assert await broker._registry.write_again(connection) == 1  # there is no queue "images"
-    await broker._registry.add("mail")
+    await other._facts.put(QUEUE, "images")
+    assert await other._facts.write_again(connection) == 1  # there is no queue "images"
+    await other._facts.put(QUEUE, "mail")
 
-    await becomes(lambda: told, [{"images", "mail"}] * 2)
-    await followed.close()
+    await becomes(lambda: told, [{"mail"}, {"images", "mail"}, {"images", "mail"}])
+
+
+async def test_a_deleted_stream_of_facts_is_written_again_from_a_workers_memory(
+    broker: RabbitmqBroker, another: Open, session: SessionParameters
+) -> None:
+    await broker.publish(message(queue="mail"))
+    await broker.pause("mail")
+    await broker.cancel(["a"])
+    await consume(await another(), "other")
+
+    for stream in ("facts", "cancels"):
+        await broker._connection.delete(internal(session.exchange, stream))
+
+    late = await another()
+
+    async def known() -> tuple[list[str], bool, set[str]]:
+        paused, cancels = await late._paused(), await late._cancels.read(late._connection)
+        return await names(late), "mail" in paused, set(cancels.marks)
+
+    await until(known, (["mail", "other"], True, {"a"}))
+    await late.resume("mail")
+    assert await broker._paused() == NONE_PAUSED
+
+
+async def test_facts_of_a_later_version_are_ignored_and_kept(
+    broker: RabbitmqBroker, connection: Connection, session: SessionParameters
+) -> None:
+    publisher, later = await Publisher.open(connection), {"format": 2, "kind": "shard", "name": "a", "value": [1]}
+    paused = {**fact(PAUSE, "mail", {"by": "me", "until": 5}), "format": 2, "zone": "eu"}
+    await broker.publish(message(queue="mail"))
+    for record in (later, paused):
+        body = json.dumps(record).encode()
+        await publisher.send("", internal(session.exchange, "facts"), PERSISTENT_JSON, body)
+    assert "mail" in await broker._paused()
+
+    await broker._connection.delete(internal(session.exchange, "facts"))
+
+    assert "mail" in await broker._paused()
+    assert [one for one in await records(connection, session) if one.get("format") == 2] == [later, paused]
+    assert broker._connection.unreadable.counts == {}
 
 
 # -- what is not there yet
@@ -278,29 +322,13 @@ async def test_a_queue_that_was_deleted_is_seen_when_it_is_made_again(
 async def test_a_failed_queue_that_another_program_makes_is_seen_after_a_while(
     broker: RabbitmqBroker, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_MISSING", 0.0)
+    monkeypatch.setattr(facts, "_MISSING", 0.0)
     assert await broker.queues() == []
 
     await broker._connection.declare(amqp_queue(session.exchange, FAILED_QUEUE))
 
     assert [each.name for each in await broker.queues()] == [FAILED_QUEUE]
     await broker._connection.delete(amqp_queue(session.exchange, FAILED_QUEUE))
-
-
-async def test_who_looks_leaves_no_message_in_a_copy_that_is_read(
-    broker: RabbitmqBroker, maker: RabbitmqBroker, session: SessionParameters
-) -> None:
-    for _ in range(2):
-        await broker.all_paused()
-    await maker.pause("mail")
-    for _ in range(3):
-        assert not await broker.all_paused()
-
-    # RabbitMQ loses the stream: who finds that, makes it anew from its copy.
-    await maker._connection.delete(internal(session.exchange, "pauses"))
-    await broker.all_paused()
-
-    assert "mail" in await broker._pauses_and_cancels.paused()
 
 
 async def test_a_user_who_may_write_to_no_queue_sees_the_first_pause_too(
@@ -311,11 +339,11 @@ async def test_a_user_who_may_write_to_no_queue_sees_the_first_pause_too(
     maker = await another(address=parse_url(url_of(shared_node)))
     viewer = await another(address=parse_url(url_of(shared_node, user="pauses", password="secret")))
     for _ in range(3):
-        assert await viewer._pauses_and_cancels.paused() == NONE_PAUSED
+        assert await viewer._paused() == NONE_PAUSED
 
     await maker.pause("mail")
 
-    assert "mail" in await viewer._pauses_and_cancels.paused()
+    assert "mail" in await viewer._paused()
 
 
 async def test_one_question_at_most_gets_into_the_queue_that_was_missing(

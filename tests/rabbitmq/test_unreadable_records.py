@@ -13,8 +13,8 @@ from palermo.brokers.rabbitmq.amqp.messages import read_json
 from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.browsing import failed_log
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedOffsets
-from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import Cancels, Pauses
-from palermo.brokers.rabbitmq.cluster.registry import Names
+from palermo.brokers.rabbitmq.cluster.cancels import Cancels
+from palermo.brokers.rabbitmq.cluster.facts import FactState, fact
 from palermo.brokers.rabbitmq.consuming.run_log import View
 from palermo.brokers.rabbitmq.consuming.silent_workers import _worker
 from palermo.brokers.rabbitmq.leadership.fair_scheduler import _parse_tenant_queue
@@ -66,14 +66,16 @@ _MESSAGE = {"id": "a", "content_type": "", "content_encoding": "", "headers": {}
 
 #: By reader: records that it understands.
 _GOOD: dict[str, list[dict[str, Any]]] = {
-    "registry": [{"queue": "mail"}, {"queue": "mail", "again": True}, {"gone": "mail"}],
-    "pauses": [{"pause": "mail", "by": "me", "at": 5}, {"resume": "mail"}],
-    "cancels": [{"cancel": ["a"], "at": 5, "by": "me", "created-at": 5}, {"forget": {"a": 5}}, {"restore": ["a"]}],
-    "unique-jobs": [
-        {"unique": {"job": "a", "options": {"unique": "until_done"}, "parameters": [["x", 1, 2]]}},
-        {"plain": "a"},
+    "facts": [
+        fact("queue", "mail", True),
+        {**fact("queue", "mail", True), "again": True},
+        fact("queue", "mail", None),
+        fact("pause", "mail", {"by": "me", "at": 5}),
+        fact("group", "g", {"group": "g", "queue": "q", "topics": ["a"], "since": 5.0}),
+        fact("unique job", "a", {"job": "a", "options": {"unique": "until_done"}, "parameters": [["x", 1, 2]]}),
+        fact("of a later version", "a", 7) | {"format": 2, "more": [1]},
     ],
-    "subscriptions": [{"subscribe": {"group": "g", "queue": "q", "topics": ["a"], "since": 5.0}}, {"unsubscribe": "g"}],
+    "cancels": [{"cancel": ["a"], "at": 5, "by": "me", "created-at": 5}, {"forget": {"a": 5}}, {"restore": ["a"]}],
     "starts": [
         {
             "worker": "pid:1@h",
@@ -118,21 +120,15 @@ class _Readers:
 
     def __init__(self) -> None:
         self.view, self.content, self.offsets = View(), LogContent(), FailedOffsets()
-        self.pauses, self.cancels, self.names = Pauses(), Cancels(), Names(lambda _: None)
+        self.facts, self.cancels = FactState(), Cancels()
         self.batches = [decode(0, b"")]
 
     def read(self, source: str, record: Any) -> None:
         match source:
-            case "registry":
-                self.names._on_record(record)
-            case "pauses":
-                self.pauses.apply(record)
+            case "facts":
+                self.facts.apply(record)
             case "cancels":
                 self.cancels.apply(record)
-            case "unique-jobs" if "unique" in record:
-                UniqueJob.from_plain(record["unique"])
-            case "subscriptions" if "subscribe" in record:
-                Subscription.from_plain(record["subscribe"])
             case "starts":
                 self.view.add(record)
                 for seen in self.view.seen.values():
@@ -248,9 +244,9 @@ def test_a_value_that_is_nested_too_deep_to_be_shown_is_counted() -> None:
     for _ in range(100_000):
         value = [value]
 
-    unreadable.skip("registry", value, "no object")
+    unreadable.skip("facts", value, "no object")
 
-    assert unreadable.counts == {"registry": 1}
+    assert unreadable.counts == {"facts": 1}
 
 
 @settings(max_examples=300, deadline=None)
@@ -265,7 +261,11 @@ def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, 
         if source != "unique":
             for record in good:
                 readers.read(source, record)
-    for name in (*readers.names.known, *readers.pauses.queues, *(seen.inbox for seen in readers.view.seen.values())):
+    for name in (
+        *readers.facts.queues,
+        *readers.facts.paused.names,
+        *(seen.inbox for seen in readers.view.seen.values()),
+    ):
         assert 1 <= len(name.encode()) <= 255
     assert all(0 <= record["at"] < 2**33 for batch in readers.batches for record in batch.records)
     assert all(isinstance(job, Message) for job in readers.content.jobs().values())
@@ -316,7 +316,7 @@ def _named(rig: Rig) -> set[str]:
 
 #: What Palermo keeps for itself, and another program may publish to.
 _INTERNAL = (
-    *("registry", "pauses", "cancels", "unique-jobs", "subscriptions", "starts", "journal", "failed-log"),
+    *("facts", "cancels", "starts", "journal", "failed-log"),
     *("unique", "later", "tenants", "recurring", "leader"),
 )
 

@@ -21,8 +21,8 @@ from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.browsing.job_search import search
-from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import Cancels, PausesAndCancels
-from palermo.brokers.rabbitmq.cluster.registry import Names, Registry, follow
+from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks
+from palermo.brokers.rabbitmq.cluster.facts import Facts, QueueNames
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, WorkerReports, command_workers
 from palermo.brokers.rabbitmq.consuming.silent_workers import SilentWorkers
 from palermo.brokers.rabbitmq.events import RabbitmqEvents
@@ -105,18 +105,15 @@ class RabbitmqBroker:
         if consuming is not None:
             consuming.unreadable = connection.unreadable
         self._opening = asyncio.Lock()
-        self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
-        self._pauses_and_cancels = PausesAndCancels(
-            self._exchange, connection, self._consume_connection, self._open_publisher, patience=session.timeout
-        )
+        reading = self._consume_connection
+        self._facts = Facts(self._exchange, connection, self._open_publisher, patience=session.timeout)
+        self._cancels = CancelMarks(self._exchange, connection, self._open_publisher, patience=session.timeout)
         self._missing = MissingQueues(self._open_publisher)
-        self._worker_reports = WorkerReports(connection, self._consume_connection, self._exchange, self._missing)
-        self._silent_workers = SilentWorkers(
-            self._exchange, self._open_publisher, self._consume_connection, kind=session.queue_type
-        )
+        self._worker_reports = WorkerReports(connection, reading, self._exchange, self._missing)
+        self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, reading, kind=session.queue_type)
         self._closed = False
         self._registration = QueueRegistration(
-            self._exchange, self._registry, connection, lambda: self._consuming or connection
+            self._exchange, self._facts, connection, lambda: self._consuming or connection
         )
         self._wiring = EventTopology(session.prefix)
         self._declarer = self._declarer_on(connection)
@@ -128,31 +125,25 @@ class RabbitmqBroker:
         self._failed_turn = sweeping.FailedTurn(self._exchange)
         self._leader_client = LeaderClient(session, connection, self._declarer_on, self.workers, self._open_publisher)
         self._limits = LimitClient(self._leader_client)
-        self.keys = RabbitmqKeys(
-            session,
-            connection,
-            self._outbox,
-            self._leader_client.ask,
-            self._leader_client.why_silent,
-            self._consume_connection,
-        )
+        ask, why_silent = self._leader_client.ask, self._leader_client.why_silent
+        self.keys = RabbitmqKeys(session, connection, self._outbox, ask, why_silent, reading, self._facts)
         self.tenants = TenantClient(
             self._exchange,
-            self._consume_connection,
+            reading,
             self._outbox,
             self._leader_client,
             self.keys,
-            self._pauses_and_cancels.paused,
+            self._paused,
         )
-        self.journal = StreamJournal(session, connection, self._consume_connection)
+        self.journal = StreamJournal(session, connection, reading)
         self.events = RabbitmqEvents(
-            session, connection, self._wiring, self._declarer_on(connection), self._outbox, self._consume_connection
+            session, connection, self._wiring, self._declarer_on(connection), self._outbox, self._facts, reading
         )
         self._removal = Removal(
             self._exchange,
             connection,
             self._declarer,
-            self._registry,
+            self._facts,
             self._outbox.failed_log,
             keys=self.keys,
             tenants=self.tenants,
@@ -203,7 +194,7 @@ class RabbitmqBroker:
 
         source: PushSource | PollSource
         readied: list[Coroutine[Any, Any, None]] = []
-        names: Names | None = None
+        names: QueueNames | None = None
         if selection.fixed and len(selection.patterns) == 1:
             queue = selection.patterns[0]
             source = PushSource(
@@ -214,10 +205,14 @@ class RabbitmqBroker:
             if prefetch > 1:
                 log.info("prefetch is 1, because this worker serves several queues queues=%s", selection)
             source = PollSource(connection, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
-            names = None if selection.fixed else await follow(self._registry, connection, source.know)
-            await source.know(names.known if names is not None else set())
+            if selection.fixed:
+                await source.know(set())
+            else:
+                names = QueueNames(self._facts, source.know)
+                await names.begin(connection)
         steering = Steering(
-            self._pauses_and_cancels,
+            self._facts,
+            self._cancels,
             connection,
             on_command=on_command,
             pause=source.pause,
@@ -230,8 +225,8 @@ class RabbitmqBroker:
         consumer = RabbitmqConsumer(
             source,
             worker_control,
-            names,
             self._exchange,
+            names,
             steering,
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
             self._outbox.destinations.failed_place,
@@ -245,8 +240,7 @@ class RabbitmqBroker:
         )
 
         async def appear() -> None:
-            # The inbox first: from then on this worker hears of a new stream of marks. And every worker that is counted
-            # must be able to answer.
+            # The inbox first: every worker that is counted must be able to answer.
             await worker_control.listen(connection)
             await together(steering.begin(), worker_control.begin())
 
@@ -292,11 +286,12 @@ class RabbitmqBroker:
     async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:
         """The paused queues, and what RabbitMQ knows of these and of all that are registered, by name."""
         connection = await self._consume_connection()
-        names, paused = await together(self._registry.names(connection), self._pauses_and_cancels.paused())
+        known = await self._facts.read(connection)
+        names, paused = known.queues, known.paused
         # Those that begin with ~ are marks of migrations, see migrate.
         paused = replace(paused, names=frozenset(name for name in paused.names if not name.startswith("~")))
         shown = sorted(name for name in names | {FAILED_QUEUE} | paused.names if not name.startswith("~"))
-        return paused, await self._registry.probe(connection, shown)
+        return paused, await self._facts.probe(connection, shown)
 
     async def workers(self) -> WorkerList:
         return await self._silent_workers.add_to(await self._worker_reports.ask())
@@ -305,21 +300,24 @@ class RabbitmqBroker:
         return await command_workers(self._connection, self._exchange, command, timeout=timeout)
 
     async def pause(self, queue: str, *, by: str = "") -> None:
-        await self._pauses_and_cancels.pause(queue, by)
+        await self._facts.pause(queue, by)
 
     async def resume(self, queue: str, *, by: str = "") -> None:
-        await self._pauses_and_cancels.resume(queue, by)
+        await self._facts.resume(await self._consume_connection(), queue)
 
     async def all_paused(self) -> bool:
-        return (await self._pauses_and_cancels.paused()).every
+        return (await self._paused()).every
+
+    async def _paused(self) -> PausedQueues:
+        return (await self._facts.read(await self._consume_connection())).paused
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         chosen = list(ids)
-        await self._pauses_and_cancels.cancel(chosen, by, created_at)
+        await self._cancels.cancel(chosen, by, created_at)
         await self.keys.cancelled(chosen)
 
     async def restore(self, ids: Iterable[str]) -> None:
-        await self._pauses_and_cancels.restore(ids)
+        await self._cancels.restore(ids, await self._cancels.read(await self._consume_connection()))
 
     async def browse(
         self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
@@ -351,7 +349,7 @@ class RabbitmqBroker:
         page = await self.tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
         if not page.messages:
             return page
-        marks = await self._pauses_and_cancels.cancelled()
+        marks = await self._cancels.read(connection)
         messages = page.messages
         try:
             messages = tuple(await self.keys.as_they_run(list(messages), max_body=max_body))
@@ -382,15 +380,10 @@ class RabbitmqBroker:
         if logged and only_look:
             return await self._outbox.failed_log.show(connection, queue, held, decide, tell, ids=ids)
 
-        cancels: Cancels | None = None
-
         async def store(messages: list[Message]) -> None:
-            nonlocal cancels
             if is_failed(queue):
-                # A person who requeues a job wants it to run, and was not shown its cancel mark. All marks are read
-                # once: with 20,000 marks a requeue of 10,000 jobs took 15 s when each batch read them, and takes 5 s.
-                cancels = cancels or await self._pauses_and_cancels.cancelled()
-                await self._pauses_and_cancels.restore((message.id for message in messages), cancels)
+                # A user who requeues a job wants it to run, and was not shown its cancel mark.
+                await self.restore(message.id for message in messages)
             await self.publish_many(messages)
 
         async def gate(jobs: list[tuple[Message, Message | None]]) -> list[bool]:
@@ -406,7 +399,7 @@ class RabbitmqBroker:
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate, self.keys.as_they_run)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        keeping = asyncio.ensure_future(self._registry.keep(self._connection, lambda: Duty.MAIN in self.duties))
+        keeping = asyncio.ensure_future(self._facts.keep(self._connection, lambda: Duty.MAIN in self.duties))
         try:
             await self._leader_client.lead_or_stand_by(fired)
         finally:
@@ -421,7 +414,7 @@ class RabbitmqBroker:
         found = await self._leader_client.ask(operations.ListScheduled(chosen, offset, limit))
         if not found.messages:
             return ScheduledPage(messages=(), total=found.total)
-        marks = await self._pauses_and_cancels.cancelled()
+        marks = await self._cancels.read(await self._consume_connection())
         messages = tuple(await self.keys.as_they_run([message.value for message in found.messages]))
         cancelled = frozenset(one.id for one in messages if marks.find(one))
         return ScheduledPage(messages=messages, total=found.total, cancelled=cancelled)
@@ -476,7 +469,7 @@ class RabbitmqBroker:
         needed = await migration.is_needed()
         # A mark that a migration paused the queue. A later call that finishes an interrupted migration reads it too.
         # All queues may be resumed while it runs: so it counts whether this queue is paused by name.
-        ours, paused = f"~migrating.{queue}", (await self._pauses_and_cancels.paused()).names
+        ours, paused = f"~migrating.{queue}", (await self._paused()).names
         if needed and queue not in paused:
             await self.pause(ours, by="palermo migrate")
             await self.pause(queue, by="palermo migrate")
@@ -500,18 +493,18 @@ class RabbitmqBroker:
         await self._registration.done()
         from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 
-        return await Diagnosis(self._session, await self._consume_connection(), self._registry, self._unreadable).run()
+        return await Diagnosis(self._session, await self._consume_connection(), self._facts, self._unreadable).run()
 
     async def _unreadable(self) -> Mapping[str, int]:
         """How many records this session and the workers could not read, by stream or queue; reads all but history."""
+        connection = await self._consume_connection()
         await together(
-            self._pauses_and_cancels.paused(),
-            self._pauses_and_cancels.cancelled(),
-            self.keys.announced(),
+            self._facts.read(connection),
+            self._cancels.read(connection),
             self._silent_workers.read_run_log(set()),
             self.journal.examine(),
         )
-        await self._outbox.failed_log.known(await self._consume_connection(), FAILED_QUEUE, most=_EXAMINED)
+        await self._outbox.failed_log.known(connection, FAILED_QUEUE, most=_EXAMINED)
         return (await self._worker_reports.ask()).unreadable
 
     async def lost(self) -> BrokerError:

@@ -21,8 +21,7 @@ from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Difference, Probe
 from palermo.brokers.rabbitmq.browsing.sweep import take
-from palermo.brokers.rabbitmq.cluster.registry import Registry
-from palermo.brokers.rabbitmq.events import Subscriptions
+from palermo.brokers.rabbitmq.cluster.facts import Facts
 from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
 from palermo.contract.broker import Finding, SessionParameters
 from palermo.core.text import count
@@ -31,7 +30,7 @@ from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue
 from palermo.errors import PalermoError
 
 
-async def look_at_events(session: SessionParameters, connection: Connection) -> list[Finding]:
+async def look_at_events(session: SessionParameters, connection: Connection, facts: Facts) -> list[Finding]:
     """One finding if all is well, or one for each problem. Raises PalermoError."""
     found: list[Finding] = []
     there = 0
@@ -44,11 +43,7 @@ async def look_at_events(session: SessionParameters, connection: Connection) -> 
             found.append(Finding.problem("events", text, "Choose another prefix with the setting events_prefix."))
     if not there:
         return [Finding.ok("events", "none have been published or subscribed to here")]
-
-    async def publisher() -> Publisher:
-        return await Publisher.open(connection)
-
-    known = await Subscriptions(session.exchange, publisher, patience=session.timeout).all(connection)
+    known = (await facts.read(connection)).subscriptions
     for group, one in known.items():
         name = amqp_queue(session.exchange, one.queue)
         if not (await connection.probe(name)).exists:
@@ -94,7 +89,7 @@ class Diagnosis:
         self,
         session: SessionParameters,
         connection: Connection,
-        registry: Registry,
+        facts: Facts,
         unreadable: Callable[[], Awaitable[Mapping[str, int]]],
     ) -> None:
         """`unreadable` counts the records that cannot be read, by stream or queue."""
@@ -102,7 +97,7 @@ class Diagnosis:
         self._exchange = session.exchange
         self._kind = session.queue_type
         self._connection = connection
-        self._registry = registry
+        self._facts = facts
         self._unreadable = unreadable
         self._found: list[Finding] = []
         self._has_exchange = False
@@ -122,7 +117,7 @@ class Diagnosis:
             await self._look_at_exchange()
         names = {FAILED_QUEUE}
         async with self._noting("registry"):
-            found = await self._registry.names(self._connection)
+            found = (await self._facts.read(self._connection)).queues
             names |= found
             self._found.append(Finding.ok("registry", f"readable, {count(len(found), 'queue')}"))
         await self._look_at_queues(sorted(names))
@@ -133,7 +128,7 @@ class Diagnosis:
             f"{self._connection.host[0]}:{policies.PORT}",
         )
         async with self._noting("events"):
-            self._found += await look_at_events(self._session, self._connection)
+            self._found += await look_at_events(self._session, self._connection, self._facts)
         await self._try_out()
         if not any(found.check == "alarms" and found.level == "problem" for found in self._found):
             async with self._noting("records"):
@@ -202,7 +197,7 @@ class Diagnosis:
     # -- what can be done ------------------------------------------------------------------------
 
     async def _try_out(self) -> None:
-        name = internal(self._exchange, f"doctor.{secrets.token_hex(6)}")
+        name = internal(self._exchange, f"check.{secrets.token_hex(6)}")
         exchange = self._exchange if self._has_exchange else name
         try:
             async with self._noting("declare"):

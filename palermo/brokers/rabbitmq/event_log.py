@@ -20,7 +20,6 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream
-from palermo.brokers.rabbitmq.amqp.stream_repair import HISTORY_BROKEN_FOR
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
 from palermo.contract import clock
@@ -90,7 +89,6 @@ class EventLog:
                 "x-max-age": f"{max(1, round(session.events_age))}s",
                 "x-stream-max-segment-size-bytes": max(_SMALLEST, min(_LARGEST, session.events_bytes // _SEGMENTS)),
             },
-            given_up_after=HISTORY_BROKEN_FOR,
         )
 
     async def bind(self) -> bool:
@@ -133,15 +131,6 @@ class EventLog:
             if self._connection.error is not None:
                 raise
             # Up to 4.2 the bindings of a broken stream cannot be changed, and RabbitMQ passes it over.
-
-    async def publish(self, send: Callable[[], Awaitable[object]]) -> None:
-        """Publish by `send` to the gateway, and so to the stream, which may be broken."""
-        if self._bound and self._stream.is_suspected(self._connection):
-            await self.bind()
-        if self._bound:
-            await self._stream.use(self._connection, send)
-        else:
-            await send()
 
     async def count(self, connection: Connection) -> int:
         """How many events there are, marks included; by offsets, since the length that RabbitMQ reports is late."""

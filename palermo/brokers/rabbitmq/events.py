@@ -5,11 +5,9 @@ See palermo.contract.events.
 
 import asyncio
 import logging
-import math
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,7 +16,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import read, to_properties
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, Unroutable
-from palermo.brokers.rabbitmq.amqp.stream import Stream
+from palermo.brokers.rabbitmq.cluster.facts import GROUP, Facts
 from palermo.brokers.rabbitmq.event_log import EventLog, Found, QueuedEvents
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
@@ -31,49 +29,10 @@ from palermo.core.topics import Event
 from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerUnavailable, NotFound
 
-
-class Subscriptions:
-    """The subscriptions of all groups of one exchange, kept in a stream, because AMQP cannot list bindings.
-
-    A record replaces the last one of its group, so the stream only grows when the code that subscribes changes.
-    """
-
-    def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], *, patience: float) -> None:
-        """`patience` is that of palermo.brokers.rabbitmq.amqp.stream.Stream."""
-        name = internal(exchange, "subscriptions")
-        self._stream = Stream(name, publisher, patience=patience, holds="which groups subscribe to events", copied=True)
-
-    async def put(self, subscription: Subscription) -> None:
-        """Add a subscription, or replace that of its group; returns once it is stored."""
-        await self._stream.write({"subscribe": subscription.to_plain()})
-
-    async def remove(self, group: str) -> None:
-        """Remove the subscription of a group."""
-        await self._stream.write({"unsubscribe": group})
-
-    async def all(self, connection: Connection) -> dict[str, Subscription]:
-        """All subscriptions, by group. Raises BrokerUnavailable if the stream is down and stays so."""
-        found: dict[str, Subscription] = {}
-
-        def on_record(record: Mapping[str, Any]) -> None:
-            found.pop(str(record.get("unsubscribe", "")), None)
-            if "subscribe" in record:
-                one = Subscription.from_plain(record["subscribe"])
-                found[one.group] = one
-
-        follower = await self._stream.follow(connection, on_record)
-        if follower is not None:
-            await follower.close()
-        return dict(sorted(found.items()))
-
-
 log = logging.getLogger("palermo.rabbitmq")
 
 #: Old events that are published and confirmed together, and about how many bytes of bodies.
 _BATCH, _BATCH_BYTES = 500, 8 * 1024**2
-
-#: Seconds for which the subscriptions that were read need not be read again to subscribe further groups.
-_FRESH = 5.0
 
 #: Events are published while older ones are read. Those are read too, in at most so many rounds, before the group's
 #: queue is bound; once a round has fewer than so many, the rest is read after the binding.
@@ -90,6 +49,7 @@ class RabbitmqEvents:
         wiring: EventTopology,
         declarer: Declarer,
         outbox: Outbox,
+        facts: Facts,
         reading: Callable[[], Awaitable[Connection]],
     ) -> None:
         """`connection` is the connection to publish on, `reading` gives the one to read on."""
@@ -101,11 +61,9 @@ class RabbitmqEvents:
         self._outbox = outbox
         self._reading = reading
         self._event_log = EventLog(session, connection, wiring, self._open)
-        self._list = Subscriptions(session.exchange, self._open, patience=session.timeout)
+        self._facts = facts
         self._mutex = Mutex(internal(session.exchange, "events.turn"), "another group's first subscription")
         self._publisher: Publisher | None = None
-        self._seen: dict[str, Subscription] = {}
-        self._seen_at = -math.inf
         self._wired = self._rebinds = False
         self._wiring_now = asyncio.Lock()
 
@@ -121,19 +79,19 @@ class RabbitmqEvents:
 
     async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
         await self._wire()
-        before = (await self._seen_lately()).get(subscription.group)
+        before = (await self.known()).get(subscription.group)
         if before is None and from_start and self._event_log.wanted:
             async with self._mutex.held(self._connection, optional=True):
                 before = (await self.known()).get(subscription.group)
                 if before is None:
                     replayed = await self._join(subscription)
-                    await self._list.put(replace(subscription, since=subscription.since or clock.now()))
+                    await self._store(replace(subscription, since=subscription.since or clock.now()))
                     return replayed
         since = before.since if before is not None else subscription.since or clock.now()
         subscription = replace(subscription, since=since)
         if subscription != before:
             # Listed before it is bound: then every bound group is listed, whichever process dies in between.
-            await self._list.put(subscription)
+            await self._store(subscription)
         await self._bind(subscription)
         if before is not None:
             await self._unbind(before, set(before.topics) - set(subscription.topics))
@@ -143,8 +101,7 @@ class RabbitmqEvents:
         found = await self._find(group)
         self._wiring.topics.pop(found.queue, None)
         await self._unbind(found, set(found.topics))
-        await self._list.remove(group)
-        self._seen_at = -math.inf
+        await self._facts.remove(GROUP, group)
 
     async def subscriptions(self) -> list[Subscription]:
         return list((await self.known()).values())
@@ -166,14 +123,7 @@ class RabbitmqEvents:
 
     async def known(self) -> dict[str, Subscription]:
         """All subscriptions, by group."""
-        self._seen = await self._list.all(await self._reading())
-        self._seen_at = asyncio.get_running_loop().time()
-        return self._seen
-
-    async def _seen_lately(self) -> dict[str, Subscription]:
-        """All subscriptions as of a moment ago: a worker has many groups, and reading takes several round trips."""
-        fresh = asyncio.get_running_loop().time() - self._seen_at < _FRESH
-        return self._seen if fresh else await self.known()
+        return (await self._facts.read(await self._reading())).subscriptions
 
     async def deleted(self, queue: str) -> None:
         """Remove the subscription of the group whose queue was deleted: its bindings are gone too."""
@@ -182,8 +132,7 @@ class RabbitmqEvents:
         self._wiring.topics.pop(queue, None)
         for one in (await self.known()).values():
             if one.queue == queue:
-                await self._list.remove(one.group)
-        self._seen_at = -math.inf
+                await self._facts.remove(GROUP, one.group)
 
     # -- publishing
 
@@ -196,7 +145,7 @@ class RabbitmqEvents:
             await sent
 
         try:
-            await Destination(self._wire, self._unwire).publish(lambda: self._event_log.publish(send))
+            await Destination(self._wire, self._unwire).publish(send)
         except Unroutable as error:
             raise no_subscriber(event) from error
 
@@ -230,6 +179,9 @@ class RabbitmqEvents:
         return self._publisher
 
     # -- subscribing
+
+    async def _store(self, subscription: Subscription) -> None:
+        await self._facts.put(GROUP, subscription.group, subscription.to_plain())
 
     async def _find(self, group: str) -> Subscription:
         known = await self.known()

@@ -15,7 +15,6 @@ from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Conn
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream, come_to_end, offset_of
-from palermo.brokers.rabbitmq.amqp.stream_repair import HISTORY_BROKEN_FOR
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
@@ -63,7 +62,6 @@ class StreamJournal:
             patience=session.timeout,
             holds="the journal",
             arguments=bounds,
-            given_up_after=HISTORY_BROKEN_FOR,
         )
 
     async def append(self, batch: bytes) -> None:
@@ -95,7 +93,7 @@ class StreamJournal:
 
     async def examine(self) -> None:
         """Read the newest batches, if there are any, and so count those that cannot be read."""
-        if await self._stream.is_there():
+        if await self._stream.exists(await self._reading()):
             reader = await self.read(lambda _: None, ReadFrom(last=_EXAMINED))
             tasks = [asyncio.ensure_future(event.wait()) for event in (reader.caught_up, reader.ended)]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -2,7 +2,7 @@
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
-from palermo.brokers.rabbitmq.cluster.registry import Registry
+from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
@@ -20,7 +20,7 @@ class Removal:
         exchange: str,
         connection: Connection,
         declarer: Declarer,
-        registry: Registry,
+        facts: Facts,
         failed_log: FailedLog,
         *,
         keys: RabbitmqKeys,
@@ -29,7 +29,7 @@ class Removal:
         self._exchange = exchange
         self._connection = connection
         self._declarer = declarer
-        self._registry = registry
+        self._facts = facts
         self._failed_log = failed_log
         self._keys = keys
         self._tenants = tenants
@@ -48,16 +48,16 @@ class Removal:
         counted = await self._declarer.count(queue) if _LINE_BREAKS.isdisjoint(queue) else None
         if counted is None and has_controls(queue):
             # No NotFound: nobody is shown whether such a name is registered.
-            await self._registry.remove(queue)
+            await self._facts.remove(QUEUE, queue)
             return 0
         if counted is None:
             # The name may outlive a queue that another program deleted.
-            if queue in await self._registry.names(self._connection):
-                await self._registry.remove(queue)
+            if queue in (await self._facts.read(self._connection)).queues:
+                await self._facts.remove(QUEUE, queue)
             raise _missing(queue)
         count = await self._empty(queue, delete=True)
         self._declarer.forget(queue)
-        await self._registry.remove(queue)
+        await self._facts.remove(QUEUE, queue)
         await self._failed_log.emptied(queue)
         return count or 0
 

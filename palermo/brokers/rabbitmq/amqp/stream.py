@@ -4,34 +4,34 @@ A stream is read over AMQP 0-9-1 on a channel of its own, which is closed and wh
 RabbitMQ answers the rejects of a cancelled stream consumer by closing the connection.
 The first record only makes the stream non-empty, since a reader cannot tell an empty stream from a slow one.
 
-A stream exists before it has a leader, and RabbitMQ 3.10.8 closes every connection that
-writes to it or reads it then (541, 506). So the session that makes a stream holds the exclusive queue
-`<stream>.making` until the first record is stored, and all others wait for that. A cancelled task makes the stream
-to its end: RabbitMQ would go on all the same, and the mark would be gone before the leader is there.
+A stream exists before it has a leader, and RabbitMQ 3.10.8 closes every connection that writes to it or reads it then
+(541, 506). So the session that makes a stream holds a lock until the first record is stored, and all others wait for
+that. A cancelled task makes the stream to its end: RabbitMQ would continue anyway, and the lock would be free before
+the leader is there.
 
-RabbitMQ may never open a stream again that it made shortly before it was killed (3.10 to 4.3). Then it answers "home
-node is down" (up to 4.2), or closes the connection of each session that uses the stream (4.3: 541, 506). So nothing is
-kept in a stream alone that must not be lost (StreamCopy), and a stream that stays broken is made anew by the
-session that finds it so (stream_repair.py). Up to 4.2 it cannot be deleted either: the new one has the next name,
-`<stream>.2` and so on, and of several that exist the last one counts.
+A RabbitMQ that is killed within a second after it made its very first stream never opens that stream again (3.10 to
+4.3). It answers "home node is down" (up to 4.2, where it cannot delete the stream either), or closes the connection of
+each session that uses the stream (4.3: 541, 506). So a session that finds a stream down for some seconds makes another
+one, with the next name: `<stream>.2`. If RabbitMQ can do that and the first one stays down, it is broken, and all
+sessions use the new one. What was in the broken one is lost.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
 from pika import spec
 
+from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection, uninterrupted
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
-from palermo.brokers.rabbitmq.amqp.publisher import Destination, MissingQueues, Publisher
-from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED, NotOnThisNode
-from palermo.brokers.rabbitmq.amqp.stream_repair import BREAKING, BROKEN_FOR, StreamCopy, Suspect, suspect_of, suspected
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
+from palermo.brokers.rabbitmq.amqp.replies import NotOnThisNode
 from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -45,6 +45,9 @@ Entry = tuple[spec.BasicProperties, bytes]
 Placed = tuple[int, spec.BasicProperties, bytes]
 
 T = TypeVar("T")
+
+#: Seconds within which a stream that is broken has been replaced.
+REPLACED_WITHIN = 15.0
 
 #: The prefetch of a follower, and of a reader of whole jobs.
 _CREDIT, _READ_CREDIT = 1_000, 200
@@ -61,6 +64,10 @@ _LOOK_EVERY = 0.02
 #: Seconds without a record after which a stream counts as empty.
 _EMPTY_AFTER = 2.0
 
+#: Seconds for which a stream is down before another one is made: after a start RabbitMQ opens its queues first. Then
+#: seconds that the old one has to come back, and seconds between two checks of a stream that is down.
+_DOWN_FOR, _GRACE, _CHECK_EVERY = 3.0, 2.0, 1.0
+
 
 class Stream:
     """One stream, as one session sees it."""
@@ -73,181 +80,132 @@ class Stream:
         patience: float,
         holds: str,
         arguments: Mapping[str, Any] | None = None,
-        copied: bool = False,
-        given_up_after: float = BROKEN_FOR,
     ) -> None:
         """`patience` is how many seconds reading waits for a stream that is down: RabbitMQ starts its queues first.
 
-        `holds` says what is in it, for logs and errors; `arguments` bound it. A `copied` stream loses no record that
-        `write` has stored, not even if RabbitMQ loses the stream.
-        `given_up_after` is for how many seconds it is broken before it is made anew.
+        `holds` says what is in it, for logs and errors; `arguments` bound it.
         """
-        #: The name of the stream that is used now: the last one of its succession.
+        #: The name of the stream that is used now: another than the first one if that is broken.
         self.name = self._first_name = name
         self._publisher = publisher
         self._patience = patience
         self.holds = holds
         self._arguments = dict(arguments or {})
-        self._copy = StreamCopy(name, self._arguments) if copied else None
-        self._missing = MissingQueues(publisher)
-        self._given_up_after = given_up_after
-        #: Whether the stream exists, with its copy, as far as this session knows.
+        #: The records that the stream has when it is made.
+        self.refill: Callable[[], Iterable[Record]] = tuple
+        #: Whether the stream exists and can be used, as far as this session knows.
         self.made = False
-        #: Whether the stream was seen complete, with its first record, so that it can be read.
-        self._whole = False
-        #: Whether `name` is the last one of its succession, as far as this session knows.
-        self._located = False
         #: Whether it was gone when this session wrote to it.
         self._missed = False
+        #: When it was found down, at first and the last time, and how.
+        self._down: tuple[float, float, BrokerUnavailable] | None = None
         self._making = asyncio.Lock()
-        self._looking = asyncio.Lock()
-        #: Held while the stream is made, or made anew.
-        self._mark = Mutex(f"{name}.making")
+        prefix, _, suffix = name.rpartition("~")
+        #: Held while the stream is made.
+        self._mark = Mutex(f"{prefix}~making.{suffix}")
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it was down when this session last asked for it."""
+        return self._down is not None
 
     async def make(self) -> None:
         """Make the stream if it does not exist."""
         async with self._making:
-            if self.made:
-                return
             connection = (await self._publisher()).channel.connection
-            await self.use(connection, lambda: self._make(connection))
-            self.made = True
+            while not await self.exists(connection):
+                if not await uninterrupted(self._make_alone(connection)):
+                    await asyncio.sleep(_LOOK_EVERY)
 
-    async def _make(self, connection: Connection) -> None:
-        while not (await self._exists(connection) and await self._is_copied(connection)):
-            if not await uninterrupted(self._complete_alone(connection)):
-                await asyncio.sleep(_LOOK_EVERY)
+    async def exists(self, connection: Connection) -> bool:
+        """Whether the stream exists; waits for one that is being made. Raises BrokerUnavailable while it is down."""
+        if not self.made:
+            self.name = self._first_name
+            self.made = await self._find(connection)
+        return self.made
 
-    async def _complete_alone(self, connection: Connection) -> bool:
-        """Make what is missing, unless another session does. Returns whether this one did."""
-        async with self._mark.held(connection, patience=0) as held:
-            if held:
-                await self._complete(connection)
-            return held
+    async def _find(self, connection: Connection) -> bool:
+        """Whether the stream exists under one of its names: a session asks for the next one if it lacks the first."""
+        while True:
+            fault = None
+            try:
+                if await self._is_sound(connection, self.name):
+                    self._down = None
+                    return True
+            except NotOnThisNode:
+                raise  # other nodes serve it
+            except BrokerUnavailable as error:
+                if connection.error is not None:
+                    raise
+                fault = error
+            following = self._following()
+            if await connection.has_queue(following):
+                self.name = following
+            elif fault is None:
+                return False
+            else:
+                await self._replace(connection, fault)
 
-    async def _complete(self, connection: Connection) -> None:
-        """Make what is missing of the stream and its copy, each with what the other one holds."""
-        exists, records = (await connection.probe(self.name)).exists, list[Record]()
-        if self._copy is not None and not await self._copy.exists(connection):
-            if exists:
-                follower = await self._follow(connection, records.append)
-                if follower is not None:
-                    await follower.close()
-            await self._copy.make(connection, records)
-        elif self._copy is not None and not exists:
-            records = await self._copy.read(connection)
-        if not exists:
-            if self._missed:
-                log.warning("%s was deleted, and is made anew stream=%s", self.holds, self.name)
-            await connection.declare(self.name, {"x-queue-type": "stream", **self._arguments})
-            publisher = await Publisher.open(connection)
-            await self._publish(publisher, [record_entry(one) for one in [{"version": 1}, *records]])
-            publisher.channel.abandon()
+    def _following(self) -> str:
+        """The name of the stream that takes the place of this one if it is broken."""
+        number = self.name.removeprefix(self._first_name).removeprefix(".")
+        return f"{self._first_name}.{int(number or 1) + 1}"
 
-    async def _is_copied(self, connection: Connection) -> bool:
-        return self._copy is None or await self._copy.exists(connection)
-
-    async def _exists(self, connection: Connection) -> bool:
-        """Whether the stream exists; waits for one that is being made."""
-        await self._locate(connection)
-        if not (await connection.probe(self.name)).exists:
+    async def _is_sound(self, connection: Connection, name: str) -> bool:
+        """Whether this stream exists and can be read. Raises BrokerUnavailable if it is down."""
+        now = asyncio.get_running_loop().time()
+        if self._down is not None and now - self._down[1] < _CHECK_EVERY:
+            raise self._down[2]
+        if not (await connection.probe(name)).exists:
             return False
-        # The stream is checked before the mark: a stream that exists when the mark does not is complete.
+        # The stream is asked for before the lock: a stream that exists while the lock is free is complete.
         for _ in range(round(self._patience / _LOOK_EVERY)):
             if not (await connection.probe(self._mark.queue)).exists:
                 break
             await asyncio.sleep(_LOOK_EVERY)
+        if versions.ends_connections(connection.version):
+            scout = await connection.another("checking a stream")
+            try:
+                return await _last_entry(scout, name) is not None
+            finally:
+                await scout.close()
         return True
 
-    async def _locate(self, connection: Connection) -> None:
-        """Find the last stream of its succession."""
-        while not self._located:
-            successor = self._successor()
-            self._located = not await connection.has_queue(successor)
-            if not self._located:
-                self.name = successor
+    async def _replace(self, connection: Connection, fault: BrokerUnavailable) -> None:
+        """Make another stream in place of one that has been down for some seconds. Raises `fault` if it has not."""
+        now = asyncio.get_running_loop().time()
+        since = self._down[0] if self._down is not None else now
+        self._down = since, now, fault
+        if now - since < _DOWN_FOR:
+            raise fault.with_traceback(None)
+        self._down, broken, self.name = None, self.name, self._following()
+        if not await uninterrupted(self._make_alone(connection)):
+            return  # another session makes it
+        await asyncio.sleep(_GRACE)
+        with suppress(BrokerUnavailable):
+            if await self._is_sound(connection, broken):
+                await connection.delete(self.name)
+                self.name = broken
+                return
+        log.error("a stream is broken, its records are lost holds=%r stream=%s next=%s", self.holds, broken, self.name)
 
-    def _successor(self) -> str:
-        """The name of the stream that takes the place of this one if it cannot be deleted."""
-        number = self.name.removeprefix(self._first_name).removeprefix(".")
-        return f"{self._first_name}.{int(number or 1) + 1}"
-
-    def is_suspected(self, connection: Connection) -> bool:
-        """Whether the stream could not be used, and has not been found sound since."""
-        return suspected(connection, self._first_name) is not None
-
-    async def use(self, connection: Connection, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Make the attempt, which reads the stream or writes to it on this connection.
-
-        While the stream is known to be broken it is not made, and BrokerUnavailable is raised, until the stream has
-        been made anew.
-        """
-        suspect = suspected(connection, self._first_name)
-        if suspect is not None:
-            await self._look_into(connection, suspect)
-        try:
-            return await attempt()
-        except NotOnThisNode:
-            raise
-        except BrokerUnavailable:
-            if connection.error is None or connection.code in BREAKING:
-                suspect_of(connection, self._first_name)
-            raise
-
-    async def _look_into(self, connection: Connection, suspect: Suspect) -> None:
-        """Find out whether the stream can be used again. Make it anew if it has been broken for long enough."""
-        async with self._looking:
-            if suspect.is_due:
-                self._located = self._whole = self.made = False
-                try:
-                    suspect.found(await self._fault(connection), connection)
-                except PalermoError:
-                    suspect.not_seen()
-                    raise
-            if suspect.error is not None and suspect.broken_for >= self._given_up_after:
-                await uninterrupted(self._make_anew(connection))
-                suspect.found(None, connection)
-            if suspect.error is not None:
-                raise suspect.error
-
-    async def _fault(self, connection: Connection) -> BrokerUnavailable | None:
-        """Why the stream cannot be used; None if it can, or there is none. Asks on a connection of its own."""
-        scout = await connection.another("looking into a stream")
-        try:
-            await self._locate(scout)
-            if await _last_entry(scout, self.name) is not None or not (await scout.probe(self.name)).exists:
-                return None
-            return BrokerUnavailable(f"{self.holds} gives no answer.")
-        except NotOnThisNode:
-            raise  # other nodes serve it
-        except BrokerUnavailable as error:
-            if scout.error is not None and scout.code not in BREAKING:
-                raise
-            return error
-        finally:
-            await scout.close()
-
-    async def _make_anew(self, connection: Connection) -> None:
-        worker = await connection.another("making a stream anew")
-        try:
-            async with self._mark.held(worker, patience=self._patience) as held:
-                if not held or await self._fault(connection) is None:
-                    return  # another session has made it
-                self._missed = False
-                log.error("%s cannot be read or written any more, and is made anew stream=%s", self.holds, self.name)
-                try:
-                    await worker.delete(self.name)
-                except BrokerUnavailable:
-                    if worker.error is not None:
-                        raise
-                    self.name = self._successor()
-                await self._complete(worker)
-        finally:
-            await worker.close()
+    async def _make_alone(self, connection: Connection) -> bool:
+        """Make the stream, unless another session does. Returns whether this one did."""
+        async with self._mark.held(connection, patience=0) as held:
+            if held and not (await connection.probe(self.name)).exists:
+                records = list(self.refill())
+                if self._missed:
+                    log.warning("%s was deleted, and is made again stream=%s", self.holds, self.name)
+                await connection.declare(self.name, {"x-queue-type": "stream", **self._arguments})
+                publisher = await Publisher.open(connection)
+                await self._publish(publisher, [record_entry(one) for one in [{"format": 1}, *records]])
+                publisher.channel.abandon()
+                await connection.persist_queues()
+            return held
 
     async def write(self, record: Record) -> None:
         """Add a record, and make the stream first if need be; returns once the record is stored."""
-        await self._append([record_entry(record)], record)
+        await self.append([record_entry(record)])
 
     async def write_patiently(self, record: Record) -> None:
         """The same, but wait for a stream that is down."""
@@ -255,40 +213,29 @@ class Stream:
         await self._patiently(connection, lambda: self.write(record))
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Add these in order, and make the stream first if need be; returns once all are stored. They have no copy."""
-        await self._append(entries)
+        """Add these in order, and make the stream first if need be; returns once all are stored."""
 
-    async def _append(self, entries: Sequence[Entry], record: Record | None = None) -> None:
         async def send() -> None:
-            publisher = await self._publisher()
-            if self._copy is not None and record is not None:
-                await self._copy.write(publisher, record)
-            await self.use(publisher.channel.connection, lambda: self._publish(publisher, entries))
+            await self._publish(await self._publisher(), entries)
 
-        await Destination(self.make, self._forget).publish(send)
+        await Destination(self._ensure, self._forget).publish(send)
+
+    async def _ensure(self) -> None:
+        if not self.made:
+            await self.make()
 
     def _forget(self) -> None:
         # It was deleted, or is broken: `make` finds out.
-        self.made = self._located = False
-        self._missed = True
+        self.made, self._missed = False, True
 
     async def follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
-        """A reader that has caught up and goes on, and gives each record to `on_record`. None without a stream.
+        """A reader that has caught up and continues, and gives each record to `on_record`. None without a stream.
 
         It starts at the oldest record, and starts again if the stream goes down before it has caught up.
 
         Raises BrokerUnavailable if the stream is down and stays so.
         """
-        return await self._patiently(
-            connection, lambda: self.use(connection, lambda: self._follow(connection, on_record))
-        )
-
-    async def is_there(self) -> bool:
-        """Whether the stream exists."""
-        if self.made:
-            return True
-        connection = (await self._publisher()).channel.connection
-        return await self.use(connection, lambda: self._exists(connection))
+        return await self._patiently(connection, lambda: self._follow(connection, on_record))
 
     async def end(self, connection: Connection) -> int | None:
         """The offset of the newest entry; None without a stream. Raises what `follow` raises."""
@@ -297,7 +244,7 @@ class Stream:
 
     async def last(self, connection: Connection) -> tuple[int, float] | None:
         """The offset of the newest entry, and the time that its writer gave it, else 0; see `end`."""
-        return await self._patiently(connection, lambda: self.use(connection, lambda: self._find_last(connection)))
+        return await self._patiently(connection, lambda: self._find_last(connection))
 
     async def read(self, connection: Connection, first: int, last: int) -> AsyncGenerator[Placed, None]:
         """The entries from one offset to another that exists, as far as the stream still has them.
@@ -353,32 +300,12 @@ class Stream:
                 if connection.error is not None:
                     raise
                 if loop.time() > deadline:
-                    raise BrokerUnavailable(
-                        f"{self.holds} cannot be read or written: {error} A stream that stays down is made anew after"
-                        f" {self._given_up_after:g} s."
-                    ) from error
+                    raise BrokerUnavailable(f"{self.holds} cannot be read or written: {error}") from error
             await asyncio.sleep(_AGAIN)
 
     async def _find_last(self, connection: Connection) -> tuple[int, float] | None:
-        # `palermo web` asks every two seconds. The copy is made first, and a stream would keep the message.
-        if self._copy is not None and not self._whole and await self._missing.still(self._copy.name):
-            return None
-        if not self._whole:
-            # Asked at the same time: most streams were never made, and each question is two round trips.
-            _, copied, refusal = await asyncio.gather(
-                self._locate(connection), self._is_copied(connection), _refusal(connection, self._mark.queue)
-            )
-            self._whole = await self._exists(connection)
-            if not self._whole and self._copy is not None and copied:
-                await self._make(connection)  # somebody deleted the stream alone
-                self._whole = True
-            if not self._whole and refusal is not None:
-                raise refusal
-            if not self._whole and self._copy is not None:
-                self._missing.note(self._copy.name)
-        last = await _last_entry(connection, self.name) if self._whole else None
-        if last is None:
-            self._whole = self.made = self._located = False
+        last = await _last_entry(connection, self.name) if await self.exists(connection) else None
+        self.made = last is not None
         return last
 
     async def _follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
@@ -484,17 +411,6 @@ async def come_to_end(end: asyncio.Event, read: Callable[[], int], *, patience: 
         if read() == before:
             break
     return end.is_set()
-
-
-async def _refusal(connection: Connection, queue: str) -> PalermoError | None:
-    """The error of a user who may not read; None if he may. That a queue does not exist may be seen by every user."""
-    channel = await connection.channel()
-    try:
-        await channel.get(queue)
-    except PalermoError as error:
-        return None if channel.missing or channel.code == RESOURCE_LOCKED else error
-    await channel.close()
-    return None
 
 
 async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] | None:

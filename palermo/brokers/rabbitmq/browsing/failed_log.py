@@ -176,7 +176,7 @@ class FailedLog:
         if not is_failed(queue):
             return
         with suppress(PalermoError):  # without a session nothing can be written either
-            if await self._stream.is_there():
+            if await self._stream.exists(self._connection):
                 await self._write([record_entry({"queue": queue, "emptied": True})])
 
     async def _write(self, entries: list[Entry]) -> None:

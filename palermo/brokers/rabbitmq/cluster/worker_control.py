@@ -140,7 +140,7 @@ class WorkerControl:
         report: Callable[[], WorkerInfo],
         on_command: OnCommand,
         publisher: Callable[[], Awaitable[Publisher]],
-        look: Callable[[Mapping[str, Any]], Awaitable[None]],
+        look: Callable[[], Awaitable[None]],
         *,
         kind: str,
     ) -> None:
@@ -207,7 +207,7 @@ class WorkerControl:
             # Without the exchange this ends the channel, and `_return` makes both again.
             with suppress(PalermoError):
                 await self._channel.bind(self.inbox, internal(self._exchange, "control"))
-            await self._look({})
+            await self._look()
 
     def _on_end(self, connection: Connection) -> None:
         if not self._ended and connection.error is None:
@@ -250,7 +250,7 @@ class WorkerControl:
             counts = self._channel.connection.unreadable.counts
             answer = {**self._report().to_plain(), "inbox": self.inbox, "unreadable": counts}
         elif question["ask"] == "look":
-            await self._look(question)
+            await self._look()
         else:
             id, unreadable = self._report().id, self._channel.connection.unreadable
             order = unreadable.attempt("the orders to workers", question, partial(WorkerCommand.from_plain, question))

@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.amqp.publisher import Unfit
 from palermo.brokers.rabbitmq.browsing.sweep import take
-from palermo.brokers.rabbitmq.cluster.registry import Names
+from palermo.brokers.rabbitmq.cluster.facts import QueueNames
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
 from palermo.brokers.rabbitmq.consuming.poll import PollSource, give_back
 from palermo.brokers.rabbitmq.consuming.push import PushSource
@@ -68,8 +68,8 @@ class RabbitmqConsumer:
         self,
         source: PushSource | PollSource,
         worker_control: WorkerControl,
-        names: Names | None,
         exchange: str,
+        names: QueueNames | None,
         steering: Steering,
         publish: Callable[[Message, str], Awaitable[None]],
         failed_place: Callable[[str], str],
@@ -82,10 +82,10 @@ class RabbitmqConsumer:
         limits: LimitClient,
     ) -> None:
         self._source = source
+        self._names = names
         self._steering = steering
         self._worker_control = worker_control
         self._worker = worker_control.worker
-        self._names = names
         self._exchange = exchange
         self._publish = publish
         self._failed_place = failed_place
@@ -114,9 +114,6 @@ class RabbitmqConsumer:
         self._moved: set[str] = set()
         self._refusals = Refusals("jobs that are not due yet", first=_REFUSED, last=_STILL_REFUSED)
         self._settled = asyncio.Event()
-        self._ending: asyncio.Task[None] | None = None
-        if names is not None:
-            names.on_close(self._on_names_lost)
         source.ended = self._on_end
         run_log.resume()
 
@@ -345,7 +342,7 @@ class RabbitmqConsumer:
             self._forget(delivery)
         await quietly(self._steering.close())
         if self._names is not None:
-            await quietly(self._names.close())
+            self._names.close()
         await quietly(self._run_log.close())
         await quietly(self._worker_control.end())
 
@@ -495,11 +492,6 @@ class RabbitmqConsumer:
             give_back(delivery)
             self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
             self._forget(delivery)
-
-    def _on_names_lost(self) -> None:
-        """Close the source: without news it would miss new queues. `receive` raises, and the worker opens another."""
-        if not self._closed and self._ending is None:
-            self._ending = asyncio.ensure_future(self._source.close())
 
     def _acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge a delivery whose end is stored. Raises DeliveryLost if its channel is closed."""

@@ -15,8 +15,8 @@ from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, RecordQueue
-from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.cluster.facts import UNIQUE_JOB, Facts
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.work import Ask
@@ -31,7 +31,7 @@ from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core import unique_rules
 from palermo.core.message import MAX_BODY, Message
-from palermo.core.topology import amqp_queue, internal, is_failed
+from palermo.core.topology import amqp_queue, is_failed
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, NotFound, PalermoError, PublishRefused
@@ -62,8 +62,10 @@ class RabbitmqKeys:
         ask: Ask,
         why_silent: Callable[[], Awaitable[LeaderUnavailable | None]] | None = None,
         reading: Callable[[], Awaitable[Connection]] | None = None,
+        facts: Facts | None = None,
     ) -> None:
-        """Without `why_silent`, which is LeaderClient.why_silent, no silence of a leader is noticed.
+        """Without `why_silent`, which is LeaderClient.why_silent, no silence of a leader is noticed. Without `facts` no
+        job can be announced.
 
         `reading` returns the connection to read on; without it that is `connection`.
         """
@@ -77,10 +79,7 @@ class RabbitmqKeys:
         self._there = False
         arguments = versions.arguments(session.queue_type, connection.version)
         self._log = RecordQueue(key_log_queue(session.exchange), connection, outbox.open, arguments)
-        name = internal(session.exchange, "unique-jobs")
-        self._unique_jobs = Stream(
-            name, outbox.open, patience=session.timeout, holds="which jobs are unique", copied=True
-        )
+        self._facts = facts
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
         for claim in claims:
@@ -154,27 +153,18 @@ class RabbitmqKeys:
         return sorted((second[one] for one in second if one in first), key=lambda stray: stray.key)
 
     async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
+        assert self._facts is not None
         known, wanted = await self.announced(), {one.name: one for one in unique}
         # Only what has changed: so the stream grows with the changes of the code, and not with each start of a worker.
         for one in wanted.values():
             if known.get(one.name) != one:
-                await self._unique_jobs.write({"unique": one.to_plain()})
+                await self._facts.put(UNIQUE_JOB, one.name, one.to_plain())
         for name in sorted((known.keys() & set(jobs)) - wanted.keys()):
-            await self._unique_jobs.write({"plain": name})
+            await self._facts.remove(UNIQUE_JOB, name)
 
     async def announced(self) -> dict[str, UniqueJob]:
-        found: dict[str, UniqueJob] = {}
-
-        def on_record(record: Record) -> None:
-            found.pop(str(record.get("plain", "")), None)
-            if "unique" in record:
-                one = UniqueJob.from_plain(record["unique"])
-                found[one.name] = one
-
-        follower = await self._unique_jobs.follow(await self._reading(), on_record)
-        if follower is not None:
-            await follower.close()
-        return dict(sorted(found.items()))
+        assert self._facts is not None
+        return (await self._facts.read(await self._reading())).unique_jobs
 
     async def exist(self) -> bool:
         """Whether anybody has ever needed a key here; if not, the leader need not be asked."""

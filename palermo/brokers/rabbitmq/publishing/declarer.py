@@ -16,7 +16,8 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.replies import Difference
-from palermo.brokers.rabbitmq.cluster.registry import Registry
+from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN
+from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts, fact
 from palermo.contract.broker import SessionParameters
 from palermo.core.topics import distributor, gateway
 from palermo.core.topology import CLASSIC, LITERAL, PRIORITY, QUORUM, amqp_queue, check_queue_name, internal, is_failed
@@ -60,7 +61,7 @@ class EventTopology:
             await channel.bind(amqp_name, self.distributor, routing_key=topic)
 
 
-#: Seconds that `done` waits until the queues that were found are registered.
+#: Seconds that `done` waits until the queues that were found are registered, unless the stream of the facts is down.
 _LAST_WORDS = 2.0
 
 #: Seconds until a queue that was found is registered, at least and at most, or sooner if a caller waits in `done`: jobs
@@ -69,18 +70,16 @@ _SOON = (0.3, 3.0)
 
 
 class QueueRegistration:
-    """The queues that one session has to put into the registry.
+    """The queues whose names one session has to store.
 
-    Our own are registered before they are made, those of others once a session finds them.
+    The names of our own are stored before they are made, those of others once a session finds them.
     """
 
-    def __init__(
-        self, exchange: str, registry: Registry, connection: Connection, reading: Callable[[], Connection]
-    ) -> None:
+    def __init__(self, exchange: str, facts: Facts, connection: Connection, reading: Callable[[], Connection]) -> None:
         """`reading` returns the connection to read on: under an alarm nothing is read of one that publishes."""
         self._exchange = exchange
         self._reading = reading
-        self._registry = registry
+        self._facts = facts
         self._connection = connection
         self._working: asyncio.Task[None] | None = None
         self._found: set[str] = set()
@@ -88,9 +87,9 @@ class QueueRegistration:
         self._hurry = asyncio.Event()
 
     async def register(self, queue: str) -> None:
-        """Register a queue that is about to be made. Returns once its name is stored, or is left for later."""
+        """Store the name of a queue that is about to be made. Returns once that is done, or left for later."""
         try:
-            await self._registry.add(queue)
+            await self._facts.stream.write(fact(QUEUE, queue, True))
         except BrokerUnavailable as error:
             if self._connection.error is not None:
                 raise
@@ -99,7 +98,7 @@ class QueueRegistration:
             self.register_found(queue)
 
     def register_found(self, queue: str) -> None:
-        """Register a queue that was found on the broker, if it is not in the registry yet. Does not wait for that."""
+        """Store the name of a queue that was found on the broker, if it is not known yet. Does not wait for that."""
         self._found.add(queue)
         if self._working is None or self._working.done():
             self._hurry.clear()
@@ -110,6 +109,8 @@ class QueueRegistration:
         if self._working is not None and not self._connection.blocked:
             self._hurry.set()
             await asyncio.wait({self._working}, timeout=_LAST_WORDS)
+            if self._facts.stream.is_down:
+                await asyncio.wait({self._working}, timeout=REPLACED_WITHIN)
 
     async def _register_all_found(self) -> None:
         with suppress(TimeoutError):
@@ -119,10 +120,10 @@ class QueueRegistration:
             while self._found:
                 found, self._found = self._found, set()
                 connection = self._reading()
-                for queue in sorted(found - await self._registry.names(connection)):
+                for queue in sorted(found - (await self._facts.read(connection)).queues):
                     # It may have been deleted since it was found.
                     if (await connection.probe(amqp_queue(self._exchange, queue))).exists:
-                        await self._registry.add(queue)
+                        await self._facts.put(QUEUE, queue)
 
 
 log = logging.getLogger("palermo.rabbitmq")

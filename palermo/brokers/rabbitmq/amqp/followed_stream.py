@@ -1,0 +1,161 @@
+"""What the records of a stream add up to, as one session keeps it in memory.
+
+Law: a state is only ever read from the stream. A stream that was deleted is written again from the memory of the
+session that notices first; the others read it again from there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
+
+from palermo.brokers.rabbitmq.amqp.alarms import why_late
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
+from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between two attempts to read a stream that is down.
+_AGAIN = 2.0
+
+#: Seconds for which a watcher waits for a stream that it cannot read.
+_UNKNOWING = 30.0
+
+
+class State(Protocol):
+    """What records add up to."""
+
+    def apply(self, record: Record) -> None:
+        """Apply one more record."""
+
+    def records(self) -> Iterable[Record]:
+        """Records that add up to this state."""
+
+
+S = TypeVar("S", bound=State)
+
+
+class FollowedStream(Generic[S]):
+    """One stream and its state, for one session. The session begins to follow it at the first `read`."""
+
+    def __init__(self, stream: Stream, connection: Connection, fresh: Callable[[], S], *, patience: float) -> None:
+        """`connection` is the one that the stream is written on; `fresh` returns an empty state.
+
+        `patience` is how many seconds reading and storing may take.
+        """
+        self.stream = stream
+        self._writing = connection
+        self._fresh = fresh
+        self._patience = patience
+        self.state = fresh()
+        stream.refill = lambda: self.state.records()
+        self._follower: Follower | None = None
+        self._reading = asyncio.Lock()
+        self._listeners: list[Callable[[S, Record], None]] = []
+        self._watching: asyncio.Task[None] | None = None
+        #: Set once a watcher need not wait for the state any longer.
+        self._known = asyncio.Event()
+
+    async def read(self, connection: Connection) -> S:
+        """What everything that is stored by now adds up to. Raises BrokerUnavailable if the stream stays down."""
+        async with self._reading:
+            if not await self._is_up_to_date(connection):
+                await self._follow(connection)
+            return self.state
+
+    async def write(self, record: Record) -> None:
+        """Store a record; waits for a stream that is down. Raises BrokerUnavailable after `patience` seconds."""
+        try:
+            async with asyncio.timeout(self._patience):
+                await self.stream.write_patiently(record)
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"RabbitMQ at {self._writing.where} did not store within {self._patience:g} s {self.stream.holds}:"
+                f" {why_late(self._writing)}"
+            ) from None
+
+    async def watch(self, connection: Connection, listener: Callable[[S, Record], None]) -> None:
+        """Keep the state up to date as long as the connection lasts, whatever happens to the stream.
+
+        Returns once the state is known, or after 30 seconds: a worker runs jobs even if the stream stays down. From
+        then on `listener` is called with the state and each new record, or an empty one when all were read again.
+        Raises the connection's error if the connection is lost before.
+        """
+        self._listeners.append(listener)
+        if self._watching is None or self._watching.done():
+            self._known = asyncio.Event()
+            self._watching = asyncio.ensure_future(self._keep_watching(connection))
+        await either(self._known, connection.lost)
+        if connection.error is not None:
+            raise connection.error
+
+    def ignore(self, listener: Callable[[S, Record], None]) -> None:
+        """Call this listener no more."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    async def _keep_watching(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while connection.error is None:
+            try:
+                await self.read(connection)
+            except PalermoError as error:
+                if connection.error is None and (self._known.is_set() or loop.time() - began > _UNKNOWING):
+                    log.error("continuing without knowing %s error=%r", self.stream.holds, str(error))
+                    self._known.set()
+                elif connection.error is None:
+                    log.warning("taking no jobs before knowing %s error=%r", self.stream.holds, str(error))
+            else:
+                self._known.set()
+                ended = asyncio.Event()
+                if self._follower is not None and self._follower.is_open:
+                    self._follower.on_close(ended.set)
+                    await either(ended, connection.lost)
+                    continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN):
+                    await connection.lost.wait()
+
+    async def _is_up_to_date(self, connection: Connection) -> bool:
+        if self._follower is None or not self._follower.is_open:
+            return False
+        end = await self.stream.end(connection)
+        return end is not None and await self._follower.has_come_to(end, within=self._patience)
+
+    async def _follow(self, connection: Connection) -> None:
+        if self._follower is not None:
+            await self._follower.close()
+        state = self._fresh()
+
+        def apply(record: Record) -> None:
+            state.apply(record)
+            if self.state is state:
+                self._tell(record)
+
+        follower = await self.stream.follow(connection, apply)
+        if follower is None:
+            with suppress(BrokerRefused):  # a user who may only read
+                await self.stream.make()
+            follower = await self.stream.follow(connection, apply)
+        self._follower = follower
+        if follower is not None:
+            self.state = state
+            if self._known.is_set():
+                self._tell({})
+
+    def _tell(self, record: Record) -> None:
+        for listener in self._listeners:
+            listener(self.state, record)
+
+
+async def either(one: asyncio.Event, other: asyncio.Event) -> None:
+    """Wait until one of the two is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in (one, other)]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()

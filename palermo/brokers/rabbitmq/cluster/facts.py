@@ -1,0 +1,262 @@
+"""The facts of an exchange: its queues, its pauses, the groups that subscribe to events, and the unique jobs.
+
+AMQP can list none of them, so they are records in the stream `~facts`, which each session follows once it needs one:
+
+    {"format": 1, "kind": "pause", "name": "mail", "value": {"by": "ann", "at": 1764430000}}
+
+Law: a record replaces the last one of its kind and name, and removes the fact if its value is null. A reader ignores
+kinds and fields that it does not know, and keeps them when the records are written again.
+
+Promise: a fact that was stored is known to every session that reads afterwards. If the stream is deleted, a session
+that follows it writes it again from memory.
+
+Cost: one record for each change. The stream drops its oldest records, so the leader writes all facts again, with
+`"again": true`, before one that counts is dropped. If that leader dies, the next one finds the oldest fact as far back
+as before. If no worker runs for many thousands of records, the oldest facts are forgotten; a queue is known again once
+it is used.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.followed_stream import FollowedStream
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.replies import Probe
+from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN, Record, Stream
+from palermo.brokers.rabbitmq.cluster.worker_control import tell_workers
+from palermo.contract import clock
+from palermo.contract.events import Subscription
+from palermo.contract.unique_jobs import UniqueJob
+from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
+from palermo.core.topology import amqp_queue, check_queue_name, internal, is_queue_name
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: The format of the records.
+FORMAT = 1
+
+#: The kinds of facts, each named by a queue, a group or a job.
+QUEUE, PAUSE, GROUP, UNIQUE_JOB = "queue", "pause", "group", "unique job"
+
+#: The stream's bounds in bytes: tens of thousands of records. It drops one segment at a time.
+_BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-bytes": 2 * 1024 * 1024}
+
+#: All facts are written again when the oldest has so many records behind it, and so many for each fact.
+_FAR, _FAR_PER_FACT = 5_000, 2
+
+#: Facts that are written again together, and seconds between two checks of how far back the oldest is.
+_TOGETHER, _LOOK_EVERY = 100, 60.0
+
+#: Seconds for which a queue that is missing is not asked for again, unless its name is written.
+_MISSING = 60.0
+
+
+class _Fact(NamedTuple):
+    record: Record
+    #: What the record means, to readers that know its kind.
+    value: Any
+    #: How many records had been read when it was written last.
+    written: int
+
+
+class FactState:
+    """The facts that the stream's records add up to."""
+
+    def __init__(self) -> None:
+        #: By kind and name.
+        self._facts: dict[str, dict[str, _Fact]] = {}
+        self._records = 0
+
+    def apply(self, record: Record) -> None:
+        self._records += 1
+        match record:
+            case {"kind": str(kind), "name": str(name), "value": None}:
+                self._facts.get(kind, {}).pop(name, None)
+            case {"kind": str(kind), "name": str(name), "value": value}:
+                read = _READERS.get(kind)
+                meant = value if read is None else read(name, value)
+                self._facts.setdefault(kind, {})[name] = _Fact(record, meant, self._records)
+            case {"kind": _}:
+                raise ValueError("not a fact with a name and a value")
+
+    def records(self) -> Iterator[Record]:
+        """Records that add up to these facts."""
+        return (fact.record for fact in self._all())
+
+    def has(self, kind: str, name: str) -> bool:
+        """Whether there is this fact."""
+        return name in self._facts.get(kind, {})
+
+    @property
+    def queues(self) -> set[str]:
+        return set(self._facts.get(QUEUE, ()))
+
+    @property
+    def paused(self) -> PausedQueues:
+        names = frozenset(self._facts.get(PAUSE, ()))
+        return PausedQueues(names - {EVERY_QUEUE}, every=EVERY_QUEUE in names)
+
+    @property
+    def subscriptions(self) -> dict[str, Subscription]:
+        """The subscriptions, by group."""
+        return self._values(GROUP)
+
+    @property
+    def unique_jobs(self) -> dict[str, UniqueJob]:
+        """The unique jobs that workers have announced, by name."""
+        return self._values(UNIQUE_JOB)
+
+    @property
+    def is_far_back(self) -> bool:
+        """Whether a fact was written so long ago that the stream may drop its record soon."""
+        written = [fact.written for fact in self._all()]
+        return self._records - min(written, default=self._records) > max(_FAR, _FAR_PER_FACT * len(written))
+
+    def written(self, queue: str) -> int:
+        """How many records had been read when the queue's name was written last; 0 if it is not known."""
+        fact = self._facts.get(QUEUE, {}).get(queue)
+        return fact.written if fact is not None else 0
+
+    def _all(self) -> Iterator[_Fact]:
+        return (fact for facts in self._facts.values() for fact in facts.values())
+
+    def _values(self, kind: str) -> dict[str, Any]:
+        return {name: fact.value for name, fact in sorted(self._facts.get(kind, {}).items())}
+
+
+class QueueNames:
+    """The names of the queues, for one worker that serves all that match a pattern."""
+
+    def __init__(self, facts: "Facts", know: Callable[[set[str]], Awaitable[None]]) -> None:
+        """`know` is awaited with all names, at first and whenever they change."""
+        self._facts = facts
+        self._know = know
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(self, connection: Connection) -> None:
+        await self._facts.watch(connection, self._on_record)
+        await self._know(self._facts.state.queues)
+
+    def close(self) -> None:
+        self._facts.ignore(self._on_record)
+
+    def _on_record(self, state: FactState, record: Record) -> None:
+        # A known name that another session than the leader writes means that the queue was made again, after it was
+        # deleted without a record.
+        if record.get("kind", QUEUE) == QUEUE and not record.get("again"):
+            task = asyncio.ensure_future(self._learn(state.queues))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _learn(self, names: set[str]) -> None:
+        with suppress(PalermoError):  # the session is lost: receive() raises that
+            await self._know(names)
+
+
+def _check_pause(name: str, value: object) -> None:
+    """A pause may name a queue, every queue, or a queue that is being migrated (RabbitmqBroker.migrate)."""
+    if name != EVERY_QUEUE and not is_queue_name(name.removeprefix("~migrating.")):
+        raise ValueError(f"{name!r} names no queue")
+
+
+#: By kind, what reads a fact's name and value. RabbitMQ answers no question about a name that no queue may have.
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    QUEUE: lambda name, value: check_queue_name(name),
+    PAUSE: _check_pause,
+    GROUP: lambda name, value: Subscription.from_plain(value),
+    UNIQUE_JOB: lambda name, value: UniqueJob.from_plain(value),
+}
+
+
+def fact(kind: str, name: str, value: object) -> Record:
+    """The record of a fact."""
+    return {"format": FORMAT, "kind": kind, "name": name, "value": value}
+
+
+class Facts(FollowedStream[FactState]):
+    """The facts of one exchange, as one session reads and writes them."""
+
+    def __init__(
+        self, exchange: str, connection: Connection, publisher: Callable[[], Awaitable[Publisher]], *, patience: float
+    ) -> None:
+        """See FollowedStream."""
+        name, holds = internal(exchange, "facts"), "the names of queues and which are paused"
+        stream = Stream(name, publisher, patience=max(patience, REPLACED_WITHIN), holds=holds, arguments=_BOUNDS)
+        super().__init__(stream, connection, FactState, patience=patience)
+        self._exchange = exchange
+        #: By queue that is missing: its `written`, and until when it is not asked for.
+        self._missing: dict[str, tuple[int, float]] = {}
+
+    async def put(self, kind: str, name: str, value: object = True) -> None:
+        """Store a fact; returns once every session can read it."""
+        await self.write(fact(kind, name, value))
+
+    async def remove(self, kind: str, name: str) -> None:
+        await self.put(kind, name, None)
+
+    async def pause(self, queue: str, by: str) -> None:
+        """Pause a queue; returns once the workers take nothing from it, or have been told."""
+        await self.put(PAUSE, queue, {"by": by, "at": int(clock.now())})
+        await tell_workers(self._writing, self._exchange, {"ask": "look"})
+
+    async def resume(self, connection: Connection, queue: str) -> None:
+        """Resume a queue if it is paused. `connection` is the one to read on."""
+        if (await self.read(connection)).has(PAUSE, queue):
+            await self.remove(PAUSE, queue)
+            await tell_workers(self._writing, self._exchange, {"ask": "look"})
+
+    async def probe(self, connection: Connection, queues: Iterable[str]) -> dict[str, Probe]:
+        """What RabbitMQ knows of these queues, for a caller that has just called `read`, and does so again and again.
+
+        RabbitMQ logs each question about a missing queue as an error. A queue of ours is made once its name is written,
+        so only one that another program makes may be seen late, by a minute.
+        """
+        now = time.monotonic()
+        written = {queue: self.state.written(queue) for queue in queues}
+        self._missing = {
+            queue: (seen, until)
+            for queue, (seen, until) in self._missing.items()
+            if now < until and seen == written.get(queue)
+        }
+        asked = {amqp_queue(self._exchange, queue): queue for queue in written if queue not in self._missing}
+        found = {asked[name]: probe for name, probe in (await probe_all(connection, asked)).items()}
+        self._missing |= {queue: (written[queue], now + _MISSING) for queue, probe in found.items() if not probe.exists}
+        return {queue: found.get(queue) or Probe(exists=False) for queue in written}
+
+    async def keep(self, connection: Connection, leads: Callable[[], bool]) -> None:
+        """Write the facts again whenever that is due and this session leads, until the call is cancelled."""
+        while connection.error is None:
+            await asyncio.sleep(_LOOK_EVERY)
+            try:
+                if leads():
+                    await self.write_again(connection)
+            except PalermoError as error:
+                if connection.error is None:
+                    log.warning("the facts cannot be written again now error=%r", str(error))
+
+    async def write_again(self, connection: Connection) -> int:
+        """Write all facts again if one is far back in the stream. Returns how many were written.
+
+        The name of a queue that does not exist is left out: the stream forgets it.
+        """
+        state = await self.read(connection)
+        if not state.is_far_back:
+            return 0
+        left, written = iter(list(state.records())), 0
+        while some := list(islice(left, _TOGETHER)):
+            names = {str(record["name"]) for record in some if record["kind"] == QUEUE}
+            probes = await probe_all(connection, [amqp_queue(self._exchange, name) for name in names])
+            gone = {name for name in names if not probes[amqp_queue(self._exchange, name)].exists}
+            kept = [record for record in some if record["kind"] != QUEUE or record["name"] not in gone]
+            await asyncio.gather(*(self.stream.write({**record, "again": True}) for record in kept))
+            written += len(kept)
+        log.info("the facts were written again facts=%d", written)
+        return written
