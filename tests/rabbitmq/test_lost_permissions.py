@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
-from palermo.brokers.rabbitmq.cluster.worker_control import census
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
-from palermo.core.topology import internal
 from palermo.errors import BrokerRefused
-from tests.contract.tools import PATIENT, consume, ids, message, until
+from tests.contract.tools import PATIENT, ids, message
 from tests.contract.unique_jobs import ask, keyed
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
@@ -74,18 +72,6 @@ async def test_a_leader_whose_reply_was_refused_answers_again(two: Two) -> None:
         assert (await two.free.scheduled(ScheduledFilter())).total == 0
     leading.cancel()
     await asyncio.wait({leading})
-
-
-async def test_a_worker_that_could_not_be_counted_is_counted_again(two: Two, errors: list[BaseException]) -> None:
-    consumer = await consume(two.limited, "mail")
-    two.permit(configure=NOTHING)
-    await two.free._connection.delete(internal(two.session.exchange, "presence"))
-    await becomes(lambda: any("403" in str(error) for error in errors))
-
-    two.permit()
-
-    await until(lambda: census(two.free._connection, two.session.exchange), 1)
-    await consumer.close()
 
 
 def test_a_worker_announces_its_unique_jobs_once_it_may(node: Node, exchange: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from palermo.brokers.rabbitmq import journal
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, read_object
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
+from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream, exists
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.cluster import facts
 from palermo.brokers.rabbitmq.cluster.facts import PAUSE, QUEUE, QueueNames, fact
@@ -37,13 +37,13 @@ async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(
     connection: Connection, exchange: str
 ) -> None:
     """Otherwise a queue that is missing seems to exist, and a session looks for the next free name for ever."""
-    assert not await connection.has_queue(internal(exchange, "facts.2"))
+    assert not await exists(connection, internal(exchange, "facts.2"))
 
     closing = asyncio.ensure_future(connection.close())
     await asyncio.sleep(0)
     assert connection.error is None
     with pytest.raises(BrokerUnavailable, match="has been closed"):
-        await connection.has_queue(internal(exchange, "facts.2"))
+        await exists(connection, internal(exchange, "facts.2"))
     await closing
 
 

@@ -365,7 +365,6 @@ class Connection:
         self.host = host
         self.where = f"{host[0]}:{host[1]}"
         self.error: PalermoError | None = None
-        self.code = 0  #: The broker's reply code when it closed the connection, else 0.
         self.raw: AsyncioConnection
         #: The server's version, such as `3.10.8`, kept when the connection is lost; "" if the server does not tell it.
         self.version = ""
@@ -473,15 +472,6 @@ class Connection:
                 await channel.call(channel.raw.exchange_declare, name, "direct", durable=True, arguments=large)
                 await channel.call(channel.raw.exchange_delete, name)
 
-    async def has_queue(self, queue: str) -> bool:
-        """Whether the queue or stream exists, also if it is broken or its node away."""
-        try:
-            return (await self.probe(queue)).exists
-        except BrokerUnavailable:
-            if not self.raw.is_open:
-                raise
-            return True
-
     async def has_exchange(self, exchange: str) -> bool:
         """Whether the exchange exists."""
         async with self.spare_channel() as channel:
@@ -550,11 +540,17 @@ class Connection:
             self.raw.abort()
             raise
 
+    def give_up(self, missing: str) -> None:
+        """End the connection because something of Palermo's own was deleted: the next session makes it again."""
+        if self.raw.is_open:
+            self.raw.close(reply_text=f"{missing} was deleted, and a new session makes it again")
+
     def _on_close(self, error: Exception) -> None:
         self.error = self.translated(error)
-        self.code = reply_code(error) if isinstance(error, exceptions.ConnectionClosedByBroker) else 0
         if isinstance(error, exceptions.ConnectionClosedByClient):
-            self.error = BrokerUnavailable(f"the session with RabbitMQ at {self.where} has been closed.")
+            self.error = BrokerUnavailable(
+                f"the session with RabbitMQ at {self.where} has been closed: {error.reply_text}."
+            )
         self.lost.set()
 
 

@@ -17,9 +17,7 @@ ACCESS_REFUSED = 403
 NOT_FOUND = 404
 RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
-RESOURCE_ERROR = 506
 NOT_ALLOWED = 530
-INTERNAL_ERROR = 541
 
 #: Texts of a 404 and of two 406 that mean "not now": the queue or stream exists, but has no process yet, or none here.
 _DOWN = "down or inaccessible"

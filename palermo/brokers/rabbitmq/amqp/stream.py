@@ -139,7 +139,7 @@ class Stream:
                     raise
                 fault = error
             following = self._following()
-            if await connection.has_queue(following):
+            if await exists(connection, following):
                 self.name = following
             elif fault is None:
                 return False
@@ -449,6 +449,16 @@ async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] 
 async def _read(channel: Channel, stream: str, offset: str, callback: Callable[..., None]) -> None:
     await channel.call(channel.raw.basic_qos, prefetch_count=_CREDIT)
     await channel.call(channel.raw.basic_consume, stream, callback, arguments={"x-stream-offset": offset})
+
+
+async def exists(connection: Connection, stream: str) -> bool:
+    """Whether the stream exists, even if it is broken or its node is away."""
+    try:
+        return (await connection.probe(stream)).exists
+    except BrokerUnavailable:
+        if not connection.raw.is_open:
+            raise
+        return True
 
 
 def offset_of(properties: spec.BasicProperties) -> int:

@@ -56,21 +56,23 @@ async def census(connection: Connection, exchange: str, missing: MissingQueues |
 
 
 class WorkerPresence:
-    """One worker's consumer on the queue `~presence`, by which the worker is counted."""
+    """One worker's consumer on the queue `~presence`, by which the worker is counted.
 
-    def __init__(
-        self, connection: Connection, exchange: str, *, kind: str, again: Callable[[], Awaitable[None]]
-    ) -> None:
-        """`kind` is the type for the queue if it has to be made; `again` is awaited before each new attempt to join."""
+    If the queue is deleted, the session ends: the next one makes it again.
+    """
+
+    def __init__(self, connection: Connection, exchange: str, *, kind: str) -> None:
+        """`kind` is the type for the queue if it has to be made."""
         self._connection = connection
         self._name = internal(exchange, "presence")
         self._kind = kind
-        self._before_again = again
         self._channel: Channel | None = None
         self._again: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Be counted, now or as soon as the queue is up, until the connection ends or `end` is called."""
+        if not (await self._connection.probe(self._name)).exists:
+            await self._connection.declare(self._name, versions.arguments(self._kind, self._connection.version))
         if not await self._join():
             self._lost()
 
@@ -81,14 +83,15 @@ class WorkerPresence:
             await self._channel.close()
 
     async def _join(self) -> bool:
-        """Consume from the queue, to be counted. False if the queue exists and is down."""
+        """Consume from the queue, to be counted. False if the queue is down."""
         try:
-            if not (await self._connection.probe(self._name)).exists:
-                await self._connection.declare(self._name, versions.arguments(self._kind, self._connection.version))
             channel = self._channel = await self._connection.channel()
             channel.on_cancel(self._lost)
             await channel.consume(self._name, lambda _: None, auto_ack=True)
-        except (BrokerUnavailable, NotFound):
+        except NotFound:
+            self._connection.give_up(f"queue {self._name}")
+            return False
+        except BrokerUnavailable:
             if self._connection.error is not None:
                 raise
             return False
@@ -106,7 +109,6 @@ class WorkerPresence:
             with suppress(PalermoError):  # a permission that is missing may come back
                 if self._channel is not None:
                     await self._channel.close()
-                await self._before_again()
                 joined = await self._join()
 
 
@@ -123,9 +125,6 @@ _MANY = 1_000
 
 #: Seconds that a worker which leaves has for its last answers.
 _LAST_WORDS = 1.0
-
-#: Seconds until a worker that lost its channel for questions listens again: doubled from the first to the last.
-_FIRST_PAUSE, _LAST_PAUSE = 0.2, 30.0
 
 #: Seconds after which a worker binds its queue again, in case that somebody has deleted the exchange `~control`.
 _BIND_EVERY = 30.0
@@ -160,8 +159,6 @@ class WorkerControl:
         #: The queue for questions to this worker. It belongs to the session and ends with it.
         # A name used twice would raise 405 until RabbitMQ notices a dead socket: the random part avoids that.
         self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
-        self._ended = False
-        self._returning: asyncio.Task[None] | None = None
         self._binding: asyncio.Task[None] | None = None
 
     @property
@@ -174,62 +171,35 @@ class WorkerControl:
         channel = self._channel = await connection.channel()
         # RabbitMQ works in order: once it has answered the last of these, all are done.
         channel.send(channel.raw.queue_declare, self.inbox, exclusive=True, auto_delete=True)
-        self._bind()
-        await channel.consume(self.inbox, self._on_question, auto_ack=True)
-        # The queue was deleted: end the channel and listen again, since a worker that answers nobody looks dead.
-        channel.on_cancel(channel.abandon)
-        channel.on_close(lambda: self._on_end(connection))
-
-    async def begin(self) -> None:
-        """Be counted by other sessions."""
-        # If the queue of the count was deleted, the exchange of the questions may be gone as well.
-        counted = self._counted = WorkerPresence(
-            self._channel.connection, self._exchange, kind=self._kind, again=self._bind_again
-        )
-        await counted.begin()
-        self._binding = asyncio.ensure_future(self._stay_bound())
-
-    def _bind(self) -> None:
-        channel = self._channel
         control = internal(self._exchange, "control")
         channel.send(channel.raw.exchange_declare, control, "fanout", durable=True)
         channel.send(channel.raw.queue_bind, self.inbox, control)
+        await channel.consume(self.inbox, self._on_question, auto_ack=True)
+        channel.on_cancel(lambda: connection.give_up(f"queue {self.inbox}"))
 
-    async def _bind_again(self) -> None:
-        self._bind()
-        channel = self._channel
-        await channel.bind(self.inbox, internal(self._exchange, "control"))
+    async def begin(self) -> None:
+        """Be counted by other sessions."""
+        counted = self._counted = WorkerPresence(self._channel.connection, self._exchange, kind=self._kind)
+        await counted.begin()
+        self._binding = asyncio.ensure_future(self._stay_bound())
 
     async def _stay_bound(self) -> None:
-        """Bind again now and then, and look for what was not heard: RabbitMQ tells nobody that a binding is gone."""
-        while self._channel.connection.error is None:
+        """Look now and then for what was not heard. Bind again: RabbitMQ tells nobody that an exchange is gone."""
+        connection, control = self._channel.connection, internal(self._exchange, "control")
+        while connection.error is None:
             await asyncio.sleep(_BIND_EVERY)
-            # Without the exchange this ends the channel, and `_return` makes both again.
-            with suppress(PalermoError):
-                await self._channel.bind(self.inbox, internal(self._exchange, "control"))
+            try:
+                async with connection.spare_channel() as channel:
+                    await channel.bind(self.inbox, control)
+            except NotFound:
+                connection.give_up(f"exchange {control}")
+            except PalermoError:
+                pass  # a permission that is missing may come back
             await self._look()
 
-    def _on_end(self, connection: Connection) -> None:
-        if not self._ended and connection.error is None:
-            self._returning = asyncio.ensure_future(self._return(connection))
-
-    async def _return(self, connection: Connection) -> None:
-        pause = _FIRST_PAUSE
-        while connection.error is None:
-            await asyncio.sleep(pause)
-            try:
-                await self.listen(connection)
-            except PalermoError as error:
-                pause = min(2 * pause, _LAST_PAUSE)
-                log.warning("worker cannot be asked by others error=%r retry_in=%.1f", str(error), pause)
-            else:
-                return
-
     async def end(self) -> None:
-        self._ended = True
-        for task in (self._returning, self._binding):
-            if task is not None:
-                task.cancel()
+        if self._binding is not None:
+            self._binding.cancel()
         if self._answers:
             # An idle worker that is told to stop gets here before its answer is sent.
             await asyncio.wait(set(self._answers), timeout=_LAST_WORDS)
