@@ -187,9 +187,6 @@ CHIPS: Mapping[str, tuple[str, str]] = {
 SEARCHED_STATES = ("failed", "retrying", "scheduled", "waiting", "running", "done", "discarded", "cancelled")
 _SAME_STATES = {"pending": "waiting", "working": "running"}
 
-#: The chips of which a part of the name is enough.
-_PARTS = ("job", "error")
-
 #: A word of a query: a chip, text in quotes, or text without a blank.
 _WORD = re.compile(r'(?:(?P<name>[a-z]+):)?(?:"(?P<quoted>[^"]*)"|(?P<bare>\S+))')
 
@@ -210,11 +207,6 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
         """Whether nothing is asked for."""
         return not self.text and not self.chips
 
-    def pattern(self, name: str) -> str | None:
-        """The pattern that a chip's value means; None if the query has no such chip."""
-        value = self.chips.get(name)
-        return f"*{value}*" if value and name in _PARTS and not set(value) & set("*?[") else value
-
     def without(self, name: str = "") -> str:
         """The query as text, without one chip, or without its words."""
         chips = [f"{each}:{quoted(value)}" for each, value in self.chips.items() if each != name]
@@ -234,7 +226,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
         )
 
     def _texts(self, *names: str) -> dict[str, str]:
-        known = {name: pattern for name in names if (pattern := self.pattern(name))}
+        known = {name: value for name in names if (value := self.chips.get(name))}
         times = {"since": self.chips.get("newer", ""), "until": self.chips.get("older", "")}
         return {"text": self.text, **known, **times}
 

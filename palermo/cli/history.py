@@ -101,8 +101,8 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
 @_time_options
 @click.option("--text", metavar="TEXT", help="Only actions with this text in the ids of their jobs or in the details.")
 @queue_filter
-@click.option("--action", metavar="ACTION", help="Only this action; may hold * and ?.")
-@click.option("--by", metavar="NAME", help="Only actions of this user; may hold * and ?.")
+@click.option("--action", metavar="ACTION", help="Only actions with this text in their name.")
+@click.option("--by", metavar="NAME", help="Only actions of users with this text in their name.")
 @click.pass_obj
 def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: Any) -> None:
     """List the actions of operators on queues, jobs and workers, newest first: on pages, in commands, in programs."""

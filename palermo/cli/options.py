@@ -149,17 +149,25 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask for confi
 
 # The conditions of filters, for lists of jobs in any state.
 queue_filter = click.option(
-    "--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only this queue; may hold * and ?."
+    "--queue",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="Only queues with this text in their name; =mail is exactly mail.",
 )
-job_filter = click.option("--job", metavar="NAME", shell_complete=complete_job, help="Only this job; may hold * and ?.")
+job_filter = click.option(
+    "--job",
+    metavar="NAME",
+    shell_complete=complete_job,
+    help="Only jobs with this text in their name; * stands for any characters.",
+)
 worker_filter = click.option(
     "--worker",
     metavar="WORKER",
     shell_complete=complete_worker,
-    help="Only jobs that ran on this worker, by its id from `palermo workers`; may hold * and ?.",
+    help="Only jobs of workers with this text in their id, as in `palermo workers`.",
 )
 error_filter = click.option(
-    "--error", metavar="CLASS", help="Only this exception class: its dotted name or the last part of it."
+    "--error", metavar="CLASS", help="Only exception classes with this text in their dotted name."
 )
 since_filter = click.option(
     "--since", type=parse_since, metavar="WHEN", help="Only since then: 2h (ago) or 2026-12-01T09:00Z."
@@ -173,7 +181,7 @@ filter_options = all_of(
     queue_filter,
     job_filter,
     worker_filter,
-    click.option("--tenant", metavar="TENANT", help="Only jobs of this tenant; may hold * and ?."),
+    click.option("--tenant", metavar="TENANT", help="Only jobs of tenants with this text in their name."),
     error_filter,
     click.option("--group", metavar="GROUP", help="Only jobs of this group from `palermo failed groups`."),
     click.option(

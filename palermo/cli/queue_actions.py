@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from glob import escape
 from typing import Any
 
 import click
@@ -14,7 +13,7 @@ from palermo.cli.options import broker_options, query_options, yes_option
 from palermo.cli.output import confirm, misuse, note, print_json, progress
 from palermo.client.actor import Actor
 from palermo.contract.scheduled import ScheduledFilter
-from palermo.core.text import count, safe
+from palermo.core.text import count, exactly, safe
 from palermo.core.topology import MIGRATABLE, PRIORITY, check_job_queue, check_queue_name, has_controls, is_failed
 from palermo.errors import NotFound, UsageError
 from palermo.inspector.inspector import Inspector
@@ -111,7 +110,7 @@ def dequeue(
     import_modules(client.settings.imports)
     inspector = Inspector(client, Actor.here("cli"))
     chosen = queue or inspector.jobs.queue_of(job)
-    later = inspector.scheduled.ids_with(ScheduledFilter(queue=escape(chosen), job=escape(job)), args, kwargs)
+    later = inspector.scheduled.ids_with(ScheduledFilter(queue=exactly(chosen), job=exactly(job)), args, kwargs)
     removed = 0
     # A queue whose jobs are all scheduled need not exist yet.
     with suppress(NotFound) if later else nullcontext():
@@ -122,7 +121,7 @@ def dequeue(
     same = "".join(
         f" --{name} JSON" for name, text in (("args", args_text), ("kwargs", kwargs_text)) if text is not None
     )
-    hint = f"scheduled and still to run: `palermo scheduled cancel --all --job {job}{same}` cancels them"
+    hint = f"scheduled and still to run: `palermo scheduled cancel --all --job ={job}{same}` cancels them"
     if not removed:
         but = f" {count(len(later), 'such job')} {hint}." if later else ""
         raise NotFound(f"no such job {job} waits in queue {chosen!r}.{but}")

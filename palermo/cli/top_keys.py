@@ -1,6 +1,5 @@
 """The keys of `palermo top`: choose a queue, pause or resume it, requeue its failed jobs, filter the view."""
 
-import glob
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -8,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from palermo.contract.rows import Row
-from palermo.core.text import count, one_line
+from palermo.core.text import count, exactly, one_line
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.inspector.failed_filter import FailedFilter
@@ -96,8 +95,7 @@ class TopKeys(Struct):
     def _change(self, action: Literal["pause", "resume", "requeue"]) -> None:
         try:
             if action == "requeue":
-                # Escaped: the queue is meant, and not the names that match it as a pattern.
-                chosen = FailedFilter() if is_failed(self.queue) else FailedFilter(queue=glob.escape(self.queue))
+                chosen = FailedFilter() if is_failed(self.queue) else FailedFilter(queue=exactly(self.queue))
                 self.outcome = f"requeued {count(len(self.inspector.failed.requeue(chosen)), 'job')}"
             elif action == "pause":
                 self.inspector.queues.pause(self.queue)

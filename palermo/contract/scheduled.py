@@ -28,7 +28,7 @@ class ScheduledFilter(Plain, frozen=True, kw_only=True):
 
     #: These ids; None for any.
     ids: frozenset[str] | None = None
-    #: The queue and the job's wire name; they may hold `*`, `?` and `[…]`.
+    #: The queue and the job's wire name, matched as `palermo.core.text.fits` says.
     queue: str | None = None
     job: str | None = None
     #: Only jobs that wait to be tried again, or only the others; None for both.

@@ -1,11 +1,10 @@
-"""Makes text safe to print, writes numbers in words, suggests the name that was meant, and matches wildcards.
+"""Makes text safe to print, writes numbers in words, suggests the name that was meant, and matches names.
 
 Text from jobs must be safe: a job's name or error must not be able to control a terminal.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 
 #: C0 and C1 controls, DEL, lone surrogates, line and paragraph separators, and the marks that change text direction.
 _UNSAFE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -81,6 +80,28 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def fits(name: str, pattern: str) -> bool:
-    """Whether a name equals the pattern or fits it."""
-    return name == pattern or fnmatchcase(name, pattern)
+def fits(name: str, wanted: str) -> bool:
+    """Whether a name has the wanted text: the one meaning of a name in every filter.
+
+    The text may be anywhere in the name, in any letter case, and `*` in it stands for any characters. `a,b` accepts
+    names with either text, and `=a` only the name a itself.
+    """
+    if wanted.startswith("="):
+        return name == wanted[1:]
+    folded = name.casefold()
+    return any(_has(folded, text) for text in wanted.casefold().split(",") if text.strip())
+
+
+def exactly(name: str) -> str:
+    """The text that only this name fits."""
+    return f"={name}"
+
+
+def _has(name: str, text: str) -> bool:
+    at = 0
+    for part in text.strip().split("*"):
+        at = name.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return True

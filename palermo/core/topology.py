@@ -189,3 +189,8 @@ def internal(exchange: str, name: str) -> str:
 def worker_tag(pid: int, host: str, slot: int) -> str:
     """The consumer tag of a worker's slot, numbered from 1: `pid:<parent's pid>@<host>/worker-<n>`."""
     return f"pid:{pid}@{host}/worker-{slot}"
+
+
+def worker_of(slot: str) -> str:
+    """The id of the worker that has this slot."""
+    return slot.rpartition("/")[0] or slot

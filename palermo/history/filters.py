@@ -24,7 +24,7 @@ FINAL = ("done", "failed", "discarded", "cancelled")
 class HistoryFilter(Struct, frozen=True, kw_only=True):
     """A filter of finished jobs, which must match all its fields; an empty filter matches all that are final.
 
-    Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for an unknown state and for a blank text.
+    A name is matched as `palermo.core.text.fits` says. Raises OptionInvalid for an unknown state and for a blank text.
     """
 
     queue: str | None = None
@@ -32,12 +32,12 @@ class HistoryFilter(Struct, frozen=True, kw_only=True):
     job: str | None = None
     #: The id of the worker that ran it.
     worker: str | None = None
-    #: The dotted name of its error's class, or the last part of that name.
+    #: The dotted name of its error's class.
     error: str | None = None
     #: One of STATES. "retrying" are runs that failed and were to be tried again.
     state: str | None = None
-    #: Text, in any case of letters, in its id, its name, its error, why it was discarded, or the arguments that the
-    #: journal recorded (their first 500 characters, as they are shown).
+    #: Text, in any letter case, at the beginning of its id, or in its name, its error, the reason why it was
+    #: discarded, or the arguments that the journal recorded (their first 500 characters, as they are shown).
     text: str | None = None
     #: Unix seconds: it ended at `since` or later; and at `until` or before.
     since: float | None = None
@@ -55,7 +55,7 @@ class HistoryFilter(Struct, frozen=True, kw_only=True):
 class AuditFilter(Struct, frozen=True, kw_only=True):
     """A filter of actions, which must match all its fields; an empty filter matches every action.
 
-    Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for a blank text.
+    A name is matched as `palermo.core.text.fits` says. Raises OptionInvalid for a blank text.
     """
 
     #: Who did it.

@@ -9,19 +9,15 @@ from palermo.core.conditions import check_conditions
 from palermo.core.failure import fingerprint
 from palermo.core.message import Message
 from palermo.core.text import fits
+from palermo.core.topology import worker_of
 
 #: Gives the preview of a message's arguments as it is shown. A text filter searches nothing else of the arguments.
 PreviewOf = Callable[[Message], str | None]
 
 
-def fits_worker(slot: str, pattern: str) -> bool:
-    """Whether the slot of a worker, or the worker without the slot, fits the pattern."""
-    return fits(slot, pattern) or fits(worker_of(slot), pattern)
-
-
-def worker_of(slot: str) -> str:
-    """The id of the worker that has this slot."""
-    return slot.rpartition("/")[0] or slot
+def fits_worker(slot: str, wanted: str) -> bool:
+    """Whether the worker of a slot has the wanted text in its id; of a slot that is wanted its worker is meant."""
+    return fits(worker_of(slot), worker_of(wanted))
 
 
 def wire_preview(message: Message) -> str | None:
@@ -32,17 +28,17 @@ def wire_preview(message: Message) -> str | None:
 class FailedFilter(Struct, frozen=True, kw_only=True):
     """The conditions that a failed job must meet, all at once; a filter without conditions matches every job.
 
-    Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for a blank text.
+    A name is matched as `palermo.core.text.fits` says. Raises OptionInvalid for a blank text.
     """
 
     #: The queue it came from.
     queue: str | None = None
     #: Its wire name.
     job: str | None = None
-    #: The dotted name of its exception's class, or the last part of that name.
+    #: The dotted name of its exception's class.
     error: str | None = None
-    #: Text, in any letter case, in its error message, its traceback, its id, or its arguments' preview as
-    #: it is shown (what the setting web_redact hides is not searched).
+    #: Text, in any letter case, at the beginning of its id, or in its name, its error, its traceback, or the preview of
+    #: its arguments as it is shown (what the setting web_redact hides is not searched).
     text: str | None = None
     #: Unix seconds: it failed at this instant or later.
     since: float | None = None
@@ -53,7 +49,7 @@ class FailedFilter(Struct, frozen=True, kw_only=True):
 
     #: True for jobs that somebody had requeued, and that have failed again; False for the others.
     requeued: bool | None = None
-    #: The worker on which it failed, with or without its slot: `pid:123@host` or `pid:123@host/worker-2`.
+    #: The id of the worker on which it failed: `pid:123@host`.
     worker: str | None = None
     tenant: str | None = None
 
@@ -72,7 +68,7 @@ class FailedFilter(Struct, frozen=True, kw_only=True):
         return (
             (self.queue is None or fits(message.queue, self.queue))
             and (self.job is None or fits(message.job, self.job))
-            and (self.error is None or fits(kind, self.error) or fits(kind.rpartition(".")[2], self.error))
+            and (self.error is None or fits(kind, self.error))
             and (self.since is None or (failure is not None and failure.failed_at >= int(self.since)))
             and (self.until is None or (failure.failed_at if failure else 0) <= self.until)
             and (self.requeued is None or self.requeued is message.requeued)
@@ -85,8 +81,9 @@ class FailedFilter(Struct, frozen=True, kw_only=True):
     @staticmethod
     def _contains(message: Message, wanted: str, shown: PreviewOf) -> bool:
         failure = message.failure
-        texts = (message.id, failure and failure.message, failure and failure.stack_trace)
-        return any(wanted in text.casefold() for text in texts if text) or wanted in (shown(message) or "").casefold()
+        texts = [message.job, shown(message)]
+        texts += [failure.exception_class, failure.message, failure.stack_trace] if failure else []
+        return message.id.casefold().startswith(wanted) or any(wanted in text.casefold() for text in texts if text)
 
     def __str__(self) -> str:
         asked = ((name, value) for name in self.__struct_fields__ if (value := getattr(self, name)) is not None)

@@ -41,10 +41,10 @@ class WaitingFilter(Struct, frozen=True, kw_only=True):
     Raises OptionInvalid for a blank text.
     """
 
-    #: Its wire name; it may hold `*`, `?` and `[…]`.
+    #: Its wire name, matched as `palermo.core.text.fits` says.
     job: str | None = None
-    #: Text, in any letter case, in its id, its name, its arguments as they are shown, or the error of its last run
-    #: (what the setting web_redact hides is not searched).
+    #: Text, in any letter case, at the beginning of its id, or in its name, its arguments as they are shown, or the
+    #: error of its last run (what the setting web_redact hides is not searched).
     text: str | None = None
 
     def __post_init__(self) -> None:
@@ -65,14 +65,14 @@ WaitingJobs = str | Iterable[str] | WaitingFilter
 
 
 def contains(row: Row, wanted: str) -> bool:
-    """Whether a job's masked row has this text, in lower case: in its id, name, arguments or error.
+    """Whether a job's masked row has this text, in lower case, at the beginning of its id or anywhere in what is shown.
 
     Only what is shown is searched, so that nobody can find hidden values by searching.
     """
     error = row.get("error") or {}
     arguments = json.dumps([row["args"], row["kwargs"]], ensure_ascii=False)
-    texts = (row["id"], row["job"], row["preview"], arguments, error.get("class"), error.get("message"))
-    return any(wanted in text.casefold() for text in texts if text)
+    texts = (row["job"], row["preview"], arguments, error.get("class"), error.get("message"))
+    return row["id"].casefold().startswith(wanted) or any(wanted in text.casefold() for text in texts if text)
 
 
 def may_contain(message: Message, wanted: str) -> bool:

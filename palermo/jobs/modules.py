@@ -9,11 +9,11 @@ a script beside the jobs.
 import importlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pkgutil import iter_modules
 
-from palermo.core.text import fits
 from palermo.errors import JobNotFound, SettingInvalid
 
 _WILDCARDS = "*?["
@@ -64,7 +64,8 @@ class JobModules:
 
     def _within(self, module: str) -> bool:
         return any(
-            fits(module, given) if _is_pattern(given) else module.startswith(f"{given}.") for given in self._given
+            fnmatchcase(module, given) if _is_pattern(given) else module.startswith(f"{given}.")
+            for given in self._given
         )
 
 
@@ -81,7 +82,7 @@ def _matching(pattern: str) -> Iterator[str]:
     if spec is None or spec.submodule_search_locations is None:
         what = "there is no such module" if spec is None else f"{root} is a module, not a package"
         raise SettingInvalid(f"the module pattern {pattern!r} means no module: {what}.")
-    meant = [name for name in _below(root, spec.submodule_search_locations) if fits(name, pattern)]
+    meant = [name for name in _below(root, spec.submodule_search_locations) if fnmatchcase(name, pattern)]
     if pattern == f"{root}.*":
         meant.insert(0, root)
     if not meant:

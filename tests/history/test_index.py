@@ -73,9 +73,10 @@ JOBS = batch(
         ({"text": "too late"}, "d"),
         ({"text": "valueerror"}, "c"),
         ({"text": "mail.send"}, "b"),
+        ({"text": "HOP.MA"}, "b"),
         ({"error": "ValueError"}, "c"),
         ({"error": "builtins.Value*"}, "c"),
-        ({"error": "Value"}, ""),
+        ({"error": "=Value"}, ""),
         ({"text": "e", "state": "cancelled"}, "e"),
         ({"longer": 1.5}, "c b"),
         ({"shorter": 0.1}, "a"),
@@ -95,10 +96,10 @@ def test_what_one_worker_ran_is_found_by_its_id(index: Index) -> None:
     for id, writer in (("a", "pid:1@h"), ("b", "pid:2@h"), ("c", "pid:1@h")):
         index.take(batch(ended(id), writer=writer))
 
-    for worker, found in (("pid:1@h", "ca"), ("pid:2@h", "b"), ("pid:1", ""), ("pid:*@h", "cba")):
+    for worker, found in (("=pid:1@h", "ca"), ("pid:2@h", "b"), ("pid:3", ""), ("pid:*@h", "cba")):
         assert ids(index, HistoryFilter(worker=worker)) == [*found]
         assert index.count(HistoryFilter(worker=worker)) == len(found)
-    assert ids(index, HistoryFilter(worker="*:2@h", error="*")) == ["b"]
+    assert ids(index, HistoryFilter(worker=":2@H", error="*")) == ["b"]
 
 
 def test_a_row_tells_how_a_run_ended(index: Index) -> None:

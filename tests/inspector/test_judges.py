@@ -129,10 +129,10 @@ WAITING = Message(id="1", queue="a[1]", job="a")
     ("message", "matching", "others"),
     [
         (FAILED, {}, {}),
-        (FAILED, {"queue": "mail"}, {"queue": "mai"}),
-        (FAILED, {"queue": "m*"}, {"queue": "MAIL"}),
-        (FAILED, {"job": "shop.*"}, {"job": "Send"}),
-        (FAILED, {"error": "SMTPException"}, {"error": "Exception"}),
+        (FAILED, {"queue": "mai"}, {"queue": "=mai"}),
+        (FAILED, {"queue": "M*L"}, {"queue": "l*m"}),
+        (FAILED, {"job": "send,none"}, {"job": "sent,none"}),
+        (FAILED, {"error": "SMTPException"}, {"error": "=SMTPException"}),
         (FAILED, {"error": "smtplib.*"}, {"error": "ValueError"}),
         (FAILED, {"text": "mailbox full"}, {"text": "empty"}),
         (FAILED, {"text": "DELIVER"}, {}),
@@ -140,7 +140,7 @@ WAITING = Message(id="1", queue="a[1]", job="a")
         (FAILED, {"text": "7c9e"}, {}),
         (FAILED, {"since": 1_000.9}, {"since": 1_001}),
         (FAILED, {"queue": "mail", "error": "SMTPException", "text": "full"}, {"queue": "mail", "text": "empty"}),
-        (WAITING, {"queue": "a[1]"}, {"since": 1}),
+        (WAITING, {"queue": "=a[1]"}, {"since": 1}),
         (WAITING, {}, {"error": "ValueError"}),
     ],
 )

@@ -316,10 +316,13 @@ JOBS = [
 
 FILTERS = [
     FailedFilter(),
-    *(FailedFilter(queue=name) for name in ("mail", "m*", "x*y", "nowhere", "[mo]*")),
+    *(FailedFilter(queue=name) for name in ("mail", "M*l", "=x*y", "nowhere", "=mai", "or,x")),
     *(FailedFilter(job=name) for name in ("shop.send", "shop.*", "shop.pay[1]")),
-    *(FailedFilter(error=name) for name in ("ValueError", "Refused", "shop.errors.*", "*Error", "refused")),
-    *(FailedFilter(text=text) for text in ("ADDRESS", "strasse", "zürich", "a-1", "in work", "line\nat", "b.py", "%")),
+    *(FailedFilter(error=name) for name in ("ValueError", "Refused", "shop.errors.*", "error", "=Refused")),
+    *(
+        FailedFilter(text=text)
+        for text in ("ADDRESS", "strasse", "zürich", "a-1", "-1", "PAY", "refused", "in work", "line\nat", "b.py", "%")
+    ),
     *(FailedFilter(requeued=flag) for flag in (True, False)),
     *(FailedFilter(since=at) for at in (0, 200, 200.9, 10**11)),
     *(FailedFilter(until=at) for at in (0, 199.5, 200, 10**13)),

@@ -106,7 +106,7 @@ def orders(served: Web) -> Web:
         ("error:Timeout", {"failed": ["bad-1"]}),
         ("error:KeyError state:failed", {"failed": ["bad-2"]}),
         ('error:"Value Error"', {}),
-        ("tenant:acme", {"failed": ["bad-1"], "scheduled": ["later-1"], "waiting": ["wait-1"]}),
+        ("tenant:=acme", {"failed": ["bad-1"], "scheduled": ["later-1"], "waiting": ["wait-1"]}),
         ("tenant:acme* state:failed", {"failed": ["bad-1", "bad-2"]}),
         ("tenant:nobody", {}),
         ("worker:*@test", {"failed": ["bad-1", "bad-2"], "retrying": ["again-1"]}),
@@ -135,7 +135,7 @@ def test_a_row_says_what_a_reader_needs_to_choose_among_jobs(orders: Web) -> Non
 
 
 @pytest.mark.parametrize(
-    ("q", "found"), [("queue:billing error:Timeout newer:1h", "bad-1"), ("RECEIPT", "bad-2"), ("tenant:acme", "bad-1")]
+    ("q", "found"), [("queue:billing error:Timeout newer:1h", "bad-1"), ("RECEIPT", "bad-2"), ("tenant:=acme", "bad-1")]
 )
 def test_the_page_links_to_the_list_with_the_same_filters(orders: Web, q: str, found: str) -> None:
     page = unescape(orders.http.get("/search", params={"q": q}).text)

@@ -130,7 +130,7 @@ def asked(
     worker: Text = None,
     tenant: Text = None,
 ) -> FailedFilter:
-    """The filter of a request. Names may hold `*` and `?`; times are durations ago (`2h`) or instants."""
+    """The filter of a request. A part of a name is enough; times are durations ago (`2h`) or instants."""
     given = {"queue": queue, "job": job, "error": error, "text": text, "since": since, "until": until, "group": group}
     given |= {"requeued": _flag_text(requeued), "worker": worker, "tenant": tenant}
     return failed_filter(given)

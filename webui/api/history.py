@@ -102,8 +102,9 @@ def history(
 ) -> Finished:
     """Finished jobs, newest first.
 
-    Names may hold `*` and `?`. Times are durations ago (`2h`) or instants (`2026-12-01T09:00Z`). `longer` and
-    `shorter` are the shortest and the longest duration of a run (`0.5s`, `5m`).
+    A part of a name is enough, with `*` for any characters; `=mail` is exactly `mail`. Times are durations ago (`2h`)
+    or instants (`2026-12-01T09:00Z`). `longer` and `shorter` are
+    the shortest and the longest duration of a run (`0.5s`, `5m`).
     """
     filter = history_filter(
         {
@@ -148,7 +149,7 @@ def audit(
     page: Number = 1,
     limit: Limit = 100,
 ) -> Actions:
-    """What people did, newest first. Names may hold `*` and `?`."""
+    """The actions of operators, newest first. A part of a name is enough; `=mail` is exactly `mail`."""
     filter = audit_filter(
         {"by": by, "action": action, "queue": queue, "text": text, "since": since, "until": until}
     ).filter

@@ -112,7 +112,7 @@ def scheduled(
     page: Number = 1,
     limit: Limit = 100,
 ) -> Jobs:
-    """Jobs that are due later, soonest first. `queue` and `job` may hold `*` and `?`.
+    """Jobs that are due later, soonest first. A part of a name is enough; `=mail` is exactly `mail`.
 
     The state "retrying" means that a job has failed and waits for its next try. `retries` selects only those, or only
     the others. The list may be as old as ten times the time that reading it takes.

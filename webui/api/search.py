@@ -74,7 +74,8 @@ def search(
     """Jobs in all states that match words and filters.
 
     Words are looked for in ids, names of jobs, arguments and errors. Filters are `queue:mail`, `job:`, `error:`,
-    `worker:`, `tenant:`, `state:`, `older:1h` and `newer:1h`; names may hold `*` and `?`.
+    `worker:`, `tenant:`, `state:`, `older:1h` and `newer:1h`. A part of a
+    name is enough, with `*` for any characters; `=mail` is exactly `mail`.
     """
     query = search_query(q)
     if query.empty:

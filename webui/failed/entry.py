@@ -100,7 +100,7 @@ class EntryBuilder:
             fingerprint=self._fingerprint(message.job, failure, frames, ending) if failure else None,
             frames=frames,
             ending=ending,
-            words=fold(_GAP.join(((ending or text)[:MAX_WORDS], self._searched(message)[:MAX_WORDS], id))),
+            words=fold(_GAP.join((id, (ending or text)[:MAX_WORDS], self._searched(message)[:MAX_WORDS]))),
             message=text,
             created_at=_bounded(message.created_at),
             preview=shown,

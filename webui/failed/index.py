@@ -15,7 +15,8 @@ from msgspec import Struct
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
 from palermo.core.text import fits
-from palermo.inspector.failed_filter import FailedFilter, fits_worker, worker_of
+from palermo.core.topology import worker_of
+from palermo.inspector.failed_filter import FailedFilter, fits_worker
 from palermo.temp_index import Database, TempIndex
 from palermo.webui.failed.entry import Entry, fold, restored
 
@@ -249,15 +250,15 @@ class Index:
             (at,) = self._db.execute("select max(at) from job").fetchone()
             return None if at is None else int(at)
 
-    def names(self, what: str, *, limit: int | None = 500) -> list[str]:
-        """The names of queues, jobs, errors, workers or tenants; `what` is the name of the filter, None is no limit."""
+    def names(self, what: str, *, limit: int = 500) -> list[str]:
+        """The names of queues, jobs, errors, workers or tenants; `what` is the name of the filter."""
         if what not in ("queue", "job", "error", "worker", "tenant"):
             raise KeyError(what)
         with self._index.read():
             rows = self._db.execute(
                 f"select text from name where id in (select distinct {what} from job) and text <> ''"
                 " order by text limit ?",
-                (-1 if limit is None else limit,),
+                (limit,),
             )
             names = [text for (text,) in rows]
         return list(dict.fromkeys(map(worker_of, names))) if what == "worker" else names
@@ -466,11 +467,16 @@ class Queries:
             if not table:
                 _, (table, _) = self._text_hits.popitem(last=False)
             self._db.execute(f"delete from {table}")
-            self._db.execute(f"insert into {table} select n from words where instr(text, ?)", (wanted,))
+            # The words begin with the id, of which only the beginning is searched.
+            rest = "substr(text, instr(text, char(31)))"
+            found = f"instr({rest}, :wanted) or substr(text, 1, length(:wanted)) = :wanted"
+            self._db.execute(f"insert into {table} select n from words where {found}", {"wanted": wanted})
             traces = [id for (id,) in self._db.execute("select id from trace where instr(folded, ?)", (wanted,))]
-            if traces:
-                among = ",".join(map(str, traces))
-                self._db.execute(f"insert or ignore into {table} select n from job where trace in ({among})")
+            names = [id for id, text in self._db.execute("select id, text from name") if wanted in fold(text)]
+            among, called = (",".join(map(str, ids)) for ids in (traces, names))
+            of_these = f"trace in ({among}) or job in ({called}) or error in ({called})"
+            if traces or names:
+                self._db.execute(f"insert or ignore into {table} select n from job where {of_these}")
             self._text_hits[wanted] = (table, version)
         self._text_hits.move_to_end(wanted)
         return table
@@ -479,5 +485,4 @@ class Queries:
         rows = self._db.execute("select id, text from name")
         if column == "worker":
             return [id for id, text in rows if fits_worker(text, pattern)]
-        last = column == "error"
-        return [id for id, text in rows if fits(text, pattern) or (last and fits(text.rpartition(".")[2], pattern))]
+        return [id for id, text in rows if fits(text, pattern)]

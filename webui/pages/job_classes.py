@@ -10,6 +10,7 @@ from starlette.responses import Response
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
+from palermo.core.text import exactly
 from palermo.errors import BrokerError
 from palermo.history.filters import HistoryFilter
 from palermo.history.series import Window
@@ -111,7 +112,7 @@ def _failures(visit: Visit, name: str) -> dict[str, Any]:
     """Its failed jobs, in groups."""
     found = failed_jobs(visit.site)
     reading = found.view.update()
-    chosen = FailedFilter(job=name)
+    chosen = FailedFilter(job=exactly(name))
     groups, kinds = found.view.index.groups(chosen, offset=0, limit=_GROUPS, parts=PARTS) if reading.ready else ([], 0)
     return {
         "reading": reading,
@@ -125,7 +126,7 @@ def _failures(visit: Visit, name: str) -> dict[str, Any]:
                 "line": charts.sparkline(group.history),
                 "first": iso_instant(group.first),
                 "last": iso_instant(group.last),
-                "query": failed_query(FailedFilter(job=name, group=group.fingerprint)),
+                "query": failed_query(FailedFilter(job=exactly(name), group=group.fingerprint)),
             }
             for group in groups
         ],
@@ -143,7 +144,7 @@ def _recurring(visit: Visit, name: str) -> list[Row]:
 def _last(visit: Visit, name: str) -> dict[str, Any]:
     """Its last runs that ended."""
     known = journal_views(visit.site)
-    found = known.index.page(HistoryFilter(job=name), limit=_LAST) if known.ready else []
+    found = known.index.page(HistoryFilter(job=exactly(name)), limit=_LAST) if known.ready else []
     return {"finished": [entry.row() for entry in found]}
 
 

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from palermo.contract.broker import Finding
 from palermo.contract.rows import iso_instant
+from palermo.core.text import exactly
 from palermo.errors import PalermoError
 from palermo.inspector.doctor import away
 from palermo.inspector.problems import PresentProblem
@@ -66,10 +67,10 @@ def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
         case "silent" | "died":
             return ShownProblem(finding, "Workers", path(request, "workers"))
         case "failing":
-            to = path(request, "failures", {"job": only, "since": "15m"})
+            to = path(request, "failures", {"job": exactly(only), "since": "15m"})
             return ShownProblem(finding, "Their failures", to)
         case "retried":
-            return ShownProblem(finding, "Their retries", path(request, "retries", {"job": only}))
+            return ShownProblem(finding, "Their retries", path(request, "retries", {"job": exactly(only)}))
 
 
 def _of_broker(request: Request, finding: Finding) -> ShownProblem:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.queue_selection import QueueSelection
-from palermo.core.text import count
+from palermo.core.text import count, exactly
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
 from palermo.inspector.failed_filter import FailedFilter
@@ -218,7 +218,7 @@ def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
 
 def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     """What the journal counted of a queue in the last hour, and how many of its jobs are among the failed."""
-    chosen = FailedFilter(queue=queue)
+    chosen = FailedFilter(queue=exactly(queue))
     view = failed_jobs(visit.site).view
     reading = view.update()
     found: dict[str, Any] = {
@@ -230,7 +230,8 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     report = journal_views(visit.site).report(Window.HOUR, queue=queue)
     if report is None:
         return found
-    jobs, detail = (path(request, page, {"queue": queue}) for page in ("history", "statistics"))
+    jobs = path(request, "history", {"queue": exactly(queue)})
+    detail = path(request, "statistics", {"queue": queue})
     return found | {
         "report": report,
         "plot": runs_plot(report.cells, report.deploys, jobs=jobs, detail=detail),

@@ -17,7 +17,7 @@ from palermo.contract import clock
 from palermo.contract.recurring import MISSED, SHORTEST, RecurringJob
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.arguments import preview
-from palermo.core.text import count
+from palermo.core.text import count, exactly
 from palermo.core.times import parse_duration
 from palermo.core.topology import check_new_queue
 from palermo.errors import NotFound
@@ -249,7 +249,7 @@ def _own_page(
     snapshot = live_state(visit.site).snapshot()
     name = row["name"]
     # The ids of its runs begin with its name.
-    wanted = HistoryFilter(job=row["job"], text=f"{name}@")
+    wanted = HistoryFilter(job=exactly(row["job"]), text=f"{name}@")
     found = known.index.page(wanted, limit=_PAST) if state.ready else []
     runs = [_run(entry) for entry in found if entry.id.startswith(f"{name}@")]
     return page(

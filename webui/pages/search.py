@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from palermo.core.topology import is_made_id
 from palermo.history.listings import life
-from palermo.webui.filters import CHIPS, SearchQuery, failed_query, known_names, search_query
+from palermo.webui.filters import CHIPS, SearchQuery, known_names, search_query
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import find_job
@@ -106,14 +106,9 @@ def _links(request: Request, query: SearchQuery, group: Group) -> list[Link]:
 
     match group.state:
         case "failed":
-            asked = query.failed().query
-            if group.named is None:
-                return [to("failures", "Show in Failures", asked)]
-            times = {name: query.failed().written[name] for name in ("since", "until")}
-            named = to("failures", "By the job's name, in Failures", failed_query(group.named, **times))
-            return [*([to("failures", "By their text, in Failures", asked)] if group.by_text else []), named]
+            return [to("failures", "Show in Failures", query.failed().query)]
         case "retrying" | "scheduled":
-            known = {name: pattern for name in ("queue", "job") if (pattern := query.pattern(name))}
+            known = {name: value for name in ("queue", "job") if (value := query.chips.get(name))}
             exact = not query.text and query.chips.keys() <= _LISTED
             route = "retries" if group.state == "retrying" else "scheduled"
             every = "All retries" if route == "retries" else "All scheduled jobs"

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from palermo.contract.rows import iso_instant
+from palermo.core.text import exactly
 from palermo.history.series import Window
 from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.history.tally import times
@@ -74,7 +75,8 @@ def report_context(request: Request, report: Report | None, window: Window | Non
     known: dict[str, Any] = {"report": report, "window": window.value if window else "", "rate": rate, "times": times}
     if report is None:
         return known
-    jobs, detail = path(request, "history", chosen), path(request, "statistics", chosen)
+    jobs = path(request, "history", {by: exactly(name) for by, name in chosen.items()})
+    detail = path(request, "statistics", chosen)
     cells, deploys = report.cells, report.deploys
     waited, ran = [cell.tally.wait for cell in cells], [cell.tally.run for cell in cells]
     return known | {

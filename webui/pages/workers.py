@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
-from palermo.core.text import count
+from palermo.core.text import count, exactly
 from palermo.errors import NotFound
 from palermo.history.filters import HistoryFilter
 from palermo.history.series import Window
@@ -139,7 +139,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
     known = journal_views(visit.site)
     state = known.wait_until_read()
     # Whole seconds, so that requests within one second share a count.
-    wanted = HistoryFilter(worker=id, since=float(int(time.time() - _LAST_HOUR)))
+    wanted = HistoryFilter(worker=exactly(id), since=float(int(time.time() - _LAST_HOUR)))
     return page(
         request,
         "worker.html",
@@ -155,14 +155,14 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         off=known.off,
         total=known.index.count(wanted) if state.ready else 0,
         finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)] if state.ready else [],
-        query=urlencode({"worker": id, "since": "1h"}),
+        query=urlencode({"worker": exactly(id), "since": "1h"}),
     )
 
 
 def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
     """The page of a worker that has ended, or died."""
     known = journal_views(visit.site)
-    wanted = HistoryFilter(worker=life.id)
+    wanted = HistoryFilter(worker=exactly(life.id))
     return page(
         request,
         "worker_gone.html",
@@ -170,7 +170,7 @@ def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
         worker=life.row(),
         total=known.index.count(wanted),
         finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)],
-        query=urlencode({"worker": life.id}),
+        query=urlencode({"worker": exactly(life.id)}),
     )
 
 

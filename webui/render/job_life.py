@@ -16,9 +16,9 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.core.message import EVENT_ID, Message
+from palermo.core.topology import worker_of
 from palermo.history.entry import STATE_OF
 from palermo.history.index import Index
-from palermo.inspector.failed_filter import worker_of
 from palermo.webui.render.formats import moment, took
 from palermo.webui.state.job import FoundJob
 from palermo.webui.state.recent_jobs import Run

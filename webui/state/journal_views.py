@@ -152,8 +152,7 @@ class JournalViews:
         if not self.ready:
             return None
         suffix = " all" if queue is None else ""
-        # The pattern fits pause and resume. A queue's name may look like a pattern: it is compared here.
-        rows = self.audit.page(AuditFilter(action=f"*[sm]e{suffix}"), limit=_ACTIONS)
+        rows = self.audit.page(AuditFilter(action=f"pause{suffix},resume{suffix}"), limit=_ACTIONS)
         own = (row for row in rows if row["queue"] == queue and row["outcome"] == "done")
         pauses = list(takewhile(lambda row: row["action"] == f"pause{suffix}", own))
         return next((row for row in pauses if row["what"]), pauses[0] if pauses else None)

@@ -23,7 +23,7 @@ from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
 from palermo.history.entry import Entry
-from palermo.inspector.failed_filter import FailedFilter, fits_worker
+from palermo.inspector.failed_filter import fits_worker
 from palermo.inspector.rates import Snapshot
 from palermo.inspector.waiting import contains
 from palermo.jobs import registry
@@ -73,9 +73,6 @@ class Group(Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     #: How many match, of those that were looked at; None if none was looked at.
     total: int | None = 0
-    #: Of failed jobs: how many match by their text, and the filter of those that match by the name of their job.
-    by_text: int | None = None
-    named: FailedFilter | None = None
     #: The queues that waiting jobs were found in, each with how many.
     queues: Mapping[str, int] | None = None
     #: What was not looked at, for people.
@@ -250,40 +247,14 @@ def _failed(site: Site, query: SearchQuery, limit: int) -> Group:
         return Group(state="failed", total=None, unseen=(text,), reading=True)
     index = known.view.index
     filter = query.failed().filter
-    chosen = [filter]
-    total = by_text = index.count(filter)
-    if (named := _named(query, filter, index.names("job", limit=None))) is not None:
-        chosen.append(named)
-        total += index.count(named) - index.count(replace(named, text=filter.text))
-    messages = {
-        each.message.id: each.message for one in chosen for each in index.page(one, offset=0, limit=limit, newest=True)
-    }
-    newest = sorted(messages.values(), key=lambda each: each.failure.failed_at if each.failure else 0, reverse=True)
+    rows = [known.row(each.message) for each in index.page(filter, offset=0, limit=limit, newest=True)]
     unseen = f"{count(state.unseen, 'failed job')} in quorum queues, of which the log of failed jobs does not tell"
     return Group(
         state="failed",
-        rows=tuple(_row(row, row["failed_at"]) for row in map(known.row, newest[:limit])),
-        total=total,
-        by_text=by_text,
-        named=named,
+        rows=tuple(_row(row, row["failed_at"]) for row in rows),
+        total=index.count(filter),
         unseen=(unseen,) if state.unseen > 0 else (),
     )
-
-
-def _named(query: SearchQuery, filter: FailedFilter, jobs: Iterable[str]) -> FailedFilter | None:
-    """The filter of failed jobs that have the words in their job's name; None if there are none.
-
-    The filter `text` does not look at names.
-    """
-    wanted = query.text.casefold()
-    if not wanted or "job" in query.chips:
-        return None
-    written = {job[at : at + len(wanted)] for job in jobs if (at := job.casefold().find(wanted)) >= 0}
-    if not written:
-        return None
-    # Names are compared with their case: if they are written in several ways, the pattern has both cases.
-    either = "".join(f"[{char.lower()}{char.upper()}]" if char.isalpha() else char for char in wanted)
-    return replace(filter, text=None, job=f"*{written.pop() if len(written) == 1 else either}*")
 
 
 class _Rows(Struct, frozen=True):
@@ -298,7 +269,7 @@ class _Rows(Struct, frozen=True):
 def _scheduled(visit: Visit, query: SearchQuery, depth: int, soon: bool) -> _Rows:
     # The broker filters before the cut by what it knows. Words are searched here, in the first jobs that remain.
     retries = {"retrying": True, "scheduled": False}.get(query.chips.get("state", ""))
-    chosen = ScheduledFilter(queue=query.pattern("queue"), job=query.pattern("job"), retries=retries)
+    chosen = ScheduledFilter(queue=query.chips.get("queue"), job=query.chips.get("job"), retries=retries)
     try:
         listing = listings.scheduled(visit, chosen, page=1, limit=depth, soon=soon)
     except StillReading:
@@ -326,7 +297,7 @@ def _waiting(
 
     def begin(snapshot: Snapshot) -> list[str]:
         """Have the queues with the fewest jobs looked at; the names of those left out."""
-        pattern = query.pattern("queue")
+        pattern = query.chips.get("queue")
         filled = sorted(
             (row["pending"], row["name"]) for row in snapshot.queues if row["pending"] and not is_failed(row["name"])
         )
@@ -449,13 +420,13 @@ def _fits(query: SearchQuery, row: Row, at: str | None) -> bool:
         all(
             pattern is None or fits(value or "", pattern)
             for value, pattern in (
-                (row["queue"], query.pattern("queue")),
-                (row["job"], query.pattern("job")),
-                (row["tenant"], query.pattern("tenant")),
+                (row["queue"], query.chips.get("queue")),
+                (row["job"], query.chips.get("job")),
+                (row["tenant"], query.chips.get("tenant")),
             )
         )
-        and (not (pattern := query.pattern("error")) or fits(error, pattern) or fits(error.rpartition(".")[2], pattern))
-        and (not (pattern := query.pattern("worker")) or fits_worker(row["worker"] or "", pattern))
+        and (not (pattern := query.chips.get("error")) or fits(error, pattern))
+        and (not (pattern := query.chips.get("worker")) or fits_worker(row["worker"] or "", pattern))
         and (query.since is None or (moment is not None and moment >= query.since))
         and (query.until is None or moment is None or moment <= query.until)
         and (not query.text or contains(row, query.text.casefold()))
