@@ -179,21 +179,6 @@ async def test_a_taken_job_whose_channel_ends_is_lost_and_comes_again_first(serv
 # -- from several queues
 
 
-async def test_plain_jobs_of_all_queues_pass_in_order_while_receive_waits(serve: Start) -> None:
-    at = await serve("a,b,c,d")
-    large = jobs(1, "d", body=b"x" * 300_000)
-    first = await at.busy(*jobs(2, "c"), *jobs(2, "a"), *large, *jobs(2, "b"))
-    assert list(at.consumer.held()) == [first]
-    assert await at.pending() == 7
-    at.consumer.acknowledge(first)
-    with pytest.raises(DeliveryLost):
-        at.consumer.acknowledge(first)
-
-    assert await at.run(7) == ["a-0", "a-1", "b-0", "b-1", "c-0", "c-1", "d-0"]
-    await until(at.pending, 0)
-    assert not at.waiting.done()
-
-
 async def test_a_queue_that_fills_while_another_is_served_has_its_turn(serve: Start) -> None:
     at = await serve("high,empty,low")
     at.consumer.acknowledge(await at.busy(*jobs(30, "low")))
