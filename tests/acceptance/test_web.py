@@ -1,15 +1,12 @@
 """The pages beside real workers: what they leave alone, what they refuse, and what they know later."""
 
 import itertools
-import re
 from typing import Any
 
 import pytest
-from fastapi.routing import APIRoute
 
 from palermo.client.client import Client
 from palermo.settings.settings import Settings
-from palermo.webui import pages
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.scale import scaled
@@ -43,26 +40,6 @@ def test_no_page_changes_loses_or_reorders_jobs(rabbitmq_rig: Rig, monkeypatch: 
     eventually(lambda: list(rig.failed()) == failed)
     rig.burst()
     assert rig.lines() == [f"{number}" for number in range(60)]
-
-
-def test_whatever_changes_something_must_come_from_our_own_pages(sqlite_rig: Rig) -> None:
-    rig = sqlite_rig
-    id = rig.enqueue("note", "x")
-    routes = [route for router in pages.ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    forms = {route.path for route in routes if "GET" in route.methods}
-    changes = [route.path for route in routes if "POST" in route.methods]
-    assert len(changes) > 10
-
-    with Web(rig.settings) as web:
-        for change in changes:
-            path = re.sub(r"{id[^}]*}", id, re.sub(r"{name[^}]*}", "jobs", change))
-            path = re.sub(r"{action[^}]*}", "stop", path)
-
-            assert web.http.get(path).status_code in (404, 405, 422) or change in forms, path
-            for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
-                assert web.http.post(path, headers=headers).status_code == 403, path
-
-    assert [row["id"] for row in rig.inspector.jobs.list("jobs")] == [id]
 
 
 @pytest.mark.timeout(scaled(400, 1_800))
