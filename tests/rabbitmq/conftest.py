@@ -30,11 +30,7 @@ Open = Callable[..., Awaitable[RabbitmqBroker]]
 
 async def becomes(probe: Callable[[], object], wanted: object = True) -> None:
     """Wait for the probe, which asks nobody, to give this."""
-
-    async def asked() -> object:
-        return probe()
-
-    await until(asked, wanted)
+    await until(probe, wanted)
 
 
 #: Runs a test on queues of both kinds, where the kind decides.

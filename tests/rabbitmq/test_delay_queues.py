@@ -164,9 +164,7 @@ async def test_what_a_leader_has_failed_is_shown_also_if_the_leader_then_ends(
 
 
 @on_both_kinds
-async def test_a_queue_with_a_message_or_a_consumer_is_not_deleted(
-    session: SessionParameters, connection: Connection
-) -> None:
+async def test_a_queue_in_use_is_not_deleted(session: SessionParameters, connection: Connection) -> None:
     queue = delay_queue_name(session.exchange, TimeSlot(1, 1))
     await connection.declare(queue, {"x-queue-type": session.queue_type})
     channel = await connection.channel()
@@ -248,9 +246,7 @@ async def test_pages_of_jobs_that_are_due_together_have_each_job_once(another: O
         assert (shown[0], len(set(shown)), shown[-1]) == ("job-100", 102, "job-101")
 
 
-async def test_a_job_that_is_stored_twice_is_cancelled_twice_and_moved_once(
-    another: Open, broker: RabbitmqBroker
-) -> None:
+async def test_a_job_stored_twice_is_cancelled_twice_and_moved_once(another: Open, broker: RabbitmqBroker) -> None:
     async with time_kept(await another()):
         await broker.publish_many([job(number % 4, number % 4 + number // 4 / 100) for number in range(8)])
         [_] = await broker.alter_scheduled(by_id("job-1"), CANCEL)

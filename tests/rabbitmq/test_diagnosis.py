@@ -78,9 +78,7 @@ def test_an_exchange_of_another_kind_is_a_problem(rabbitmq_url: str, exchange: s
     channel.exchange_delete(exchange)
 
 
-def test_what_a_user_may_not_do_is_a_problem_each_and_nothing_is_left(
-    module_node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_missing_permission_is_a_problem(module_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     have_patience(monkeypatch)
     add_user(module_node, "clerk", "secret")
     url = url_of(module_node, user="clerk", password="secret")
@@ -188,9 +186,7 @@ def test_other_products_and_older_versions_are_told_apart() -> None:
         ("x-delivery-limit", "'1000000'", "'20'", "4.0.5", "warning"),
     ],
 )
-def test_a_queue_that_others_declared_otherwise(
-    argument: str, ours: str, theirs: str, version: str, level: str
-) -> None:
+def test_a_queue_declared_otherwise(argument: str, ours: str, theirs: str, version: str, level: str) -> None:
     said = f"inequivalent arg '{argument}' for queue 'mail' in vhost '/': received {ours} but current is {theirs}"
     difference = Difference.parse(said)
     assert difference is not None

@@ -69,9 +69,7 @@ def test_the_doctor_says_that_it_cannot_see_policies_without_the_plugin(
     assert "not seen" in found.text
 
 
-def test_the_doctor_does_not_believe_the_plugin_of_another_broker(
-    client: Client, rabbitmq_url: str, exchange: str
-) -> None:
+def test_the_doctor_ignores_the_plugin_of_another_broker(client: Client, rabbitmq_url: str, exchange: str) -> None:
     with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as other:
         (found,) = (one for one in broker_findings(other) if one.check == "policies")
 

@@ -71,9 +71,7 @@ def test_a_worker_waits_for_a_queue_in_use_and_the_doctor_says_why(rig: Rig) -> 
     assert "set_permissions" not in found.text + found.advice
 
 
-async def test_a_queue_that_is_made_anew_for_another_program_ends_no_session(
-    broker: RabbitmqBroker, exchange: str, channel: Any
-) -> None:
+async def test_a_queue_remade_by_another_ends_no_session(broker: RabbitmqBroker, exchange: str, channel: Any) -> None:
     consumer = await consume(broker, "a,b")
     for queue in ("a", "b"):
         await broker.publish(message(queue, queue))

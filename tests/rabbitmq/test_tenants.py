@@ -58,7 +58,7 @@ async def test_a_tenants_job_too_large_for_the_leader_fails_and_others_run(
     assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
 
 
-async def test_an_idle_tenant_leaves_no_trace_and_its_next_job_comes(
+async def test_an_idle_tenant_leaves_no_trace_and_may_return(
     broker: RabbitmqBroker, another: Open, there: Probe
 ) -> None:
     async with time_kept(worker := await another()):
@@ -84,9 +84,7 @@ async def test_a_new_leader_counts_jobs_of_tenants_that_left_no_trace(
     assert not (await connection.probe(amqp_queue(session.exchange, "nothing"))).exists
 
 
-async def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
-    another: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_is_not_lost_as_its_tenants_queue_goes(another: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """RabbitMQ confirms what is on its way into a queue that is just being deleted, and drops it."""
     monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
     monkeypatch.setattr(fair_scheduler, "_LOOK_EVERY", 0.02)
@@ -116,9 +114,7 @@ async def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
         taking.cancel()
 
 
-async def test_other_programs_enqueue_for_a_tenant_by_the_wire_page(
-    session: SessionParameters, another: Open, channel: Any
-) -> None:
+async def test_other_programs_enqueue_for_a_tenant(session: SessionParameters, another: Open, channel: Any) -> None:
     name, tenants = own_queue(session, "ü"), f"{session.exchange}.~tenants"
     for queue in (name, tenants):
         channel.queue_declare(queue, durable=True)

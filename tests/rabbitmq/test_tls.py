@@ -170,9 +170,7 @@ def test_a_lost_connection_with_tls_is_opened_again(secured: Ports, made: Certif
     assert proxy.accepted > 1
 
 
-def test_a_renewed_file_is_used_by_the_next_connection(
-    secured: Ports, made: Certificates, tmp_path: Path, exchange: str
-) -> None:
+def test_a_renewed_certificate_is_read_again(secured: Ports, made: Certificates, tmp_path: Path, exchange: str) -> None:
     file = tmp_path / "authority.pem"
     file.write_bytes(made.other.file.read_bytes())
     client = Client(Settings(url=url(secured["open"], cafile=file), exchange=exchange, publish_timeout=HANGS))
@@ -263,9 +261,7 @@ def test_a_command_and_a_worker_that_cannot_connect_end_with_the_same_line(
         assert not has_traceback(text)
 
 
-def test_both_connections_of_a_worker_are_refused_without_unseen_errors(
-    secured: Ports, made: Certificates, exchange: str
-) -> None:
+def test_refused_connections_leave_no_unseen_error(secured: Ports, made: Certificates, exchange: str) -> None:
     address = parse_url(url(secured["open"], cafile=made.other.file))
     unseen = list[dict[str, Any]]()
 
