@@ -20,14 +20,10 @@ _UNLIMITED = 2**62
 
 
 class TcpProxy:
-    """Listens on a free port of loopback, in a thread of its own, and hands on what comes until told otherwise.
+    """Listens on a free port of loopback, in a thread of its own, and hands on what comes until told otherwise."""
 
-    `cut` is the size of the pieces in which it hands on what the broker says.
-    """
-
-    def __init__(self, host: str, port: int, *, cut: int = 65_536) -> None:
+    def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
-        self._cut = cut
         # Not of the system's choice, which it would give to somebody else while this one does not listen; nor would a
         # client that asks for such a port again and again, and gets it for its own end, be connected to itself.
         self.port = free_port()
@@ -59,6 +55,10 @@ class TcpProxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def url(self, url: str) -> str:
+        """The same URL by way of this proxy."""
+        return url.replace(f":{self._target[1]}", f":{self.port}")
 
     @property
     def connections(self) -> int:
@@ -182,19 +182,15 @@ class TcpProxy:
         limit: int = _UNLIMITED,
     ) -> None:
         flowing = pair.flowing[direction]
-        cut = self._cut if direction == "down" else 65_536
         with suppress(ConnectionError):
             while limit > 0 and (data := (await reader.read(65_536))[:limit]):
                 limit -= len(data)
                 if direction == "down":
                     self.said += len(data)
-                for start in range(0, len(data), cut):
-                    if self.delay:
-                        await asyncio.sleep(self.delay)
-                    await flowing.wait()
-                    writer.write(data[start : start + cut])
-                    # One write, one segment: Nagle is off, and the loop turns in between.
-                    await asyncio.sleep(0)
+                if self.delay:
+                    await asyncio.sleep(self.delay)
+                await flowing.wait()
+                writer.write(data)
                 await writer.drain()
             await flowing.wait()
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from palermo.core.address import parse_url
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -145,19 +144,16 @@ def test_a_worker_that_is_stopped_in_mid_job_is_not_dead_till_it_is_killed(hasty
     assert hasty.errors() == {}
 
 
-def test_a_lone_worker_cut_in_mid_job_finishes_it_once(patient: Rig) -> None:
-    host, port = parse_url(patient.url).hosts[0]
+def test_a_lone_worker_cut_in_mid_job_finishes_it_once(patient: Rig, proxy: TcpProxy) -> None:
     id = patient.enqueue("hold", "it")
-    with TcpProxy(host, port) as proxy:
-        worker = patient.worker(PALERMO_URL=patient.url.replace(f":{port}", f":{proxy.port}"))
-        eventually(lambda: patient.lines() == ["it begins"])
-        proxy.hang_up()
-        eventually(lambda: worker.log.count("INFO connected") >= 2)
-        patient.open_gate()
+    worker = patient.worker(PALERMO_URL=proxy.url(patient.url))
+    eventually(lambda: patient.lines() == ["it begins"])
+    proxy.hang_up()
+    eventually(lambda: worker.log.count("INFO connected") >= 2)
+    patient.open_gate()
 
-        eventually(lambda: settled(id, worker))
-        eventually(lambda: drained(patient))
-
+    eventually(lambda: settled(id, worker))
+    eventually(lambda: drained(patient))
     assert patient.lines() == ["it begins", "it ends"]
 
 

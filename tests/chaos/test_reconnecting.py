@@ -7,7 +7,6 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +14,13 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, Consumer, SessionParameters
-from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
 from palermo.core.queue_selection import QueueSelection
 from palermo.settings.settings import Settings
 from palermo.worker.parent import broker_session as sessions
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
-from tests.helpers import Stopwatch, eventually
+from tests.contract.tools import Report, until
+from tests.helpers import eventually
 from tests.scale import scaled
 from tests.tcp_proxy import TcpProxy
 
@@ -52,44 +51,31 @@ class Held:
         descriptors = len(os.listdir("/proc/self/fd"))
         return cls(pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threading.active_count())
 
-    def check(self, before: "Held") -> None:
-        """Nothing more than before. Two connections may be on their way out, each with two ends at the proxy."""
-        assert self.memory - before.memory < SLACK
-        assert self.descriptors - before.descriptors <= 8
-        assert self.threads <= before.threads
-
-
-@pytest.fixture
-def proxy(rabbitmq_url: str) -> Iterator[TcpProxy]:
-    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def url(rabbitmq_url: str, proxy: TcpProxy) -> str:
-    address = parse_url(rabbitmq_url)
-    vhost = "%2F" if address.vhost == "/" else address.vhost
-    return f"amqp://{address.username}:{address.password}@127.0.0.1:{proxy.port}/{vhost}"
+    def beyond(self, before: "Held") -> dict[str, int]:
+        """What is more than before. Two connections may be on their way out, each with two ends at the proxy."""
+        more = {
+            "memory": self.memory - before.memory - SLACK,
+            "descriptors": self.descriptors - before.descriptors - 8,
+            "threads": self.threads - before.threads,
+        }
+        return {what: count for what, count in more.items() if count > 0}
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])
 def test_a_worker_that_reconnects_often_holds_no_more_than_before(
-    url: str, exchange: str, proxy: TcpProxy, queues: str, monkeypatch: pytest.MonkeyPatch
+    rabbitmq_url: str, exchange: str, proxy: TcpProxy, queues: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Every session was a good one, so that none waits for the next.
     monkeypatch.setattr(sessions, "_GOOD_AFTER", 0.0)
     selection = QueueSelection.parse(queues)
 
-    def report() -> WorkerInfo:
-        return WorkerInfo(id="w", host="h", pid=1, queues=selection.patterns, slots=2, state="idle", started_at=0)
-
     async def consume(broker: Broker) -> Consumer:
-        return await broker.consume(selection, slots=2, tag="w", report=report)
+        return await broker.consume(selection, slots=2, tag="w", report=Report(queues, slots=2))
 
     async def go() -> None:
         opened: asyncio.Queue[BrokerSession] = asyncio.Queue()
         sessions = BrokerSessions(
-            SessionParameters(address=parse_url(url), exchange=exchange, name="worker"),
+            SessionParameters(address=parse_url(proxy.url(rabbitmq_url)), exchange=exchange, name="worker"),
             give_up=False,
             consume=consume,
             opened=opened.put_nowait,
@@ -105,36 +91,25 @@ def test_a_worker_that_reconnects_often_holds_no_more_than_before(
             assert all(task.exception() is not None for task in receiving)
             if number == WARM_UP:
                 before, tasks = Held.now(), len(asyncio.all_tasks())
-        watch = Stopwatch()
-        while True:
-            # What is on its way out takes its time on a busy machine.
-            try:
-                Held.now().check(before)
-                assert len(asyncio.all_tasks()) <= tasks + 4
-                break
-            except AssertionError:
-                if watch.is_over(60):
-                    raise
-            await asyncio.sleep(0.1)
+        # What is on its way out takes its time on a busy machine.
+        await until(lambda: len(asyncio.all_tasks()) <= tasks + 4, True)
+        await until(lambda: Held.now().beyond(before), {})
         holding.cancel()
         await asyncio.wait([holding])
 
     asyncio.run(go())
 
 
-def test_a_program_that_reconnects_often_holds_no_more_than_before(url: str, exchange: str, proxy: TcpProxy) -> None:
-    with Client(Settings(url=url, exchange=exchange, publish_timeout=60.0)) as client:
+def test_a_program_that_reconnects_often_holds_no_more_than_before(
+    rabbitmq_url: str, exchange: str, proxy: TcpProxy
+) -> None:
+    with Client(Settings(url=proxy.url(rabbitmq_url), exchange=exchange, publish_timeout=60.0)) as client:
         for number in range(TIMES):
             client.enqueue("shop.note", (f"{number}",), {})
             proxy.hang_up(reset=number % 2 == 0)
             if number == WARM_UP:
                 before = Held.now()
 
-        def held() -> bool:
-            Held.now().check(before)
-            return True
-
-        # What is on its way out takes its time on a busy machine.
-        eventually(held)
+        eventually(lambda: not Held.now().beyond(before))
 
     assert proxy.accepted >= TIMES

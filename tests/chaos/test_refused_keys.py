@@ -17,7 +17,6 @@ import palermo
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, delay_queue_name, tenant_queue_name
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters
-from palermo.core.address import parse_url
 from palermo.core.time_slots import time_slot_of
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import REPLACE, THROTTLE, EnqueueAnswer, EnqueueOutcome
@@ -37,22 +36,18 @@ FULL = {"x-max-length": 0, "x-overflow": "reject-publish"}
 def declared(number: int) -> None: ...
 
 
-#: Every form of enqueue.
-FORMS: dict[str, Callable[..., Any]] = {
-    "enqueue": lambda client, **options: client.enqueue("shop.mail", (1,), **options),
-    "delayed": lambda client, **options: client.enqueue("shop.mail", (1,), **options),
-    "declared": lambda client, **options: client.enqueue(declared.definition, (1,), **options),
-    "enqueue_many": lambda client, **options: client.enqueue_many([("shop.mail", (1,), {})], **options),
-    "enqueue_async": lambda client, **options: asyncio.run(client.enqueue_async("shop.mail", (1,), **options)),
-}
+#: When the delayed one is due.
+TOMORROW = time.time() + 86_400
 
-#: Ways to need a key, each with a form of enqueue.
-WAYS: dict[str, dict[str, Any]] = {
-    "enqueue": {"unique": "until_done"},
-    "delayed": {"unique": "until_done", "run_at": time.time() + 86_400},
-    "declared": {"unique": 600.0, "tenant": "a"},
-    "enqueue_many": {"unique": "until_start", "on_duplicate": "replace"},
-    "enqueue_async": {"throttle": 600.0},
+#: Every form of enqueue, each with another way to need a key.
+FORMS: dict[str, Callable[[Client], Any]] = {
+    "enqueue": lambda client: client.enqueue("shop.mail", (1,), unique="until_done"),
+    "delayed": lambda client: client.enqueue("shop.mail", (1,), unique="until_done", run_at=TOMORROW),
+    "declared": lambda client: client.enqueue(declared.definition, (1,), unique=600.0, tenant="a"),
+    "enqueue_many": lambda client: client.enqueue_many(
+        [("shop.mail", (1,), {})], unique="until_start", on_duplicate="replace"
+    )[0],
+    "enqueue_async": lambda client: asyncio.run(client.enqueue_async("shop.mail", (1,), throttle=600.0)),
 }
 
 
@@ -72,11 +67,6 @@ def full(rabbitmq_url: str) -> Iterator[Callable[[str], FullQueue]]:
 
 
 @pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-
-
-@pytest.fixture
 def clients(rabbitmq_url: str, exchange: str) -> Iterator[list[Client]]:
     settings = Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)
     clients = [Client(settings) for _ in range(2)]
@@ -90,22 +80,20 @@ def test_a_unique_job_that_a_full_queue_refuses_leaves_no_key(
     full: Callable[[str], FullQueue], exchange: str, clients: list[Client], form: str
 ) -> None:
     first, second = clients
-    name = amqp_queue(exchange, "jobs")
-    if form == "delayed":
-        slot = time_slot_of(WAYS[form]["run_at"], time.time())
-        assert slot is not None
-        name = delay_queue_name(exchange, slot)
-    elif "tenant" in WAYS[form]:
-        name = tenant_queue_name(exchange, TenantQueue("jobs", "a"))
-    queue = full(name)
+    slot = time_slot_of(TOMORROW, time.time())
+    assert slot is not None
+    names = {
+        "delayed": delay_queue_name(exchange, slot),
+        "declared": tenant_queue_name(exchange, TenantQueue("jobs", "a")),
+    }
+    queue = full(names.get(form, amqp_queue(exchange, "jobs")))
 
     for client in (first, second, first):
         with pytest.raises(PublishRefused, match="the queue is full"):
-            FORMS[form](client, **WAYS[form])
+            FORMS[form](client)
     queue.make_room()
 
-    job = FORMS[form](second, **WAYS[form])
-    (job,) = job if isinstance(job, list) else [job]
+    job = FORMS[form](second)
     assert (job.enqueued, job.duplicate) == (True, "")
 
 
@@ -140,26 +128,23 @@ def test_a_refused_unique_job_never_runs_though_its_program_ended_at_once(
 
 
 def test_a_refusal_that_is_cut_off_is_not_reported_and_the_job_is_kept(
-    full: Callable[[str], FullQueue], rabbitmq_url: str, exchange: str
+    full: Callable[[str], FullQueue], rabbitmq_url: str, exchange: str, proxy: TcpProxy
 ) -> None:
-    host, port = parse_url(rabbitmq_url).hosts[0]
     queue = full(amqp_queue(exchange, "jobs"))
-    with TcpProxy(host, port) as proxy:
-        through = rabbitmq_url.replace(f":{port}", f":{proxy.port}")
 
-        class CutsOnce(logging.Handler):
-            def emit(self, record: logging.LogRecord) -> None:
-                if "refuses jobs that waited for their keys" in record.getMessage():
-                    logging.getLogger("palermo.rabbitmq").removeHandler(self)
-                    proxy.hang_up(reset=True)
+    class CutsOnce(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "refuses jobs that waited for their keys" in record.getMessage():
+                logging.getLogger("palermo.rabbitmq").removeHandler(self)
+                proxy.hang_up(reset=True)
 
-        logging.getLogger("palermo.rabbitmq").addHandler(CutsOnce())
-        with Client(Settings(url=through, exchange=exchange, publish_timeout=PATIENT)) as client:
-            job = client.enqueue("shop.mail", (1,), unique="until_done")
-            queue.make_room()
+    logging.getLogger("palermo.rabbitmq").addHandler(CutsOnce())
+    with Client(Settings(url=proxy.url(rabbitmq_url), exchange=exchange, publish_timeout=PATIENT)) as client:
+        job = client.enqueue("shop.mail", (1,), unique="until_done")
+        queue.make_room()
 
-            eventually(lambda: job.id in client.run(waiting))
-            assert client.run(ids) == [job.id]
+        eventually(lambda: job.id in client.run(waiting))
+        assert client.run(ids) == [job.id]
 
 
 async def waiting(broker: Broker) -> list[str]:
