@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pytest
 
@@ -10,7 +10,8 @@ from tests import redis_node
 from tests.brokers import BROKERS, url_of_broker
 from tests.harness.rig import Rig
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import url_of
+from tests.rabbitmq_node import Node, url_of
+from tests.redis_node import RedisNode
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -42,18 +43,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     have_patience(monkeypatch)
 
 
-class Node(Protocol):
+class RestartingBroker(NamedTuple):
     """A server that a test may harm. Its data outlives its process."""
 
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def kill9(self) -> None: ...
-
-
-class RestartingBroker(NamedTuple):
-    node: Node
+    node: Node | RedisNode
     url: str
     #: What an error names if the server does not answer.
     listens_at: str

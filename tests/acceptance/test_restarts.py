@@ -1,7 +1,6 @@
 """RabbitMQ and Redis killed, stopped or late under their users."""
 
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,9 +39,7 @@ def restart(restarting: RestartingBroker, how: str, *, after: float = 0.0) -> No
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("how", RESTARTS)
-def test_what_waits_failed_is_paused_or_cancelled_survives_a_restart(
-    rig: Rig, restarting: RestartingBroker, how: str
-) -> None:
+def test_jobs_pauses_and_cancels_survive_a_restart(rig: Rig, restarting: RestartingBroker, how: str) -> None:
     failed = [rig.enqueue("fail", f"{number}") for number in range(5)]
     rig.burst()
     worker = rig.worker()
@@ -75,20 +72,16 @@ def test_what_waits_failed_is_paused_or_cancelled_survives_a_restart(
 @pytest.mark.parametrize("how", RESTARTS)
 def test_a_requeue_of_many_that_a_restart_ends_loses_none(rig: Rig, restarting: RestartingBroker, how: str) -> None:
     publish_many_failed(rig.client, MANY)
-    command = [COMMAND, "failed", "requeue", "--all", "--yes"]
-
-    with subprocess.Popen(
-        command, env=rig.environment, cwd=rig.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as requeue:
-        eventually(lambda: rig.pending("mail") > MANY // 10, every=0.005)
-        restart(restarting, how)
-        printed, _ = requeue.communicate()
+    requeue = rig.launch([COMMAND, "failed", "requeue", "--all", "--yes"])
+    eventually(lambda: rig.pending("mail") > MANY // 10, every=0.005)
+    restart(restarting, how)
+    requeue.wait()
 
     eventually(lambda: rig.pending("mail") + rig.pending("failed") >= MANY)
     moved = [row["id"] for row in rig.inspector.jobs.list("mail", limit=2 * MANY)]
     stayed = [row["id"] for row in rig.inspector.failed.list(limit=2 * MANY)]
-    said = re.search(r"requeued ([0-9,]+) jobs", printed)
-    assert said is not None, printed
+    said = re.search(r"requeued ([0-9,]+) jobs", requeue.log)
+    assert said is not None, requeue.log
     assert {*moved, *stayed} == {str(number) for number in range(MANY)}
     assert 0 <= len(moved) - int(said[1].replace(",", "")) <= BATCH
     # A RabbitMQ that is killed hands acknowledged messages out again.
@@ -99,9 +92,7 @@ def test_a_requeue_of_many_that_a_restart_ends_loses_none(rig: Rig, restarting: 
 
 
 @pytest.mark.parametrize("how", RESTARTS)
-def test_jobs_that_come_due_while_the_broker_is_away_run_afterwards(
-    rig: Rig, restarting: RestartingBroker, how: str
-) -> None:
+def test_jobs_due_while_the_broker_is_away_run_afterwards(rig: Rig, restarting: RestartingBroker, how: str) -> None:
     worker = rig.worker()
     rig.ready(worker)
     rig.enqueue("note", "in an hour", delay=HOUR)
