@@ -20,7 +20,7 @@ T = TypeVar("T")
 ROOM = FRAME_MAX - 8 - 12
 
 #: Jobs of tests/programs/hostile.py: one that writes a line, two that fail, and one that is not there.
-NOTE, RAISES, LONG_NAME, UNKNOWN = "hostile.note", "hostile.raises", "hostile.raises_at_length", "hostile.nowhere"
+NOTE, RAISES, LONG_NAME, UNKNOWN = "hostile.note", "mixed.hostile", "mixed.monster", "hostile.nowhere"
 
 #: Headers with a meaning, beside those that Palermo writes itself.
 _MEANT = (
@@ -230,14 +230,18 @@ def _array(*values: bytes) -> bytes:
     return b"A" + long(b"".join(values))
 
 
-#: Jobs of tests/programs/mixed.py, by what is wrong with each: properties as they go over the wire.
+#: Jobs of tests/programs/mixed.py and hostile.py, by what is wrong with each: properties as they go over the wire.
 MESSAGES: dict[str, bytes] = {
     "tables nested 450 deep": _headers(deep=nested(450)),
     "tables nested 600 deep": _headers(deep=nested(600)),
+    "lists nested 600 deep": _headers(deep=nested(600, b"A")),
+    "tables nested 600 deep in a known header": _headers(**{"attempts-log": nested(600)}),
     "instant 2^63 in a header": _headers(when=_INSTANT),
-    "instant 2^63 in a list": _headers(when=_array(_INSTANT, _INSTANT)),
+    "instant 2^64 - 1 in a list": _headers(when=_array(_INSTANT, b"T" + b"\xff" * 8)),
     "instant 2^63 as the property": _property("timestamp", _LAST_INSTANT),
-    "header name not UTF-8": properties(headers=table_of({b"job-class": _JOB, _NOISE: text(b"x")})),
+    "header names not UTF-8": properties(
+        headers=table_of({b"job-class": _JOB, _NOISE: text(b"x"), b"\xfe" * 255: b"V"})
+    ),
     "header value not UTF-8": _headers(note=text(_NOISE)),
     **{
         f"{name} not UTF-8": _property(name, short(_NOISE))
@@ -249,13 +253,16 @@ MESSAGES: dict[str, bytes] = {
     "NUL in the job's name": properties(headers=_named(text(b"mixed.\0hostile"))),
     "job's name not UTF-8": properties(headers=_named(text(_NOISE))),
     "job's name of 60 kB": properties(headers=_named(text(b"j" * 60_000))),
+    "job's name of 130,900 bytes": properties(headers=_named(text(b"j" * 130_900))),
     "job's name is a table": properties(headers=_named(b"F" + table(x=text(b"y")))),
     "no job": properties(headers=table()),
     "no headers": properties(),
     "header id is a table": _headers(id=b"F" + table(x=text(b"y"))),
+    "header id of 300 bytes": _headers(id=text(b"i" * 300)),
     "run-at is text": _headers(**{"run-at": text(b"tomorrow")}),
     "retries is an instant": _headers(retries=_INSTANT),
     "headers of 120 kB": _headers(a=text(b"x" * 60_000), b=text(b"y" * 60_000)),
+    "bytes of 128 kB": _headers(large=b"x" + long(b"\xff" * 128_000)),
     "names of 250 bytes": _headers(**{chr(97 + n) * 250: b"t\1" for n in range(20)}),
     "exception class of 300,000 characters": properties(headers=_named(text(b"mixed.monster"))),
 }

@@ -1,4 +1,4 @@
-"""Jobs that messages of foreign programs name, however odd these are otherwise."""
+"""Jobs that messages of foreign programs name, however odd these are otherwise; two of mixed.py here fail."""
 
 import os
 
@@ -11,11 +11,11 @@ def note(*text):
         file.write(f"{text[0]}\n")
 
 
-@palermo.job(name="hostile.raises")
+@palermo.job(name="mixed.hostile")
 def raises(*text):
     raise ValueError("\ud800\0" * 500)
 
 
-@palermo.job(name="hostile.raises_at_length")
+@palermo.job(name="mixed.monster")
 def raises_at_length(*text):
     raise type("Long" * 75_000, (Exception,), {})("x" * 100_000)

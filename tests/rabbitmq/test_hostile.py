@@ -14,7 +14,7 @@ from palermo.inspector.failed_filter import FailedFilter
 from tests import hostile
 from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
-from tests.raw_amqp import RawClient, long, nested, properties, short, table_of, text
+from tests.raw_amqp import RawClient, nested
 from tests.scale import scaled
 from tests.webui.server import Web
 
@@ -32,42 +32,12 @@ def work(rig: Rig) -> str:
     return worker.log
 
 
-def message(*headers: tuple[bytes, bytes], odd: str = "", job: bytes = b"hostile.raises") -> bytes:
-    """Properties with these headers, and perhaps another that is 200 bytes that are not UTF-8."""
-    more = {odd: short(b"\xff" * 200)} if odd else {}
-    return properties(headers=table_of({b"job-class": text(job), **dict(headers)}), **more)
-
-
-BLOCKING = {
-    "450 tables": message((b"deep", nested(450))),
-    "600 tables": message((b"deep", nested(600))),
-    "600 lists": message((b"deep", nested(600, b"A"))),
-    "a known header of 600 tables": message((b"attempts-log", nested(600))),
-    "timestamp": message((b"at", b"T" + (2**63).to_bytes(8, "big"))),
-    "timestamp in a list": message((b"at", b"A" + long(b"T" + (2**64 - 1).to_bytes(8, "big")))),
-    "header name": message((b"\xff" * 100, b"V"), (b"\xfe" * 255, b"V")),
-    "content_type": message(odd="content_type"),
-    "content_encoding": message(odd="content_encoding"),
-    "correlation_id": message(odd="correlation_id"),
-    "reply_to": message(odd="reply_to"),
-    "message_id": message(odd="message_id"),
-    "type": message(odd="type"),
-    "app_id": message(odd="app_id"),
-    "header id": message((b"id", b"S" + long(b"i" * 300))),
-    "count": message((b"retries", b"T" + (2**64 - 1).to_bytes(8, "big"))),
-    "NUL": message(job=b"hostile.no\0te"),
-    "class name": message(job=b"hostile.raises_at_length"),
-    "128,000 bytes": message((b"large", b"x" + long(b"\xff" * 128_000))),
-    "a name of 130,900 bytes": message(job=b"j" * 130_900),
-}
-
-
 @pytest.mark.timeout(scaled(400, 7_200))
 def test_hostile_messages_are_shown_and_settled_once_and_others_run(rig: Rig) -> None:
     rig.client.enqueue("hostile.note", ("first",), {})
-    blocking = [f"n{number:05}" for number in range(len(BLOCKING))]
+    blocking = [f"n{number:05}" for number in range(len(hostile.MESSAGES))]
     with client(rig) as publisher:
-        for token, raw in zip(blocking, BLOCKING.values(), strict=True):
+        for token, raw in zip(blocking, hostile.MESSAGES.values(), strict=True):
             publisher.publish("", f"{rig.exchange}.jobs", raw, f'["{token}"]'.encode())
     tokens = publish(rig, COUNT)
     rig.client.enqueue("hostile.note", ("last",), {})
