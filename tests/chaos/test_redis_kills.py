@@ -4,8 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
 from pathlib import Path
 
 from palermo.brokers.redis.broker import RedisBroker
@@ -13,10 +12,10 @@ from palermo.brokers.redis.jobs import id_in
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from tests import redis_node
-from tests.contract.tools import PATIENT, end_all_leases
+from tests.contract.tools import PATIENT, end_all_leases, places
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
-from tests.helpers import HANGS, eventually, has_traceback
+from tests.helpers import eventually, has_traceback
 from tests.scale import scaled
 
 #: How often the server, a worker and a client are killed in the storm. PALERMO_KILLS=3 asks for fewer than 20.
@@ -61,13 +60,13 @@ def test_all_enqueued_jobs_run_while_workers_clients_and_server_are_killed(tmp_p
         # A job that dies with three workers by chance runs all the same.
         workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
         for storm in range(KILLS):
-            with enqueuing(rig, f"{storm}") as client:
-                go_on(rig)
-                node.kill9()
-                node.start()
-                go_on(rig)
-                workers.pop(0).kill9()
-                client.kill()
+            client = enqueuing(rig, f"{storm}")
+            go_on(rig)
+            node.kill9()
+            node.start()
+            go_on(rig)
+            workers.pop(0).kill9()
+            client.kill9()
             workers.append(rig.worker("-c", "2", PALERMO_MAX_DEATHS="none"))
 
         all_ran(rig, workers)
@@ -79,15 +78,15 @@ def test_all_enqueued_jobs_run_when_a_replica_takes_over(tmp_path: Path) -> None
     with (
         redis_node.watched() as watched,
         Rig(tmp_path, f"{watched.url}?wait_replicas=1", "palermo", module="shop") as rig,
-        enqueuing(rig, "0") as client,
     ):
+        client = enqueuing(rig, "0")
         workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
         go_on(rig)
 
         watched.primary.kill9()
 
         go_on(rig)
-        client.kill()
+        client.kill9()
         all_ran(rig, workers)
 
 
@@ -95,8 +94,8 @@ def test_all_jobs_run_while_a_cluster_moves_the_slot_and_loses_a_node(tmp_path: 
     with (
         redis_node.cluster() as cluster,
         Rig(tmp_path, f"{cluster.url}?wait_replicas=1", "palermo", module="shop") as rig,
-        enqueuing(rig, "0") as client,
     ):
+        client = enqueuing(rig, "0")
         slot = next(iter(cluster.nodes.values())).ask("CLUSTER KEYSLOT", "palermo:{palermo}:")
         workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
         go_on(rig)
@@ -113,7 +112,7 @@ def test_all_jobs_run_while_a_cluster_moves_the_slot_and_loses_a_node(tmp_path: 
         second.start()  # as a replica: each job must be on one
 
         go_on(rig)
-        client.kill()
+        client.kill9()
         all_ran(rig, workers)
 
 
@@ -131,81 +130,42 @@ def all_ran(rig: Rig, workers: list[WorkerProcess]) -> None:
         assert not has_traceback(worker.log)
 
 
+def enqueuing(rig: Rig, name: str) -> WorkerProcess:
+    """A client as a process of its own, which a machine that stands still for some seconds does not end."""
+    return rig.launch([sys.executable, "-c", _CLIENT, name], PALERMO_PUBLISH_TIMEOUT="60")
+
+
 def go_on(rig: Rig) -> None:
     """Wait until jobs are enqueued and run again."""
     rig.await_lines(len(rig.lines("enqueued")) + _SOME, "enqueued")
     rig.await_lines(len(rig.lines()) + _SOME)
 
 
-@contextmanager
-def enqueuing(rig: Rig, name: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A client as a process of its own, which a machine that stands still for some seconds does not end."""
-    environment = {**rig.environment, "PALERMO_PUBLISH_TIMEOUT": "60"}
-    with subprocess.Popen(
-        [sys.executable, "-c", _CLIENT, name], env=environment, cwd=rig.path, stdin=subprocess.DEVNULL
-    ) as client:
-        try:
-            yield client
-        finally:
-            client.kill()
-            client.wait(HANGS)
-
-
-class Keys:
-    """The keys of an exchange, as they are."""
-
-    def __init__(self, node: redis_node.RedisNode, exchange: str) -> None:
-        self._node = node
-        self._prefix = f"palermo:{{{exchange}}}:"
-
-    def jobs(self) -> dict[bytes, str]:
-        """The ids of all jobs, by their numbers."""
-        numbers, blobs = (self._node.ask(command, self._prefix + "jobs") for command in ("HKEYS", "HVALS"))
-        return {number: id_in(blob) for number, blob in zip(numbers, blobs, strict=True)}
-
-    def places(self) -> list[bytes]:
-        """The numbers of the jobs in all places in which a job may be."""
-        waiting = [key for kind in ("queue:*", "tenant:*", "later") for key in self._like(kind)]
-        return [*(number for key in waiting for number in self._all(key)), *self.held()]
-
-    def held(self) -> list[bytes]:
-        """The numbers of the jobs that workers hold."""
-        return [number for key in self._like("held:*") for number in self._node.ask("HKEYS", key)]
-
-    def holders(self) -> set[str]:
-        """The ids of the jobs that have keys."""
-        return {member.split(b"\0")[0].decode() for member in self._all(self._prefix + "key-holders")}
-
-    def _like(self, pattern: str) -> list[bytes]:
-        return list(self._node.ask("KEYS", self._prefix + pattern))
-
-    def _all(self, key: bytes | str) -> list[bytes]:
-        return list(self._node.ask("ZRANGE", key, 0, -1))
-
-
-async def bury(url: str, exchange: str) -> None:
-    """Have the dead give back what they held."""
+async def all_in_place(url: str, exchange: str, there: set[str]) -> None:
+    """Assert that each job is in one place, before and after its dead workers have given back what they held."""
     broker = await open_broker(SessionParameters(address=parse_url(url), exchange=exchange, timeout=PATIENT))
     assert isinstance(broker, RedisBroker)
+    store = broker._store
+    blobs = await store.call("HVALS", store.key("jobs"))
+    jobs = {id_in(blob) for blob in blobs}
+    assert len(jobs) == len(blobs)
+    assert await places(broker) == Counter(jobs), exchange
     await end_all_leases(broker)
+    assert await places(broker) == Counter(jobs), exchange
+    assert await store.call("KEYS", store.key("held:*")) == [], exchange
+    assert there <= jobs, exchange
+    # A key is taken by a job that is there, and by none that is done.
+    holders = await store.call("ZRANGE", store.key("key-holders"), 0, -1)
+    assert {member.split(b"\0")[0].decode() for member in holders} <= jobs, exchange
     await broker.close()
 
 
-def test_a_killed_migration_leaves_each_job_in_one_place() -> None:
+def test_a_kill_before_any_command_leaves_each_job_in_one_place() -> None:
     with redis_node.running() as node:
         command = [sys.executable, "-m", "tests.chaos.redis_life", node.url]
         lives = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-        for life in lives:
-            exchange, *there = life.split()
-            keys = Keys(node, exchange)
-            # Each job is in one place, also before its dead worker is buried; and no place has a job that is not there.
-            assert sorted(keys.places()) == sorted(keys.jobs()), life
-            asyncio.run(bury(node.url, exchange))
-            assert sorted(keys.places()) == sorted(keys.jobs()), life
-            assert keys.held() == [], life
-            assert set(there) <= set(keys.jobs().values()), life
-            # A key is taken by a job that is there, and by none that is done.
-            assert keys.holders() <= set(keys.jobs().values()), life
+        for exchange, *there in map(str.split, lives):
+            asyncio.run(all_in_place(node.url, exchange, set(there)))
 
     assert len(lives) > 20
     assert lives[-1].split()[1:] == ["a1", "a2", "later"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.diagnosis import _ONCE
-from palermo.brokers.redis.jobs import id_in
 from palermo.brokers.redis.store import Store
 from palermo.brokers.redis.workers import LEASE
 from palermo.contract.broker import Broker, SessionParameters, open_broker
@@ -34,6 +32,7 @@ from tests.contract.tools import (
     ids,
     message,
     messages,
+    places,
     take,
     take_and_ack,
     until,
@@ -123,12 +122,12 @@ async def test_no_job_is_lost_while_a_key_is_of_another_type(full: RedisBroker, 
     await full.publish(limited("c-limited", 1, key="a", queue="limited"))
     store = full._store
     dumps = await dumped(store)
-    before, found = await places(store), list[str]()
+    before, found = await places(full), list[str]()
     for key in sorted({*dumps, *(store.key(name).encode() for name in _ONCE)}):
         await restore(store, dumps)
         async with overwritten(store, key):
             await move_all(session)
-        after = await places(store)
+        after = await places(full)
         found += [f"{key!r}: {after[id]} of {id}" for id in before if after[id] != 1]
 
     assert not found, "\n".join(found)
@@ -163,18 +162,6 @@ async def move_all(session: SessionParameters) -> None:
     await attempt(end_all_leases(broker))
     await other.close()
     await broker.close()
-
-
-async def places(store: Store) -> Counter[str]:
-    """In how many places each job is."""
-    numbers: list[bytes] = await store.call("ZRANGE", store.key("later"), 0, -1)
-    for kind in ("queue", "tenant"):
-        for key in await store.call("KEYS", store.key(f"{kind}:*")):
-            numbers += await store.call("ZRANGE", key, 0, -1)
-    for key in await store.call("KEYS", store.key("held:*")):
-        numbers += await store.call("HKEYS", key)
-    blobs = [await store.call("HGET", store.key("jobs"), number) for number in numbers]
-    return Counter(id_in(blob) for blob in blobs if blob is not None)
 
 
 async def test_a_due_job_waits_while_a_queues_key_is_bad(broker: RedisBroker, caplog: pytest.LogCaptureFixture) -> None:
@@ -295,27 +282,16 @@ async def test_after_an_outage_workers_may_return_for_their_jobs(broker: RedisBr
     assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", (), "pid:1@example")
 
 
-async def test_after_an_outage_jobs_of_a_lost_worker_run_again(broker: RedisBroker, open_redis: OpenRedis) -> None:
+@pytest.mark.parametrize("seconds", [2.0, -86_400.0], ids=["after an outage", "with the server's clock set back"])
+async def test_jobs_of_a_lost_worker_run_again(broker: RedisBroker, open_redis: OpenRedis, seconds: float) -> None:
     await broker.publish_many(messages(1))
     dead = await open_redis()
     await take(await consume(dead, report=Report("jobs", pid=1)))
-    await away(dead, 2.0)
-
-    first_back = await consume(broker, report=Report("jobs", pid=2))
-
-    held = await take(first_back)
-    assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", ("pid:1@example",), "")
-
-
-async def test_a_lease_ends_though_the_servers_clock_is_set_back(broker: RedisBroker, open_redis: OpenRedis) -> None:
-    await broker.publish_many(messages(1))
-    dead = await open_redis()
-    await take(await consume(dead, report=Report("jobs", pid=1)))
-    await away(dead, -86_400.0)
+    await away(dead, seconds)
 
     held = await take(await consume(broker, report=Report("jobs", pid=2)))
 
-    assert (held.message.id, held.deaths) == ("jobs-0", ("pid:1@example",))
+    assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", ("pid:1@example",), "")
 
 
 async def away(broker: RedisBroker, seconds: float) -> None:

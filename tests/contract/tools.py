@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from inspect import isawaitable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.brokers.redis.broker import RedisBroker
+from palermo.brokers.redis.jobs import id_in
 from palermo.brokers.redis.workers import LEASE
 from palermo.contract.broker import Broker, Consumer, Delivery, QueueInfo
 from palermo.contract.sweep import Keep, SweepDecision
@@ -220,6 +222,19 @@ async def end_all_leases(broker: RedisBroker) -> None:
     # Other workers renew theirs meanwhile: nobody waits for those that stand still to come back.
     await broker._store.call("DEL", broker._store.key("renewals"))
     await broker._store.run("worker", "reap", "", LEASE)
+
+
+async def places(broker: RedisBroker) -> Counter[str]:
+    """In how many places on Redis each job is; "" is a place whose job is not there."""
+    store = broker._store
+    numbers: list[bytes] = await store.call("ZRANGE", store.key("later"), 0, -1)
+    for kind in ("queue", "tenant"):
+        for key in await store.call("KEYS", store.key(f"{kind}:*")):
+            numbers += await store.call("ZRANGE", key, 0, -1)
+    for key in await store.call("KEYS", store.key("held:*")):
+        numbers += await store.call("HKEYS", key)
+    blobs = [await store.call("HGET", store.key("jobs"), number) for number in numbers]
+    return Counter("" if blob is None else id_in(blob) for blob in blobs)
 
 
 async def empty_looks_are_forgotten() -> None:
