@@ -1,5 +1,7 @@
 """Two workers and a program that enqueues, behind a proxy, on a RabbitMQ that a test may harm in any way."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -145,29 +147,18 @@ class Outpost:
     def close_connections(self) -> None:
         self.node.ctl("close_all_connections", "--vhost", VHOST, "by the operator")
 
-    def channel(self) -> "_Channel":
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
         """Another program's, past the proxy."""
-        return _Channel(url_of(self.node, user=USER, password=PASSWORD, vhost=VHOST))
+        url = url_of(self.node, user=USER, password=PASSWORD, vhost=VHOST)
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            yield connection.channel()
 
     def delete_queues(self, *, arguments: dict[str, Any] | None = None) -> None:
         """All that are served; with arguments they are made again by another program."""
         with self.channel() as channel:
-            for queue in (PUSHED, *POLLED):
-                self._replace(channel, amqp_queue("palermo", queue), arguments)
-
-    def _replace(self, channel: Any, queue: str, arguments: dict[str, Any] | None) -> None:
-        channel.queue_delete(queue)
-        if arguments is not None:
-            # In one write: a worker makes its queue again within a millisecond.
-            channel._impl.queue_declare(queue, durable=True, arguments=arguments)
-
-
-class _Channel:
-    def __init__(self, url: str) -> None:
-        self._connection = pika.BlockingConnection(pika.URLParameters(url))
-
-    def __enter__(self) -> Any:
-        return self._connection.channel()
-
-    def __exit__(self, *raised: object) -> None:
-        self._connection.close()
+            for queue in (amqp_queue("palermo", name) for name in (PUSHED, *POLLED)):
+                channel.queue_delete(queue)
+                if arguments is not None:
+                    # In one write: a worker makes its queue again within a millisecond.
+                    channel._impl.queue_declare(queue, durable=True, arguments=arguments)
