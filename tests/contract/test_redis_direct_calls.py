@@ -156,24 +156,27 @@ def opens(client: Client) -> bool:
         (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
         (("EVAL", "while true do end", 0), ("SCRIPT", "KILL")),
         (("CLIENT", "KILL", "TYPE", "normal"), ()),
+        ((signal.SIGSTOP,), (signal.SIGCONT,)),
     ],
 )
 def test_a_job_that_redis_refuses_for_now_is_stored_once(
     node: RedisNode, client: Client, otherwise: list[str], begin: tuple[Any, ...], end: tuple[Any, ...]
 ) -> None:
+    process = node._process
+    assert process is not None
     with ThreadPoolExecutor() as threads:
         if begin[0] == "EVAL":
             threads.submit(node.ask, *begin)
             eventually(lambda: refuses(node))
         else:
-            node.ask(*begin)
+            (process.send_signal if begin[0] == signal.SIGSTOP else node.ask)(*begin)
         otherwise.clear()
 
         enqueued = threads.submit(enqueue, client)
 
         if end:
             eventually(lambda: otherwise)
-            node.ask(*end)
+            (process.send_signal if end[0] == signal.SIGCONT else node.ask)(*end)
         enqueued.result()
     assert stored(client) == 1
 
@@ -202,23 +205,6 @@ def test_a_job_whose_server_is_killed_before_the_answer_is_stored_once(
 
     assert stored(client) == 1
     ready(client)
-
-
-def test_a_job_for_a_frozen_server_is_stored_once_or_refused_in_time(
-    node: RedisNode, monkeypatch: pytest.MonkeyPatch, otherwise: list[str]
-) -> None:
-    with Client(Settings(url=node.url, publish_timeout=20.0)) as client, ThreadPoolExecutor() as threads:
-        ready(client)
-        otherwise.clear()
-        assert node._process is not None
-        node._process.send_signal(signal.SIGSTOP)
-        try:
-            enqueued = threads.submit(enqueue, client)
-            eventually(lambda: otherwise)
-        finally:
-            node._process.send_signal(signal.SIGCONT)
-        enqueued.result()
-        assert stored(client) == 1
 
 
 def test_a_session_that_is_given_up_before_the_answer_leaves_one_job(
