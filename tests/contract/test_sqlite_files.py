@@ -47,11 +47,6 @@ def seen(path: Path) -> float:
     return float(found)
 
 
-def used_by_another_machine(path: Path, at: float) -> None:
-    change(path, "update meta set value = 'another' where key = 'machine'")
-    change(path, "update meta set value = ? where key = 'seen'", at)
-
-
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -151,14 +146,23 @@ async def test_a_file_that_is_read_only_is_refused_and_keeps_its_jobs(open_folde
     assert await look(path) == ["7c9e"]
 
 
-async def test_a_file_of_another_machine_is_taken_over_after_half_a_minute(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ago", "told", "then"),
+    [(15, "in use on another machine", 16), (-10_000_000, "try again in half a minute", 31)],
+    ids=["a moment ago", "by a clock far ahead"],
+)
+async def test_a_file_of_another_machine_is_taken_over_after_half_a_minute(
+    path: Path, ago: float, told: str, then: float
+) -> None:
     await fill(path, message("7c9e"))
-    used_by_another_machine(path, time.time() - 15)
-    with pytest.raises(StoreInvalid, match="in use on another machine"):
+    change(path, "update meta set value = 'another' where key = 'machine'")
+    change(path, "update meta set value = ? where key = 'seen'", time.time() - ago)
+
+    with pytest.raises(StoreInvalid, match=told):
         await opened(path)
 
-    used_by_another_machine(path, time.time() - 31)
-
+    assert seen(path) <= time.time()
+    change(path, "update meta set value = value - ? where key = 'seen'", then)
     assert await look(path) == ["7c9e"]
 
 
@@ -172,18 +176,6 @@ async def test_a_session_renews_its_claim_on_it(broker: Broker, path: Path, monk
     change(path, "update meta set value = 'another' where key = 'machine'")
     with pytest.raises(StoreInvalid, match="another machine"):
         await broker.publish(message())
-
-
-async def test_a_file_used_by_a_clock_far_ahead_is_taken_over_soon(path: Path) -> None:
-    await fill(path, message("7c9e"))
-    used_by_another_machine(path, time.time() + 10_000_000)
-
-    with pytest.raises(StoreInvalid, match="try again in half a minute"):
-        await opened(path)
-
-    assert seen(path) <= time.time()
-    change(path, "update meta set value = value - 31 where key = 'seen'")
-    assert await look(path) == ["7c9e"]
 
 
 async def test_an_unreadable_recurring_job_fires_nothing_until_it_is_replaced(broker: Broker, path: Path) -> None:
