@@ -469,10 +469,10 @@ def test_what_the_socket_does_not_take_goes_before_all_else(loop: asyncio.Abstra
     assert connection.socket_lock.borrow()
     assert connection.idle
 
+    connection.send([b"next"])
     connection.send_now(data)
     assert not connection.idle
     connection.socket_lock.give_back()
-    connection.send([b"next"])
     loop.run_until_complete(asyncio.sleep(0))
 
     taken = len(data) + 4 - len(line.sent)
