@@ -60,16 +60,11 @@ def test_a_failed_copy_keeps_id_body_and_headers_and_adds_the_error() -> None:
     assert of_each_queue == Fail(copy, queue="failed:mail")
 
 
-@pytest.mark.parametrize(("before", "failed", "requeued"), [(None, 0, 1), (0, 0, 1), (1, 1, 2), (7, 7, 8)])
-def test_a_failed_job_keeps_its_retries_and_a_requeue_adds_one(before: int | None, failed: int, requeued: int) -> None:
-    settlement = settle(replace(MESSAGE, retries=before), Raised(FAILURE), worker="w", now=NOW)
-
-    assert isinstance(settlement, Fail)
-    assert settlement.message.retries == failed
-    assert requeue(settlement.message).retries == requeued
-
-
-def test_a_requeue_keeps_the_error_and_the_timeout_and_restarts_the_policy() -> None:
+def test_a_requeue_adds_a_retry_and_restarts_the_policy() -> None:
+    for before, failed_with in ((None, 0), (0, 0), (1, 1), (7, 7)):
+        settlement = settle(replace(MESSAGE, retries=before), Raised(FAILURE), worker="w", now=NOW)
+        assert isinstance(settlement, Fail)
+        assert (settlement.message.retries, requeue(settlement.message).retries) == (failed_with, failed_with + 1)
     kept = replace(MESSAGE, timeout=30.0)
     failed = replace(
         kept, failure=FAILURE, worker="w", retries=3, policy_retries=3, retrying_since=1.0, run_at=2.0, expires_at=1.0

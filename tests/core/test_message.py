@@ -127,12 +127,10 @@ def test_the_queue_it_was_taken_from_wins_except_in_failed() -> None:
     assert read({}, taken_from="failed").queue == "jobs"
 
 
-@pytest.mark.parametrize(
-    "name", ["x-death", "x-first-death-queue", "x-last-death-reason", "CC", "BCC", "x-delivery-count"]
-)
-def test_what_only_a_first_publication_may_carry_is_stripped(name: str) -> None:
-    assert name not in to_headers(a_message(extra={name: [{"queue": "q"}], "x-mine": 1}))
-    assert to_headers(a_message(extra={name: "x", "x-mine": 1}))["x-mine"] == 1
+def test_what_only_a_first_publication_may_carry_is_stripped() -> None:
+    for name in ("x-death", "x-first-death-queue", "x-last-death-reason", "CC", "BCC", "x-delivery-count"):
+        headers = to_headers(a_message(extra={name: [{"queue": "q"}], "x-mine": 1}))
+        assert (name in headers, headers["x-mine"]) == (False, 1)
 
 
 def test_retries_and_a_failure_are_those_of_a_failed_job() -> None:
