@@ -69,11 +69,12 @@ class AwaitsProcess(Protocol[P, R_co]):
 class Enqueuer(Generic[P, R]):
     """A job with options, as `.options()` returns it."""
 
-    __slots__ = ("_options", "definition")
+    __slots__ = ("definition", "given")
 
     def __init__(self, definition: JobDefinition, **options: Any) -> None:
         self.definition = definition
-        self._options = options
+        #: The options that it was made with; outboxes read them.
+        self.given = options
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store one job on the broker; its arguments are the job's own.
@@ -82,7 +83,7 @@ class Enqueuer(Generic[P, R]):
         BodyTooLarge, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
         or PublishRefused.
         """
-        return _client().enqueue(self.definition, args, kwargs, **self._options)
+        return _client().enqueue(self.definition, args, kwargs, **self.given)
 
     def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job[R]]:
         """Store many jobs, with their confirms overlapping.
@@ -91,33 +92,33 @@ class Enqueuer(Generic[P, R]):
         read as the jobs go out: they may come from a generator. If a call raises, those before it
         are stored; a note on every error says how many jobs are stored for certain.
         """
-        if "id" in self._options:
+        if "id" in self.given:
             raise OptionInvalid(
-                f"option id={self._options['id']!r} names one job, and enqueue_many makes many. Leave it out."
+                f"option id={self.given['id']!r} names one job, and enqueue_many makes many. Leave it out."
             )
-        return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self._options)
+        return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self.given)
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs after a delay, in seconds or as a timedelta. Also raises OptionInvalid."""
         # The delay counts from the call: the first one in a process imports the client, which takes up to a second.
         called_at, client = clock.now(), _client()
         run_at = called_at + wait if (wait := delay_seconds(delay)) else None
-        options = {**self._options, "delay": None if wait else 0, "run_at": run_at}
+        options = {**self.given, "delay": None if wait else 0, "run_at": run_at}
         return client.enqueue(self.definition, args, kwargs, **options)
 
     def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs at this instant (aware datetime, or Unix seconds). Raises OptionInvalid too."""
         if at is None:
             raise OptionInvalid("enqueue_at(None) names no instant. Give one, or call enqueue to run the job now.")
-        options = {**self._options, "delay": None, "run_at": at}
+        options = {**self.given, "delay": None, "run_at": at}
         return _client().enqueue(self.definition, args, kwargs, **options)
 
     async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for asyncio programs: waits without holding up the event loop."""
-        return await _client().enqueue_async(self.definition, args, kwargs, **self._options)
+        return await _client().enqueue_async(self.definition, args, kwargs, **self.given)
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in self._options.items() if value)
+        given = ", ".join(f"{name}={value!r}" for name, value in self.given.items() if value)
         return f"<palermo job {self.definition.name}{f' with {given}' if given else ''}>"
 
 
