@@ -30,9 +30,9 @@ from palermo.core.failure import Failure
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, QUORUM
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from palermo.webui.failed.failed_jobs import failed_jobs
 from tests.webui.server import Web
 
@@ -174,7 +174,7 @@ def measure_inspector(settings: Settings) -> None:
     take("100 oldest", lambda: inspector.failed.list(limit=100))
     take("groups", inspector.failed.groups)
     take("the newest job", lambda: inspector.failed.show(newest.rows[0]["id"]))
-    take("count of an error", lambda: inspector.failed.count(FailedFilter(error="KeyError")))
+    take("count of an error", lambda: inspector.failed.count(JobFilter(error="KeyError")))
     client.close()
 
 

@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from palermo.core.backoff import Exponential, Fixed, Linear
     from palermo.core.retry_policy import Discard, Retry, Snooze
     from palermo.errors import PalermoError
-    from palermo.history.filters import AuditFilter, HistoryFilter
-    from palermo.inspector.failed_filter import FailedFilter
+    from palermo.history.filters import AuditFilter
     from palermo.inspector.inspector import Inspector
-    from palermo.inspector.waiting import WaitingFilter
     from palermo.jobs.batch import Batch
     from palermo.jobs.current import current_job, track
     from palermo.jobs.hooks import DontEnqueue, DontProcess, failure_backend, hook
     from palermo.settings.settings import Settings
+    from palermo.views.filter import JobFilter
     from palermo.worker.handle import start_worker
 
 __all__ = [
@@ -48,13 +47,12 @@ __all__ = [
     "DontEnqueue",
     "DontProcess",
     "Exponential",
-    "FailedFilter",
     "FailedRow",
     "Fixed",
-    "HistoryFilter",
     "Inspector",
     "Job",
     "JobClass",
+    "JobFilter",
     "JobRow",
     "JobStatus",
     "Linear",
@@ -66,7 +64,6 @@ __all__ = [
     "ScheduledRow",
     "Settings",
     "Snooze",
-    "WaitingFilter",
     "WorkerRow",
     "connect",
     "current_job",
@@ -116,12 +113,10 @@ _HOMES = {
     "current_job": "palermo.jobs.current",
     "track": "palermo.jobs.current",
     "AuditFilter": "palermo.history.filters",
-    "FailedFilter": "palermo.inspector.failed_filter",
-    "HistoryFilter": "palermo.history.filters",
+    "JobFilter": "palermo.views.filter",
     "JobStatus": "palermo.client.status",
     "Listing": "palermo.contract.rows",
     "ScheduledFilter": "palermo.contract.scheduled",
-    "WaitingFilter": "palermo.inspector.waiting",
     "Inspector": "palermo.inspector.inspector",
     "start_worker": "palermo.worker.handle",
     "subscribe": "palermo.client.subscribe",

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Unpack
 
+import msgspec.structs
+
 from palermo.client.actor import record_action
 from palermo.client.handle import Job
 from palermo.client.recorded_jobs import RecordedJob
@@ -21,14 +23,14 @@ from palermo.core.failure import printable
 from palermo.core.text import some_of
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import NotFound, PalermoError
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import Which
 from palermo.inspector.queues import unserved_text
 from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
-from palermo.inspector.waiting import WaitingFilter, WaitingJobs, check_move
+from palermo.inspector.waiting import WaitingJobs, check_move
 from palermo.jobs.options import EnqueueOptions
+from palermo.views.filter import JobFilter
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.site import Refused, Role, Visit
@@ -233,7 +235,7 @@ def _operate(
 
     The audit log has its start, by this name and with what is `told` of it, and its end.
     """
-    if not isinstance(which, str | FailedFilter | WaitingFilter):
+    if not isinstance(which, str | JobFilter):
         which = list(dict.fromkeys(which))
         expected = len(which) if expected is None else expected
     elif isinstance(which, str) and expected is None:
@@ -255,10 +257,12 @@ def _operate(
 
 def _about(visit: Visit, which: Which | WaitingJobs, waits_in: str) -> str:
     """A short text for the jobs that are meant: failed ones, or those that wait in this queue."""
-    if isinstance(which, WaitingFilter):
+    if isinstance(which, JobFilter) and waits_in:
         return f"jobs waiting in {waits_in} with {which}"
-    if isinstance(which, FailedFilter):
-        return failed_jobs(visit.site).describe(which)
+    if isinstance(which, JobFilter):
+        group = which.group and failed_jobs(visit.site).group_name(which.group)
+        said = msgspec.structs.replace(which, group=group)
+        return "all failed jobs" if which.everything else f"failed jobs with {said}"
     return describe_ids([which] if isinstance(which, str) else list(which))
 
 

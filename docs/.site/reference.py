@@ -29,7 +29,6 @@ from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.lifecycle import TRANSITIONS
 from palermo.inspector.events import Events
 from palermo.inspector.failed import FailedJobs
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.history import History
 from palermo.inspector.jobs import Jobs
 from palermo.inspector.keys import Keys
@@ -37,7 +36,6 @@ from palermo.inspector.queues import Queues
 from palermo.inspector.recurring import RecurringJobs
 from palermo.inspector.scheduled import ScheduledJobs
 from palermo.inspector.tenants import Tenants
-from palermo.inspector.waiting import WaitingFilter
 from palermo.inspector.workers import Workers
 from palermo.jobs import options
 from palermo.jobs.current import CurrentJob
@@ -45,6 +43,7 @@ from palermo.jobs.hooks import HOOKS, FailureReport, WorkerContext
 from palermo.metrics.catalogue import WEB, WORKER, Metric
 from palermo.settings.settings import Settings
 from palermo.settings.table import SETTINGS
+from palermo.views.filter import JobFilter
 from palermo.worker.handle import WorkerHandle
 from palermo.worker.parent.orders import ORDERS
 from palermo.worker.signals import RESQUE_SIGNALS, SIGNALS
@@ -57,7 +56,7 @@ MADE = "<!-- Made by `make reference` from the code; not to be edited. -->"
 _COMMON = ("--url", "--exchange", "--debug", "--json", "--help")
 
 #: Classes whose fields matter to programs, and whose methods do not.
-_VALUES = (FailedFilter, WaitingFilter, ScheduledFilter, Listing)
+_VALUES = (JobFilter, ScheduledFilter, Listing)
 
 #: Fields and methods that only Palermo itself uses.
 _NOT_FOR_PROGRAMS = (
@@ -135,10 +134,8 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
             ("inspector.keys", Keys),
             ("inspector.events", Events),
             ("inspector.history", History),
-            ("palermo.FailedFilter", palermo.FailedFilter),
-            ("palermo.WaitingFilter", palermo.WaitingFilter),
+            ("palermo.JobFilter", palermo.JobFilter),
             ("palermo.ScheduledFilter", palermo.ScheduledFilter),
-            ("palermo.HistoryFilter", palermo.HistoryFilter),
             ("palermo.AuditFilter", palermo.AuditFilter),
             ("palermo.Listing", palermo.Listing),
             ("palermo.QueueRow", palermo.QueueRow),

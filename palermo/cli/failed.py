@@ -14,8 +14,8 @@ from palermo.cli.output import Column, confirm, field, print_facts, print_json, 
 from palermo.cli.selection import chosen_ids, run_on_failed, selection_options
 from palermo.core.text import count, one_line, safe
 from palermo.core.topology import check_new_queue
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
+from palermo.views.filter import JobFilter
 
 
 @click.group()
@@ -31,7 +31,7 @@ def failed() -> None:
 def list_failed(context: Context, /, as_json: bool, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List failed jobs, the oldest failure first."""
     offset = (page - 1) * limit
-    wanted = FailedFilter(**filters)
+    wanted = JobFilter(**filters)
     listing = context.inspector().failed.list(offset=offset, limit=limit, newest=newest, filter=wanted, count=False)
     columns: list[Column] = [
         field("Id"),
@@ -65,7 +65,7 @@ def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
         ("Error", lambda row: f"{row['error']}: {row['message']}"),
     ]
     with progress("group", of="failed jobs") as show:
-        rows = context.inspector().failed.groups(FailedFilter(**filters), progress=show)
+        rows = context.inspector().failed.groups(JobFilter(**filters), progress=show)
     print_rows(rows, columns, as_json=as_json, none="no failed jobs.")
 
 
@@ -138,7 +138,7 @@ def requeue(
     Each job is stored in its queue before it leaves `failed`, so nothing is lost if this command is killed. In that
     case run it again: up to 100 jobs may run twice then, and more if RabbitMQ is killed.
     """
-    wanted = FailedFilter(**filters)
+    wanted = JobFilter(**filters)
     which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
     changes = {"args": parse_args(args_text), "kwargs": parse_kwargs(kwargs_text), "queue": to_queue}
     if to_queue is not None:
@@ -163,15 +163,15 @@ def requeue(
 @click.pass_obj
 def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, **filters: Any) -> None:
     """Discard failed jobs for good: those with these ids, or with --all those that the filters match."""
-    wanted = FailedFilter(**filters)
+    wanted = JobFilter(**filters)
     which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
     inspector = context.inspector()
     confirm(lambda: _question("Discard", inspector, which, " for good"), yes=yes)
     run_on_failed("discard", "discarded", inspector.failed.discard, which, as_json=as_json)
 
 
-def _question(verb: str, inspector: Inspector, which: tuple[str, ...] | FailedFilter, end: str) -> str:
+def _question(verb: str, inspector: Inspector, which: tuple[str, ...] | JobFilter, end: str) -> str:
     """The question before a command on failed jobs; "" if there are none."""
     number = inspector.failed.count(which)
-    filtered = f" with {which}" if isinstance(which, FailedFilter) and not which.everything else ""
+    filtered = f" with {which}" if isinstance(which, JobFilter) and not which.everything else ""
     return f"{verb} {count(number, 'failed job')}{filtered}{end}?" if number else ""

@@ -27,7 +27,8 @@ from palermo.cli.output import Column, field, misuse, note, print_facts, print_j
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
-from palermo.history.filters import STATES, AuditFilter, HistoryFilter
+from palermo.history.filters import STATES, AuditFilter
+from palermo.views.filter import JobFilter
 
 #: The fields of a step that are shown without their names; all others are shown as `name=value`.
 _IN_COLUMNS = ("kind", "at", "job", "queue", "worker", "error", "text", "attempt")
@@ -69,7 +70,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
 
     The setting journal decides which jobs are recorded: "failures" records failed jobs, "all" every job.
     """
-    wanted = HistoryFilter(**filters)
+    wanted = JobFilter(**filters)
     if id is not None:
         if any(value is not None for value in filters.values()):
             raise misuse("filters are for the list, not for one job")

@@ -54,14 +54,14 @@ def known_ids(context: Context, ids: Sequence[str]) -> tuple[str, ...]:
 
 def _known_id(context: Context, beginning: str) -> str:
     from palermo.client.status import find_status
-    from palermo.history.filters import HistoryFilter
+    from palermo.views.filter import JobFilter
 
     client = context.client()
     if client.watch(find_status(client, client.job_by_id(beginning))).state is not State.UNKNOWN:
         return beginning
     found = _begun(context, (beginning,), (*LIVE_JOBS, *FAILED_JOBS))
     if client.settings.journal != JournalLevel.OFF:
-        ended = context.inspector().history.list(HistoryFilter(text=beginning), limit=_ENDED)
+        ended = context.inspector().history.list(JobFilter(text=beginning), limit=_ENDED)
         found |= {row["id"] for row in ended}
     return chosen_id(beginning, found)
 

@@ -121,7 +121,7 @@ def dequeue(
     same = "".join(
         f" --{name} JSON" for name, text in (("args", args_text), ("kwargs", kwargs_text)) if text is not None
     )
-    hint = f"scheduled and still to run: `palermo scheduled cancel --all --job ={job}{same}` cancels them"
+    hint = f"scheduled and still to run: `palermo scheduled cancel --all --job '={job}'{same}` cancels them"
     if not removed:
         but = f" {count(len(later), 'such job')} {hint}." if later else ""
         raise NotFound(f"no such job {job} waits in queue {chosen!r}.{but}")

@@ -10,8 +10,8 @@ from palermo.contract.rows import Row
 from palermo.core.text import count, exactly, one_line
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
+from palermo.views.filter import JobFilter
 
 #: One key; an arrow is one key.
 _KEY = re.compile("\x1b\\[[AB]|.", re.DOTALL)
@@ -95,7 +95,7 @@ class TopKeys(Struct):
     def _change(self, action: Literal["pause", "resume", "requeue"]) -> None:
         try:
             if action == "requeue":
-                chosen = FailedFilter() if is_failed(self.queue) else FailedFilter(queue=exactly(self.queue))
+                chosen = JobFilter() if is_failed(self.queue) else JobFilter(queue=exactly(self.queue))
                 self.outcome = f"requeued {count(len(self.inspector.failed.requeue(chosen)), 'job')}"
             elif action == "pause":
                 self.inspector.queues.pause(self.queue)

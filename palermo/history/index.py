@@ -15,14 +15,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
 from palermo.core.message import parent_in
-from palermo.core.text import fits
 from palermo.core.topology import worker_of
 from palermo.history.entry import MAX_ID, OF_JOBS, STATE_OF, Entry, entry, number, said, text
-from palermo.history.filters import FINAL, HistoryFilter
+from palermo.history.filters import FINAL
 from palermo.temp_index import Database, TempIndex, fold
+from palermo.views.filter import Facts, JobFilter
 
 #: The most segments that are kept: with MAX_RECORDS each, 4,000,000 records.
 SEGMENTS = 16
@@ -155,7 +157,7 @@ class Segment:
 
     # -- queries
 
-    def count(self, filter: HistoryFilter) -> int:
+    def count(self, filter: JobFilter) -> int:
         """The number of ended runs that match."""
         with self._index.read():
             where = self._where(filter)
@@ -174,7 +176,7 @@ class Segment:
             _remember(self._counts, where, (self.size, counted, places))
             return counted
 
-    def page(self, filter: HistoryFilter, *, offset: int, limit: int) -> list[Entry]:
+    def page(self, filter: JobFilter, *, offset: int, limit: int) -> list[Entry]:
         """Some of the ended runs that match, the newest first."""
         with self._index.read():
             where = self._where(filter)
@@ -292,11 +294,11 @@ class Segment:
         (keys,) = self._db.execute("select keys from keys").fetchone()
         return bytes(keys)
 
-    def _where(self, filter: HistoryFilter) -> Where | None:
+    def _where(self, filter: JobFilter) -> Where | None:
         """The condition that a filter becomes in this segment; None where nothing can match."""
         if not self.size:
             return None
-        since, until = filter.since, filter.until
+        since, until = filter.first, filter.until
         if (since is not None and since > self._last) or (until is not None and until < self._first):
             return None
         shapes = self._fitting(filter)
@@ -328,20 +330,14 @@ class Segment:
             given.extend(wanted)
         return " and ".join(parts), tuple(given)
 
-    def _fitting(self, filter: HistoryFilter) -> str:
-        """The numbers of the shapes that match the filter, as JSON."""
-        states = (filter.state,) if filter.state else FINAL
-        asked = [filter.queue or "*", filter.job or "*"]
-        rows = self._db.execute("select id, state, error, queue, job from shape")
-        return json.dumps(
-            [
-                id
-                for id, state, error, *names in rows
-                if state in states
-                and all(map(fits, names, asked))
-                and (filter.error is None or fits(error, filter.error))
-            ]
+    def _fitting(self, filter: JobFilter) -> str:
+        """The numbers of the shapes that meet the conditions on what a shape has, or no record has, as JSON."""
+        of_shapes = replace(
+            filter, state=filter.state or ",".join(FINAL), worker=None, text=None, since=None, longer=None, shorter=None
         )
+        rows = self._db.execute("select id, state, queue, job, error from shape")
+        shapes = [(id, Facts(state=state, queue=queue, job=job, error=error)) for id, state, queue, job, error in rows]
+        return json.dumps([id for id, shape in shapes if of_shapes.matches(shape)])
 
     def _saying(self, wanted: str) -> Where:
         """The condition that finds a text that an id begins with, or in messages, reasons, arguments and names."""
@@ -407,11 +403,11 @@ class Index:
 
     # -- queries
 
-    def count(self, filter: HistoryFilter) -> int:
+    def count(self, filter: JobFilter) -> int:
         """The number of finished runs that match."""
         return sum(segment.count(filter) for segment in self._newest_first())
 
-    def page(self, filter: HistoryFilter, *, offset: int = 0, limit: int = 100) -> list[Entry]:
+    def page(self, filter: JobFilter, *, offset: int = 0, limit: int = 100) -> list[Entry]:
         """Some of the runs that match, the newest first, in the order of the journal."""
         found: list[Entry] = []
         for segment in self._newest_first():

@@ -13,9 +13,10 @@ from palermo.contract.journal import FROM_START, ReadFrom, Wants
 from palermo.contract.rows import Listing, Row
 from palermo.core.journal_records import Record, RecordBatch, names_any
 from palermo.history.audit import AuditLog
-from palermo.history.filters import AuditFilter, HistoryFilter
+from palermo.history.filters import AuditFilter
 from palermo.history.index import ArgumentText, Index
 from palermo.history.journal_reader import OnProgress, read_to_end
+from palermo.views.filter import JobFilter
 
 #: How many batches of the journal are read for a page of the newest jobs. Where they do not fill the page, so many
 #: times more batches before them are read too, and so on, up to the whole journal.
@@ -26,7 +27,7 @@ _MOST_STEPS = 1_000
 
 
 def history(
-    client: Client, filter: HistoryFilter, *, offset: int, limit: int, progress: OnProgress | None = None
+    client: Client, filter: JobFilter, *, offset: int, limit: int, progress: OnProgress | None = None
 ) -> Listing[Row]:
     """Finished jobs, newest first; their total is None where not all of the journal had to be read.
 
@@ -39,7 +40,7 @@ def history(
     while True:
         portion = _Portion(newer, arguments)
         if filter.since is not None:
-            start, whole = ReadFrom(since=filter.since), True
+            start, whole = ReadFrom(since=filter.first), True
         elif portion.before is None:
             start, whole = ReadFrom(last=size), False
         else:

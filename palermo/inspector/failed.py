@@ -15,7 +15,6 @@ from palermo.core.times import Duration, in_seconds
 from palermo.core.topology import check_job_queue
 from palermo.inspector.changes import Changes, Rewriter, check_options
 from palermo.inspector.context import Context
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import (
     FindJudge,
     GroupJudge,
@@ -30,9 +29,7 @@ from palermo.inspector.judges import (
     not_found_error,
     reading,
 )
-
-#: Every failed job.
-ALL = FailedFilter()
+from palermo.views.filter import EVERYTHING, JobFilter
 
 
 class Requeuing(Changes, Watching, total=False):
@@ -50,7 +47,7 @@ class FailedJobs(Context):
             raise not_found_error([id])
         return self._rows((finding.message,), JobState.FAILED)[0]
 
-    def count(self, which: Which = ALL) -> int:
+    def count(self, which: Which = EVERYTHING) -> int:
         """Count the chosen failed jobs; two copies of one id are one job.
 
         It reads what a requeue or discard would read, also in quorum queues: the count must say what they will do.
@@ -64,7 +61,7 @@ class FailedJobs(Context):
         self._sweep_failed(reading(see), ids=selection.ids)
         return len(selection.seen)
 
-    def groups(self, filter: FailedFilter = ALL, *, progress: Progress | None = None) -> list[Row]:
+    def groups(self, filter: JobFilter = EVERYTHING, *, progress: Progress | None = None) -> list[Row]:
         """Group the failed jobs by kind, the largest group first.
 
         A row is fingerprint, count, job, error, message, first_seen, last_seen and the id of the newest.
@@ -74,7 +71,7 @@ class FailedJobs(Context):
         return grouping.rows()
 
     def requeue(self, which: Which, **options: Unpack[Requeuing]) -> list[TakenJob]:
-        """Run failed jobs again: one id, several ids, or all that a filter matches (FailedFilter() for all).
+        """Run failed jobs again: one id, several ids, or all that a filter matches (JobFilter() for all).
 
         `args` and `kwargs` replace the positional and the named arguments, `queue` the queue that the job came from,
         `priority` its priority, and with `at` it runs then. Each job is published and confirmed before it leaves
@@ -133,7 +130,7 @@ class FailedJobs(Context):
         offset: int = 0,
         limit: int = 100,
         newest: bool = False,
-        filter: FailedFilter = ALL,
+        filter: JobFilter = EVERYTHING,
         count: bool = True,
     ) -> Listing[FailedRow]:
         """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.

@@ -5,9 +5,10 @@ from palermo.contract.rows import Listing, Row
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_id
 from palermo.errors import NotFound
-from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
+from palermo.history.filters import ANYTHING, AuditFilter
 from palermo.inspector.context import Context
 from palermo.inspector.judges import Progress
+from palermo.views.filter import EVERYTHING, JobFilter
 
 #: How far statistics look back by default, in seconds.
 _A_DAY = 86_400.0
@@ -55,13 +56,16 @@ class History(Context):
 
     def list(
         self,
-        filter: HistoryFilter = FINISHED,
+        filter: JobFilter = EVERYTHING,
         *,
         offset: int = 0,
         limit: int = 100,
         progress: Progress | None = None,
     ) -> Listing[Row]:
-        """Finished jobs, newest first; the total is None if not all of the journal had to be read."""
+        """Finished jobs, newest first; the total is None if not all of the journal had to be read.
+
+        Runs that are retried are listed only if the filter asks for the state retrying.
+        """
         from palermo.history import listings
 
         return listings.history(self._client, filter, offset=offset, limit=limit, progress=progress)

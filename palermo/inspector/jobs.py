@@ -18,6 +18,8 @@ from palermo.inspector.context import PROMPT
 from palermo.inspector.control import cancel
 from palermo.inspector.judges import Progress
 from palermo.jobs.redaction import masked_row
+from palermo.views.facts import facts_of_row, may_contain
+from palermo.views.filter import JobFilter
 
 
 class Jobs(EndedJobs, waiting.JobsInQueue):
@@ -93,19 +95,19 @@ class Jobs(EndedJobs, waiting.JobsInQueue):
     ) -> Listing[JobRow]:
         """Jobs that wait in a queue, oldest first; those whose state is "cancelled" will not run.
 
-        With `text` only those jobs of the page that have it: see WaitingFilter.
+        With `text` only those jobs of the page that have it: see JobFilter.text.
 
         Raises NotFound for a queue that does not exist.
         """
         check_queue_name(queue)
         page = self._browse(queue, offset=offset, limit=limit, newest=newest)
         state = JobState.FAILED if is_failed(queue) else JobState.PENDING
-        messages = [one for one in page.messages if text is None or waiting.may_contain(one, text.casefold())]
+        messages = [one for one in page.messages if text is None or may_contain(one, text.casefold())]
         rows = self._rows(messages, state)
         for row, message in zip(rows, messages, strict=True):
             if message.id in page.cancelled:
                 row["state"] = CANCELLED
         if text is not None:
-            filter = waiting.WaitingFilter(text=text)
-            rows = [row for row in rows if filter.fits_row(masked_row(row, self._hidden))]
+            filter = JobFilter(text=text)
+            rows = [row for row in rows if filter.matches(facts_of_row(masked_row(row, self._hidden)))]
         return Listing(rows, page.total, page.unseen)

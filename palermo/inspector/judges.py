@@ -19,13 +19,14 @@ from palermo.core.text import some_of
 from palermo.core.topology import check_id
 from palermo.core.unique_keys import UNIQUE_KEY
 from palermo.errors import DuplicateJob, NotFound, PalermoError
-from palermo.inspector.failed_filter import FailedFilter, PreviewOf, wire_preview
+from palermo.views.facts import PreviewOf, facts_of_failed, wire_preview
+from palermo.views.filter import JobFilter
 
 #: The text of NotFound for ids that aren't in `failed`.
 NO_FAILED_JOB = "no failed job {}. `palermo failed list` lists the failed jobs."
 
 #: The chosen failed jobs: one id, several, or those that a filter matches.
-Which = str | Iterable[str] | FailedFilter
+Which = str | Iterable[str] | JobFilter
 
 #: Decides about each message of a sweep.
 Judge = Callable[[Message], SweepDecision]
@@ -67,8 +68,8 @@ class Selection:
     @classmethod
     def of(cls, which: Which, shown: PreviewOf = wire_preview) -> "Selection":
         """Of failed jobs. `shown` gives the text of a message's arguments that a text filter searches."""
-        if isinstance(which, FailedFilter):
-            return cls((), lambda message: which.matches(message, shown))
+        if isinstance(which, JobFilter):
+            return cls((), lambda message: which.matches(facts_of_failed(message, shown)))
         return cls(which)
 
     def includes(self, message: Message) -> bool:
@@ -142,7 +143,7 @@ class PageJudge:
 
     def __init__(
         self,
-        filter: FailedFilter,
+        filter: JobFilter,
         *,
         offset: int,
         limit: int,
@@ -161,7 +162,7 @@ class PageJudge:
     def __call__(self, message: Message) -> SweepDecision:
         if self.total is None:
             return Stop()
-        if not self._filter.matches(message, self._shown) or message.id in self._seen:
+        if not self._filter.matches(facts_of_failed(message, self._shown)) or message.id in self._seen:
             return Keep()
         if self._stops and self.total == self._end:
             self.total = None
@@ -204,14 +205,18 @@ class _Group(Struct):
 class GroupJudge:
     """Gathers failures of one kind: same job, same exception class, same place in the code."""
 
-    def __init__(self, filter: FailedFilter, shown: PreviewOf = wire_preview) -> None:
+    def __init__(self, filter: JobFilter, shown: PreviewOf = wire_preview) -> None:
         self._filter, self._shown = filter, shown
         self._seen: set[str] = set()
         self._groups: dict[str, _Group] = {}
 
     def __call__(self, message: Message) -> SweepDecision:
         failure = message.failure
-        if failure is None or message.id in self._seen or not self._filter.matches(message, self._shown):
+        if (
+            failure is None
+            or message.id in self._seen
+            or not self._filter.matches(facts_of_failed(message, self._shown))
+        ):
             return Keep()
         self._seen.add(message.id)
         key = fingerprint(message.job, failure)

@@ -1,25 +1,16 @@
 """The part of the inspector's noun `jobs` that counts, cancels, moves and discards many waiting jobs of a queue.
 
-WaitingFilter chooses the jobs.
+A JobFilter chooses the jobs.
 """
 
 import itertools
-import json
-import re
 from collections.abc import Callable, Iterable
 from typing import Unpack
 
-from msgspec import Struct
-
 from palermo.contract import clock
-from palermo.contract.rows import Row
-from palermo.core.arguments import PREVIEW
-from palermo.core.conditions import check_conditions
-from palermo.core.failure import printable
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import JobState
-from palermo.core.message import JSON, Message
-from palermo.core.text import fits
+from palermo.core.message import Message
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import UsageError
 from palermo.inspector.changes import check_options
@@ -27,73 +18,14 @@ from palermo.inspector.context import Context
 from palermo.inspector.control import cancel
 from palermo.inspector.judges import Judge, Progress, Selection, TakeJudge, TakenJob, Watching, reading, stoppable
 from palermo.jobs.redaction import masked_row
+from palermo.views.facts import facts_of_row, may_contain
+from palermo.views.filter import JobFilter
 
 #: The most jobs that one call cancels: the broker keeps so many marks.
 MAX_CANCELLED = 100_000
 
-#: What a row may show with other digits than JSON in ASCII has: escapes, tags, exponents, long or small numbers.
-_OTHER_DIGITS = re.compile(rb"[\\$\x7f]|[0-9][eE]|\.0000|[0-9.]{19}")
-
-
-class WaitingFilter(Struct, frozen=True, kw_only=True):
-    """The conditions that a waiting job must meet, all at once; a filter without conditions matches every job.
-
-    Raises OptionInvalid for a blank text.
-    """
-
-    #: Its wire name, matched as `palermo.core.text.fits` says.
-    job: str | None = None
-    #: Text, in any letter case, at the beginning of its id, or in its name, its arguments as they are shown, or the
-    #: error of its last run (what the setting web_redact hides is not searched).
-    text: str | None = None
-
-    def __post_init__(self) -> None:
-        check_conditions(self)
-
-    def __str__(self) -> str:
-        asked = [f"{name}={value!r}" for name, value in (("job", self.job), ("text", self.text)) if value is not None]
-        return " ".join(asked) or "any name"
-
-    def fits_row(self, row: Row) -> bool:
-        """Whether the row of a job, with hidden values masked, meets the conditions."""
-        named = self.job is None or fits(row["job"] or "", self.job)
-        return named and (self.text is None or contains(row, self.text.casefold()))
-
-
 #: The waiting jobs that are meant: one id, several, or those that a filter matches.
-WaitingJobs = str | Iterable[str] | WaitingFilter
-
-
-def contains(row: Row, wanted: str) -> bool:
-    """Whether a job's masked row has this text, in lower case, at the beginning of its id or anywhere in what is shown.
-
-    Only what is shown is searched, so that nobody can find hidden values by searching.
-    """
-    error = row.get("error") or {}
-    arguments = json.dumps([row["args"], row["kwargs"]], ensure_ascii=False)
-    texts = (row["job"], row["preview"], arguments, error.get("class"), error.get("message"))
-    return row["id"].casefold().startswith(wanted) or any(wanted in text.casefold() for text in texts if text)
-
-
-def may_contain(message: Message, wanted: str) -> bool:
-    """Whether the row of a waiting job may have this text, in lower case.
-
-    Fast path for a number, such as that of an order: it stands in the body as it is shown, or nowhere. A search that
-    looks at 500 jobs takes 60 ms of a core in the web process; 100 if it makes all their rows.
-    """
-    body = message.body
-    if (
-        not (wanted.isascii() and wanted.isdigit())
-        or message.failure is not None
-        or message.content_type != JSON
-        or message.content_encoding
-        or not body.isascii()
-        or body.count(b",") > PREVIEW  # a preview may tell how many values there are
-        or wanted.encode() in body
-        or _OTHER_DIGITS.search(body)
-    ):
-        return True
-    return any(wanted in printable(text) for text in (message.id, message.job, message.preview or ""))
+WaitingJobs = str | Iterable[str] | JobFilter
 
 
 def check_move(queue: str, to: str) -> None:
@@ -108,21 +40,23 @@ class JobsInQueue(Context):
     """Many jobs that wait in a queue: count, cancel, move and discard them."""
 
     def _selection(self, which: WaitingJobs) -> Selection:
-        if not isinstance(which, WaitingFilter):
+        if not isinstance(which, JobFilter):
             return Selection(which)
+        # Fast path: no row is made to compare a name.
+        by_name = which == JobFilter(job=which.job)
 
         def matches(message: Message) -> bool:
-            if which.text is None:
-                return which.job is None or fits(message.job, which.job)
-            if not may_contain(message, which.text.casefold()):
+            if not which.fits_name("job", message.job):
                 return False
+            if by_name or (which.text is not None and not may_contain(message, which.text.casefold())):
+                return by_name
             [row] = self._rows((message,), JobState.PENDING)
-            return which.fits_row(masked_row(row, self._hidden))
+            return which.matches(facts_of_row(masked_row(row, self._hidden)))
 
         return Selection((), matches)
 
     def discard(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Remove waiting jobs of a queue: one id, several ids, or all that a filter matches (WaitingFilter() for all).
+        """Remove waiting jobs of a queue: one id, several ids, or all that a filter matches (JobFilter() for all).
 
         A job that a worker has taken in the meantime is left to it. For ids that no longer wait there, NotFound is
         raised after all other jobs are done, or given to `on_error`. `progress` gets the progress and `on_taken` the
@@ -170,7 +104,7 @@ class JobsInQueue(Context):
         check_options(watching, Watching)
         check_job_queue(queue)
         stop = watching.get("stop")
-        if isinstance(which, WaitingFilter):
+        if isinstance(which, JobFilter):
             chosen = self._found(queue, which, progress=watching.get("progress"), stop=stop)
         else:
             ids = [which] if isinstance(which, str) else dict.fromkeys(which)
@@ -183,12 +117,12 @@ class JobsInQueue(Context):
             )
         began, ids = clock.now(), [job.id for job in chosen]
         self._ask(lambda broker: cancel(broker, ids, by=self._actor.name), again=True)
-        self._record("cancel", ids=ids, what=str(which) if isinstance(which, WaitingFilter) else None, at=began)
+        self._record("cancel", ids=ids, what=str(which) if isinstance(which, JobFilter) else None, at=began)
         if (on_taken := watching.get("on_taken")) is not None:
             on_taken(chosen)
         return chosen
 
-    def count(self, queue: str, filter: WaitingFilter, *, depth: int | None = None) -> int:
+    def count(self, queue: str, filter: JobFilter, *, depth: int | None = None) -> int:
         """How many of the first `depth` jobs that wait in a queue a filter matches; of all unless given.
 
         Raises NotFound, and NotBrowsable where looking would harm.
@@ -200,7 +134,7 @@ class JobsInQueue(Context):
     def _found(
         self,
         queue: str,
-        filter: WaitingFilter,
+        filter: JobFilter,
         *,
         progress: Progress | None = None,
         stop: Callable[[], bool] | None = None,

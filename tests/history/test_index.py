@@ -9,9 +9,11 @@ import pytest
 from palermo.errors import StoreInvalid
 from palermo.history import index as index_module
 from palermo.history.audit import AuditLog
-from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
+from palermo.history.filters import ANYTHING, AuditFilter
 from palermo.history.index import Index
 from palermo.history.listings import life
+from palermo.views.filter import EVERYTHING as FINISHED
+from palermo.views.filter import JobFilter
 from tests.history.written import NOON, batch, done_by, ended, enqueued, failed
 
 
@@ -35,7 +37,7 @@ def audit() -> Iterator[AuditLog]:
         yield audit
 
 
-def ids(index: Index, filter: HistoryFilter = FINISHED, **page: int) -> list[str]:
+def ids(index: Index, filter: JobFilter = FINISHED, **page: int) -> list[str]:
     return [entry.id for entry in index.page(filter, **page)]
 
 
@@ -88,8 +90,8 @@ JOBS = batch(
 def test_what_ended_is_found_by_filters_newest_first(index: Index, filter: dict[str, Any], found: str) -> None:
     index.take(JOBS)
 
-    assert ids(index, HistoryFilter(**filter)) == found.split()
-    assert index.count(HistoryFilter(**filter)) == len(found.split())
+    assert ids(index, JobFilter(**filter)) == found.split()
+    assert index.count(JobFilter(**filter)) == len(found.split())
 
 
 def test_what_one_worker_ran_is_found_by_its_id(index: Index) -> None:
@@ -97,9 +99,9 @@ def test_what_one_worker_ran_is_found_by_its_id(index: Index) -> None:
         index.take(batch(ended(id), writer=writer))
 
     for worker, found in (("=pid:1@h", "ca"), ("pid:2@h", "b"), ("pid:3", ""), ("pid:*@h", "cba")):
-        assert ids(index, HistoryFilter(worker=worker)) == [*found]
-        assert index.count(HistoryFilter(worker=worker)) == len(found)
-    assert ids(index, HistoryFilter(worker=":2@H", error="*")) == ["b"]
+        assert ids(index, JobFilter(worker=worker)) == [*found]
+        assert index.count(JobFilter(worker=worker)) == len(found)
+    assert ids(index, JobFilter(worker=":2@H", error="*")) == ["b"]
 
 
 def test_a_row_tells_how_a_run_ended(index: Index) -> None:
@@ -128,7 +130,7 @@ def test_pages_and_counts_stay_right_while_records_arrive(small: Index) -> None:
     counts = []
     for number in range(10):
         small.take(batch(ended(f"{number}"), position=number))
-        counts.append((small.count(FINISHED), small.count(HistoryFilter(text="9"))))
+        counts.append((small.count(FINISHED), small.count(JobFilter(text="9"))))
 
     assert counts[-3:] == [(8, 0), (9, 0), (10, 1)]
     assert ids(small) == list("9876543210")
@@ -139,7 +141,7 @@ def test_pages_and_counts_stay_right_while_records_arrive(small: Index) -> None:
 
 
 def test_pages_of_a_search_are_the_same_if_few_or_many_match(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = HistoryFilter(text="such thing")
+    wanted = JobFilter(text="such thing")
     for few in (1_000, 5):
         monkeypatch.setattr(index_module, "_FEW", few)
         for number in range(4):
@@ -239,7 +241,7 @@ def test_whatever_a_record_holds_its_run_can_be_shown(index: Index, fields: dict
     assert entry.row()["state"] == "done"
     assert [each.kind for each in index.of(entry.id)] == ["succeeded"]
     assert index.file_size() < 200_000
-    assert index.count(HistoryFilter(text="resize", longer=0.5)) in (0, 1)
+    assert index.count(JobFilter(text="resize", longer=0.5)) in (0, 1)
 
 
 def test_a_full_disk_empties_the_index_which_is_filled_again(index: Index) -> None:

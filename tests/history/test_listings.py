@@ -7,9 +7,9 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.history import listings
-from palermo.history.filters import HistoryFilter
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from tests.brokers import BROKERS, url_of_broker
 from tests.history.written import NOON, ended, enqueued, failed, write
 
@@ -27,8 +27,8 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listings, "_TIMES_MORE", 2)
 
 
-def page(client: Client, filter: HistoryFilter | None = None, *, offset: int = 0, limit: int) -> list[str]:
-    found = Inspector(client).history.list(filter or HistoryFilter(), offset=offset, limit=limit)
+def page(client: Client, filter: JobFilter | None = None, *, offset: int = 0, limit: int) -> list[str]:
+    found = Inspector(client).history.list(filter or JobFilter(), offset=offset, limit=limit)
     return [row["id"] for row in found.rows]
 
 
@@ -50,7 +50,7 @@ def test_only_a_page_that_reaches_the_start_has_a_total(client: Client) -> None:
 
     assert Inspector(client).history.list(limit=2).total is None
     assert Inspector(client).history.list(limit=21).total == 20
-    assert Inspector(client).history.list(HistoryFilter(since=NOON), limit=2).total == 20
+    assert Inspector(client).history.list(JobFilter(since=NOON), limit=2).total == 20
 
 
 def test_one_job_is_found_however_far_back_it_is(client: Client) -> None:
@@ -58,7 +58,7 @@ def test_one_job_is_found_however_far_back_it_is(client: Client) -> None:
     write(client, [enqueued("rare", **rare)], [failed("rare", **rare)], *([ended(f"j-{n}")] for n in range(30)))
     write(client, [ended("zwölf")], [ended("rare", **rare)])
 
-    assert page(client, HistoryFilter(job="shop.rare", state="failed"), limit=1) == ["rare"]
-    assert page(client, HistoryFilter(job="shop.none"), limit=1) == []
+    assert page(client, JobFilter(job="shop.rare", state="failed"), limit=1) == ["rare"]
+    assert page(client, JobFilter(job="shop.none"), limit=1) == []
     assert [row["kind"] for row in Inspector(client).history.timeline("rare")] == ["enqueued", "failed", "succeeded"]
     assert [row["kind"] for row in Inspector(client).history.timeline("zwölf")] == ["succeeded"]

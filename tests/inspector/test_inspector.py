@@ -12,10 +12,10 @@ from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
 from palermo.errors import ArgumentsInvalid, EncodeError, NotFound, PalermoError, QueueNameInvalid, SignatureInvalid
 from palermo.inspector.changes import Rewriter
-from palermo.inspector.failed import ALL
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
+from palermo.views.filter import EVERYTHING as ALL
+from palermo.views.filter import JobFilter
 from tests.inspector.jobs import failure, message, publish, publish_failed
 
 
@@ -105,7 +105,7 @@ def test_a_misspelled_option_is_refused(inspector: Inspector, act: Callable[[Ins
 
 def test_failed_jobs_are_listed_by_filter_in_pages(client: Client, inspector: Inspector) -> None:
     publish_failed(client, *((message(str(n), queue="even" if n % 2 == 0 else "odd"), failure()) for n in range(8)))
-    even = FailedFilter(queue="even")
+    even = JobFilter(queue="even")
 
     oldest = inspector.failed.list(offset=1, limit=2, filter=even)
     newest = inspector.failed.list(offset=1, limit=2, filter=even, newest=True)

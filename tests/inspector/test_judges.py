@@ -7,10 +7,10 @@ from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, Swee
 from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import IdInvalid, OptionInvalid, QueueNameInvalid
-from palermo.history.filters import AuditFilter, HistoryFilter
-from palermo.inspector.failed_filter import FailedFilter
+from palermo.history.filters import AuditFilter
 from palermo.inspector.judges import FindJudge, GroupJudge, PageJudge, Selection, TakeJudge, report_taken
-from palermo.inspector.waiting import WaitingFilter
+from palermo.views.facts import facts_of_failed
+from palermo.views.filter import JobFilter
 
 
 def failed(
@@ -26,7 +26,7 @@ def kinds(judge: object, *messages: Message) -> list[type[SweepDecision]]:
 
 def test_two_copies_of_one_id_go_together_and_are_one_job() -> None:
     copies = (failed("1"), failed("2"), failed("1"))
-    moved = TakeJudge(Selection.of(FailedFilter()), lambda message: message)
+    moved = TakeJudge(Selection.of(JobFilter()), lambda message: message)
     removed = TakeJudge(Selection(["1"]))
 
     assert kinds(moved, *copies) == [Move, Move, Remove]
@@ -53,7 +53,7 @@ def test_jobs_that_stay_do_not_end_the_sweep_and_are_counted() -> None:
 
 
 def test_finding_stops_behind_the_page_if_nobody_wants_the_number() -> None:
-    judge, whole = (PageJudge(FailedFilter(), offset=0, limit=2, newest=False, count=False) for _ in range(2))
+    judge, whole = (PageJudge(JobFilter(), offset=0, limit=2, newest=False, count=False) for _ in range(2))
 
     assert kinds(judge, *(failed(id) for id in "1123")) == [Keep, Keep, Keep, Stop]
     assert ([message.id for message in judge.messages], judge.total) == (["1", "2"], None)
@@ -69,7 +69,7 @@ def test_finding_stops_behind_the_page_if_nobody_wants_the_number() -> None:
     [(2, False, "234"), (0, True, "987"), (3, True, "654"), (9, True, "0"), (12, True, "")],
 )
 def test_finding_keeps_only_the_page(offset: int, newest: bool, ids: str) -> None:
-    judge = PageJudge(FailedFilter(), offset=offset, limit=3, newest=newest)
+    judge = PageJudge(JobFilter(), offset=offset, limit=3, newest=newest)
 
     kinds(judge, *(failed(str(n)) for n in range(10)))
 
@@ -78,7 +78,7 @@ def test_finding_keeps_only_the_page(offset: int, newest: bool, ids: str) -> Non
 
 
 def test_failures_of_one_kind_are_one_group() -> None:
-    judge = GroupJudge(FailedFilter())
+    judge = GroupJudge(JobFilter())
 
     kinds(
         judge,
@@ -96,7 +96,7 @@ def test_failures_of_one_kind_are_one_group() -> None:
 
 
 def test_what_has_gone_is_told_once_the_step_that_took_it_is_reported() -> None:
-    judge, told = TakeJudge(Selection.of(FailedFilter())), list[list[str]]()
+    judge, told = TakeJudge(Selection.of(JobFilter())), list[list[str]]()
     progress = report_taken(judge.taken, {"on_taken": lambda jobs: told.append([job.id for job in jobs])})
 
     kinds(judge, failed("1"), failed("2"))
@@ -145,24 +145,22 @@ WAITING = Message(id="1", queue="a[1]", job="a")
     ],
 )
 def test_filters_match_by_all_conditions(message: Message, matching: dict[str, Any], others: dict[str, Any]) -> None:
-    assert FailedFilter(**matching).matches(message)
-    assert not others or not FailedFilter(**others).matches(message)
+    assert JobFilter(**matching).matches(facts_of_failed(message))
+    assert not others or not JobFilter(**others).matches(facts_of_failed(message))
 
 
 def test_a_filter_prints_what_it_asks_for() -> None:
-    assert str(FailedFilter(queue="mail", text="full")) == "queue='mail' text='full'"
-    assert str(FailedFilter(until=1_795_805_730.0, group="6f62")) == "until=2026-11-27T18:55:30Z group='6f62'"
-    assert FailedFilter().everything
-    assert not FailedFilter(text=" x").everything
+    assert str(JobFilter(queue="mail", text="full")) == "queue:mail full"
+    assert str(JobFilter(until=1_795_805_730.0, group="6f62")) == "until:2026-11-27T18:55:30Z group:6f62"
+    assert JobFilter().everything
+    assert not JobFilter(text=" x").everything
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *((FailedFilter, name) for name in ("queue", "job", "error", "text", "group", "worker", "tenant")),
+        *((JobFilter, name) for name in ("queue", "job", "error", "text", "group", "worker", "tenant", "state")),
         *((ScheduledFilter, name) for name in ("queue", "job")),
-        *((WaitingFilter, name) for name in ("job", "text")),
-        *((HistoryFilter, name) for name in ("queue", "job", "worker", "error", "text")),
         *((AuditFilter, name) for name in ("by", "action", "queue", "text")),
     ],
 )

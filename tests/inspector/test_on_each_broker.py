@@ -10,11 +10,10 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.errors import NotFound
-from palermo.inspector.failed import ALL
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.waiting import WaitingFilter
 from palermo.settings.settings import Settings
+from palermo.views.filter import EVERYTHING as ALL
+from palermo.views.filter import JobFilter
 from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed, publish_many_failed
@@ -38,14 +37,14 @@ def test_an_operator_sees_requeues_moves_and_removes_jobs(client: Client, inspec
 
     assert next((row["count"], row["error"]) for row in inspector.failed.groups()) == (2, "KeyError")
     assert inspector.failed.show("f1")["args"] == [1]
-    assert [job.id for job in inspector.failed.requeue(FailedFilter(error="KeyError"), queue="slow")] == ["f0", "f2"]
+    assert [job.id for job in inspector.failed.requeue(JobFilter(error="KeyError"), queue="slow")] == ["f0", "f2"]
     eventually(lambda: ids(inspector, "slow") == ["f0", "f2"])
     inspector.failed.requeue("f1", args=["new"])
     eventually(lambda: inspector.jobs.list("mail")[-1]["args"] == ["new"])
     assert [job.id for job in inspector.failed.discard(ALL)] == ["f3"]
 
     assert inspector.jobs.dequeue("shop.send", ["bob"], queue="mail") == 1
-    assert [job.id for job in inspector.jobs.move("mail", WaitingFilter(text="ann"), "aside")] == ["w1", "w3"]
+    assert [job.id for job in inspector.jobs.move("mail", JobFilter(text="ann"), "aside")] == ["w1", "w3"]
     eventually(lambda: (ids(inspector, "mail"), ids(inspector, "aside")) == (["f1"], ["w1", "w3"]))
     assert inspector.queues.purge("slow") == 2
     assert inspector.queues.delete("aside") == 2

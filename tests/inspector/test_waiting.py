@@ -11,19 +11,19 @@ from palermo.client.client import Client
 from palermo.core.unique_keys import Mode, UniqueLock, with_lock
 from palermo.errors import DuplicateJob, NotFound, UsageError
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.waiting import WaitingFilter
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish
 
-MAIL = WaitingFilter(job="shop.mail.*")
+MAIL = JobFilter(job="shop.mail.*")
 
 #: Moves the jobs of a queue, and is killed amid that, as soon as some are told to have moved.
 _KILLED = """
 import os, signal, sys
 from palermo.client.client import Client
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.waiting import WaitingFilter
+from palermo.views.filter import JobFilter
 from palermo.settings.settings import Settings
 
 def see(swept):
@@ -31,7 +31,7 @@ def see(swept):
         os.kill(os.getpid(), signal.SIGKILL)
 
 url, exchange = sys.argv[1:]
-Inspector(Client(Settings(url=url, exchange=exchange))).jobs.move("mail", WaitingFilter(), "aside", progress=see)
+Inspector(Client(Settings(url=url, exchange=exchange))).jobs.move("mail", JobFilter(), "aside", progress=see)
 """
 
 
@@ -55,7 +55,7 @@ def test_matching_jobs_are_moved_and_the_rest_keep_their_order(client: Client, i
 
     assert inspector.jobs.count("mail", MAIL) == 3
     assert inspector.jobs.count("mail", MAIL, depth=2) == 1
-    assert inspector.jobs.count("mail", WaitingFilter(text="TO-4")) == 1
+    assert inspector.jobs.count("mail", JobFilter(text="TO-4")) == 1
     moved = inspector.jobs.move("mail", MAIL, "slow")
 
     assert [(job.id, job.queue) for job in moved] == [("j1", "slow"), ("j3", "slow"), ("j5", "slow")]
@@ -85,7 +85,7 @@ def test_a_move_that_is_stopped_leaves_the_rest_where_it_is(client: Client, insp
     fill(client)
     asked = iter([False, False])
 
-    moved = inspector.jobs.move("mail", WaitingFilter(), "slow", stop=lambda: next(asked, True))
+    moved = inspector.jobs.move("mail", JobFilter(), "slow", stop=lambda: next(asked, True))
 
     assert [job.id for job in moved] == ["j0", "j1"]
     eventually(lambda: waiting(inspector) == ["j2", "j3", "j4", "j5"])
@@ -100,7 +100,7 @@ def test_a_killed_move_loses_nothing(client: Client, inspector: Inspector, setti
     all_ids = {f"j{nth}" for nth in range(1_500)}
     eventually(lambda: set(waiting(inspector)) | set(waiting(inspector, "aside")) == all_ids)
     assert inspector.queues.size("mail")
-    inspector.jobs.move("mail", WaitingFilter(), "aside")
+    inspector.jobs.move("mail", JobFilter(), "aside")
 
     eventually(lambda: inspector.queues.size("mail") == 0)
     assert set(waiting(inspector, "aside")) == all_ids
@@ -120,7 +120,7 @@ def test_a_number_is_found_however_the_body_writes_it(client: Client, inspector:
 
     assert [row["id"] for row in inspector.jobs.list("mail", text="4711")] == [each.id for each in meant]
     assert inspector.jobs.list("mail", text="4711").total == 8
-    assert inspector.jobs.count("mail", WaitingFilter(text="4711")) == 6
+    assert inspector.jobs.count("mail", JobFilter(text="4711")) == 6
 
 
 def test_jobs_whose_key_another_job_has_are_neither_edited_nor_moved(client: Client, inspector: Inspector) -> None:

@@ -16,10 +16,9 @@ from palermo.core.journal_records import Record
 from palermo.core.lifecycle import Fail, fail
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import ArgumentsInvalid, NotFound
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.waiting import WaitingFilter
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from tests.contract.tools import FAILURE, Report, take
 from tests.helpers import eventually
 
@@ -172,18 +171,18 @@ def test_what_was_done_to_many_jobs_names_the_filter(client: Client, actions: Ca
     client.enqueue("a", id="5")
     inspector = Inspector(client, ANNA)
 
-    inspector.failed.requeue(FailedFilter(job="a", text="boom"))
-    inspector.failed.discard(FailedFilter())
+    inspector.failed.requeue(JobFilter(job="a", text="boom"))
+    inspector.failed.discard(JobFilter())
     inspector.scheduled.cancel(ScheduledFilter(queue="jo*", due=(0, 4_000_000_000)))
-    inspector.jobs.move("jobs", WaitingFilter(job="a"), "other")
-    inspector.jobs.discard("other", WaitingFilter(text="x"))
+    inspector.jobs.move("jobs", JobFilter(job="a"), "other")
+    inspector.jobs.discard("other", JobFilter(text="x"))
 
     assert [one.get("what") for one in actions(5)] == [
-        "job='a' text='boom'",
+        "job:a boom",
         "everything",
         "queue='jo*' due 1970-01-01T00:00:00Z to 2096-10-02T07:06:40Z",
-        "from jobs, job='a'",
-        "text='x'",
+        "from jobs, job:a",
+        "x",
     ]
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.messages import read_properties
-from palermo.inspector.failed_filter import FailedFilter
+from palermo.views.filter import JobFilter
 from tests import hostile
 from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
@@ -66,7 +66,7 @@ def test_hostile_messages_are_shown_and_settled_once_and_others_run(rig: Rig) ->
     classes = {row["error"]["class"] for row in rig.inspector.failed.list(limit=2 * COUNT).rows}
     assert {len(name) for name in classes if "Long" in name} == {500}
 
-    assert len(rig.inspector.failed.requeue(FailedFilter())) == failed.total()
+    assert len(rig.inspector.failed.requeue(JobFilter())) == failed.total()
     log = work(rig)
 
     assert (log.count(" connected "), has_traceback(log)) == (1, False)

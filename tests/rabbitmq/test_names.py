@@ -10,8 +10,8 @@ import pytest
 
 from palermo.core.time_slots import time_slot_of
 from palermo.errors import QueueNameInvalid
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from tests.contract.tools import PATIENT
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -91,6 +91,6 @@ def test_due_jobs_of_impossible_queue_names_fail_and_those_behind_them_run(
     assert behind not in rig.errors()
     assert "connection lost" not in worker.log
     with pytest.raises(QueueNameInvalid, match="2 such jobs stay in `failed`"):
-        rig.inspector.failed.requeue(FailedFilter())
+        rig.inspector.failed.requeue(JobFilter())
     rig.inspector.failed.requeue("odd", queue="jobs", args=(str(rig.notes_path), "again"))
     eventually(lambda: rig.lines() == ["there", "behind", "again"])

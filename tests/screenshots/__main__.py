@@ -15,8 +15,8 @@ from typing import Any
 from playwright.sync_api import Browser, sync_playwright
 
 from palermo.client.actor import Actor
-from palermo.history.filters import HistoryFilter
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from palermo.worker.handle import start_worker
 from tests import chromium_found
 from tests.webui.server import Web
@@ -113,7 +113,7 @@ def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
         "queue": "/queues/jobs",
         "job": f"/jobs/{declined['id']}",
         "search": "/search?q=insufficient+funds",
-        "story": f"/jobs/{web.inspector.history.list(HistoryFilter(state='done'), limit=1).rows[0]['id']}",
+        "story": f"/jobs/{web.inspector.history.list(JobFilter(state='done'), limit=1).rows[0]['id']}",
         "recurring_job": "/recurring/daily%20digest",
         "job_class": "/classes/shop.payments.Charge",
     }

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.core.topology import FAILED_QUEUE
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
 from tests.webui.conftest import BROKER_PATIENCE, Serve
@@ -91,8 +91,7 @@ def test_a_group_is_named_by_its_error_and_not_its_fingerprint(web: Web) -> None
     assert "hosen by" not in web.shown("/failures/confirm?act=requeue&id=1")
     assert (row["taken"], row["about"]) == (
         1,
-        "failed jobs of the group shop.send with KeyError from the queue mail that were never requeued"
-        " until 1970-01-01T00:33:20Z",
+        'failed jobs with queue:mail until:1970-01-01T00:33:20Z group:"shop.send with KeyError" requeued:false',
     )
     assert key_error not in web.http.get(f"/failures/operations/{row['id']}").text
 
@@ -139,7 +138,7 @@ def test_nobody_finds_out_by_searching_what_is_hidden(settings: Settings, serve:
     for wanted in ("hunter2", "'h", "password='h", "pin='h", "hunter", "2'"):
         assert web.ids("failed", text=wanted) == [], wanted
         assert "Job 1" not in web.http.get("/failures", params={"text": wanted}).text
-        filter = FailedFilter(text=wanted)
+        filter = JobFilter(text=wanted)
         if not alone:
             assert (web.inspector.failed.list(filter=filter).rows, web.inspector.failed.groups(filter)) == ([], [])
             assert web.inspector.failed.count(filter) == 0
@@ -147,7 +146,7 @@ def test_nobody_finds_out_by_searching_what_is_hidden(settings: Settings, serve:
     assert discarded(web, "hunter2") == 0
     # What is shown is found.
     assert web.ids("failed", text="ann") == ["1"]
-    assert web.inspector.failed.count(FailedFilter(text="ann")) == 1
+    assert web.inspector.failed.count(JobFilter(text="ann")) == 1
     assert discarded(web, "ann") == 1
 
 

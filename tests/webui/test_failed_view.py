@@ -13,10 +13,11 @@ from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE
 from palermo.errors import BrokerUnavailable, StoreInvalid
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import GroupJudge
 from palermo.settings.settings import Settings
+from palermo.views.facts import facts_of_failed
+from palermo.views.filter import JobFilter
 from palermo.webui.failed import index as indexing
 from palermo.webui.failed.entry import EntryBuilder, split
 from palermo.webui.failed.index import Index
@@ -25,7 +26,7 @@ from palermo.webui.failed.view import CHANGED_PAUSE, COUNT_INTERVAL, FailedJobRe
 from tests.helpers import HANGS, eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
 
-ALL = FailedFilter()
+ALL = JobFilter()
 
 
 class Clock:
@@ -314,23 +315,6 @@ JOBS = [
     failed("d-1", replace(failure("Bad\ud800", "lone \ud800 surrogate"), failed_at=10**12), queue="mail"),
 ]
 
-FILTERS = [
-    FailedFilter(),
-    *(FailedFilter(queue=name) for name in ("mail", "M*l", "=x*y", "nowhere", "=mai", "or,x")),
-    *(FailedFilter(job=name) for name in ("shop.send", "shop.*", "shop.pay[1]")),
-    *(FailedFilter(error=name) for name in ("ValueError", "Refused", "shop.errors.*", "error", "=Refused")),
-    *(
-        FailedFilter(text=text)
-        for text in ("ADDRESS", "strasse", "zürich", "a-1", "-1", "PAY", "refused", "in work", "line\nat", "b.py", "%")
-    ),
-    *(FailedFilter(requeued=flag) for flag in (True, False)),
-    *(FailedFilter(since=at) for at in (0, 200, 200.9, 10**11)),
-    *(FailedFilter(until=at) for at in (0, 199.5, 200, 10**13)),
-    *(FailedFilter(worker=name) for name in ("pid:7@web-1", "pid:7@web-1/worker-2", "*@web-2", "pid:7", "*/worker-2")),
-    *(FailedFilter(tenant=name) for name in ("acme", "acme*", "nobody")),
-    FailedFilter(queue="mail", error="ValueError", text="send", since=150),
-]
-
 
 @pytest.fixture
 def index() -> Iterator[Index]:
@@ -344,44 +328,31 @@ def put(index: Index, messages: list[Message], reading: int = 1) -> None:
     index.put([taking.entry(each) for each in messages], reading)
 
 
-def ids_in(index: Index, filter: FailedFilter = FILTERS[0], *, newest: bool = False) -> list[str]:
+def ids_in(index: Index, filter: JobFilter = ALL, *, newest: bool = False) -> list[str]:
     return [each.message.id for each in index.page(filter, offset=0, limit=100, newest=newest)]
-
-
-@pytest.mark.parametrize("filter", FILTERS, ids=str)
-@pytest.mark.parametrize("many", [0, 100], ids=["many hits", "few hits"])
-def test_a_filter_finds_what_it_matches(
-    index: Index, filter: FailedFilter, many: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexing, "MANY_HITS", many)
-    put(index, JOBS)
-
-    expected = sorted(each.id for each in JOBS if filter.matches(each))
-    assert sorted(ids_in(index, filter)) == expected
-    assert index.count(filter) == len(expected)
 
 
 def test_groups_are_those_of_the_command_line_and_hold_their_jobs(index: Index) -> None:
     put(index, JOBS)
-    grouping = GroupJudge(FailedFilter())
+    grouping = GroupJudge(JobFilter())
     for each in JOBS:
         grouping(each)
 
-    groups, total = index.groups(FailedFilter())
+    groups, total = index.groups(JobFilter())
 
     assert total == len(groups) == len(grouping.rows())
     assert [(each.fingerprint, each.count, each.sample.id) for each in groups] == [
         (row["fingerprint"], row["count"], row["id"]) for row in grouping.rows()
     ]
-    one = FailedFilter(group=groups[0].fingerprint)
-    assert sorted(ids_in(index, one)) == sorted(each.id for each in JOBS if one.matches(each))
+    one = JobFilter(group=groups[0].fingerprint)
+    assert sorted(ids_in(index, one)) == sorted(each.id for each in JOBS if one.matches(facts_of_failed(each)))
     assert index.count(one) == groups[0].count == 2
 
 
 def test_a_history_counts_each_failure_once(index: Index) -> None:
     put(index, [failed(str(n), failure(at=1_000 + n)) for n in range(100)])
 
-    [group], _ = index.groups(FailedFilter(), parts=10)
+    [group], _ = index.groups(JobFilter(), parts=10)
 
     assert group.history == (10,) * 10
 
@@ -414,9 +385,9 @@ def test_a_reading_forgets_what_is_gone_and_knows_the_new_error_of_a_job(index: 
     put(index, [failed("2", failure(at=60)), replace(failed("1", failure("KeyError", at=50)), retries=1)], 2)
     index.drop_unseen(2)
 
-    assert ids_in(index, FailedFilter(error="KeyError")) == ["1"]
-    assert index.count(FailedFilter(error="ValueError")) == 1
-    assert index.count(FailedFilter()) == index.count(FailedFilter(text="address")) == 2
+    assert ids_in(index, JobFilter(error="KeyError")) == ["1"]
+    assert index.count(JobFilter(error="ValueError")) == 1
+    assert index.count(JobFilter()) == index.count(JobFilter(text="address")) == 2
     assert index.job("3") is None
 
 
@@ -435,7 +406,7 @@ def test_bodies_beyond_the_bound_are_forgotten_oldest_first(index: Index, monkey
 
     put(index, [replace(failed(str(n), failure(at=n + 1)), body=b"x" * 300) for n in range(10)])
 
-    assert [each.whole for each in index.page(FILTERS[0], offset=0, limit=10, newest=True)] == [True] * 3 + [False] * 7
+    assert [each.whole for each in index.page(ALL, offset=0, limit=10, newest=True)] == [True] * 3 + [False] * 7
 
 
 @pytest.mark.parametrize("text", [None, "x"], ids=["filling", "searching"])
@@ -449,13 +420,13 @@ def test_a_full_disk_empties_the_index_and_the_next_reading_fills_it(index: Inde
     index._db.execute("pragma max_page_count = 1")  # SQLite takes the present size for it, if that is larger.
 
     with pytest.raises(StoreInvalid, match=r"index of failed jobs.*full.*TMPDIR"):
-        put(index, more) if text is None else index.count(FailedFilter(text=text))
+        put(index, more) if text is None else index.count(JobFilter(text=text))
 
     assert (ids_in(index), index.complete) == ([], False)
     assert index.version > version
     put(index, JOBS, 2)
     index.drop_unseen(2)
-    assert (index.count(FailedFilter()), index.count(FailedFilter(text="address"))) == (len(JOBS), 2)
+    assert (index.count(JobFilter()), index.count(JobFilter(text="address"))) == (len(JOBS), 2)
     assert index.complete
 
 
@@ -477,7 +448,7 @@ def test_a_closed_index_is_empty_and_takes_nothing(index: Index) -> None:
 
     index.close()
 
-    assert (ids_in(index), index.groups(FailedFilter()), index.job("a-1")) == ([], ([], 0), None)
+    assert (ids_in(index), index.groups(JobFilter()), index.job("a-1")) == ([], ([], 0), None)
     with pytest.raises(StoreInvalid, match="closed"):
         put(index, JOBS)
 

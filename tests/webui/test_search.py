@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.contract.rows import Listing
-from palermo.history.filters import HistoryFilter
 from palermo.inspector.masking import MASK
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from palermo.webui.site import Visit
 from palermo.webui.state import search as searching
 from tests.helpers import HANGS, eventually
@@ -113,9 +113,9 @@ def orders(served: Web) -> Web:
         ("worker:pid:7@host", {"finished": ["over-1", "done-1"]}),
         ("state:done", {"finished": ["done-1"]}),
         ("state:pending queue:billing", {"waiting": ["wait-1"]}),
-        ("older:1h state:failed", {"failed": ["bad-2"]}),
-        ("newer:1h state:failed", {"failed": ["bad-1"]}),
-        ("newer:1h queue:billing", {"failed": ["bad-1"], "waiting": ["wait-1"]}),
+        ("until:1h state:failed", {"failed": ["bad-2"]}),
+        ("since:1h state:failed", {"failed": ["bad-1"]}),
+        ("since:1h queue:billing", {"failed": ["bad-1"], "waiting": ["wait-1"]}),
         ("no answer from bank.example", {"failed": ["bad-1"]}),
         ('"error:" 1058', {}),
         ("nobody", {}),
@@ -135,7 +135,7 @@ def test_a_row_says_what_a_reader_needs_to_choose_among_jobs(orders: Web) -> Non
 
 
 @pytest.mark.parametrize(
-    ("q", "found"), [("queue:billing error:Timeout newer:1h", "bad-1"), ("RECEIPT", "bad-2"), ("tenant:=acme", "bad-1")]
+    ("q", "found"), [("queue:billing error:Timeout since:1h", "bad-1"), ("RECEIPT", "bad-2"), ("tenant:=acme", "bad-1")]
 )
 def test_the_page_links_to_the_list_with_the_same_filters(orders: Web, q: str, found: str) -> None:
     page = unescape(orders.http.get("/search", params={"q": q}).text)
@@ -144,7 +144,7 @@ def test_the_page_links_to_the_list_with_the_same_filters(orders: Web, q: str, f
     assert re.findall(r'<tr id="row-([^"]+)"', orders.http.get(to).text) == [found]
     assert f'value="{q}"' in page
     if "queue:" in q:
-        assert 'href="/search?q=error%3ATimeout%20newer%3A1h" aria-label="Search without queue:billing"' in page
+        assert 'href="/search?q=error%3ATimeout%20since%3A1h" aria-label="Search without queue:billing"' in page
         assert 'href="/jobs/bad-1?queue=billing"' in page
 
 
@@ -253,11 +253,11 @@ def test_the_field_is_empty_on_pages_that_show_no_search(orders: Web) -> None:
     [
         ("que:mail", "Did you mean 'queue'?"),
         ("localhost:5672", 'write it in quotes: "localhost:5672"'),
-        ("older:yesterday", "Older is 'yesterday'"),
+        ("until:yesterday", "Until is 'yesterday'"),
         ("queue:a queue:b", "Queue: is there twice"),
         ("queue: mail", "Write queue:mail, without a blank"),
         ('tenant:""', "Tenant: has no value"),
-        ("state:gone", "State:gone is no state"),
+        ("state:gone", "There is no state 'gone'"),
     ],
 )
 def test_a_query_that_cannot_be_meant_is_told_at_its_field(orders: Web, q: str, told: str) -> None:
@@ -293,4 +293,4 @@ def test_jobs_are_found_by_their_arguments_and_never_by_hidden_ones(settings: Se
         f"'Zoë', password='{MASK}'",
     }
     assert "done-1" in web.http.get("/history?text=1058").text
-    assert [row["id"] for row in web.inspector.history.list(HistoryFilter(text="1058"))] == ["over-1", "done-1"]
+    assert [row["id"] for row in web.inspector.history.list(JobFilter(text="1058"))] == ["over-1", "done-1"]

@@ -7,12 +7,12 @@ from fastapi import Body, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import iso_instant
-from palermo.inspector.failed_filter import FailedFilter
+from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Id, JobRow, Jobs, Rows, Text, meant_jobs
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation
-from palermo.webui.filters import failed_filter
+from palermo.webui.filters import asked_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.threads import Router
@@ -129,14 +129,14 @@ def asked(
     requeued: bool | None = None,
     worker: Text = None,
     tenant: Text = None,
-) -> FailedFilter:
+) -> JobFilter:
     """The filter of a request. A part of a name is enough; times are durations ago (`2h`) or instants."""
     given = {"queue": queue, "job": job, "error": error, "text": text, "since": since, "until": until, "group": group}
     given |= {"requeued": _flag_text(requeued), "worker": worker, "tenant": tenant}
-    return failed_filter(given)
+    return asked_filter(given)
 
 
-Asked = Annotated[FailedFilter, Depends(asked)]
+Asked = Annotated[JobFilter, Depends(asked)]
 
 
 @router.get("", name="api_failed")
@@ -233,8 +233,8 @@ def _flag_text(flag: bool | None) -> str | None:
     return None if flag is None else str(flag).lower()
 
 
-def _conditions(filter: Filter) -> FailedFilter:
-    return failed_filter({**filter.model_dump(), "requeued": _flag_text(filter.requeued)})
+def _conditions(filter: Filter) -> JobFilter:
+    return asked_filter({**filter.model_dump(), "requeued": _flag_text(filter.requeued)})
 
 
 def _row(operation: Operation, response: Response) -> OperationRow:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.errors import NotFound
 from palermo.history.listings import life
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Instant, Rows, Text
-from palermo.webui.filters import audit_filter, history_filter
+from palermo.webui.filters import asked_filter, audit_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.listings import MAX_LIMIT
@@ -106,7 +106,7 @@ def history(
     or instants (`2026-12-01T09:00Z`). `longer` and `shorter` are
     the shortest and the longest duration of a run (`0.5s`, `5m`).
     """
-    filter = history_filter(
+    filter = asked_filter(
         {
             "queue": queue,
             "job": job,
@@ -119,7 +119,7 @@ def history(
             "longer": longer,
             "shorter": shorter,
         }
-    ).filter
+    )
     known = journal_views(visit.site)
     known.check_ready()
     rows = [entry.row() for entry in known.index.page(filter, offset=(page - 1) * limit, limit=limit)]

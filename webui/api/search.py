@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.contract import clock
+from palermo.views.filter import parse_filter
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
-from palermo.webui.filters import search_query
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.search import DEPTHS, checked_depth
 from palermo.webui.state.search import search as search_jobs
@@ -74,11 +75,11 @@ def search(
     """Jobs in all states that match words and filters.
 
     Words are looked for in ids, names of jobs, arguments and errors. Filters are `queue:mail`, `job:`, `error:`,
-    `worker:`, `tenant:`, `state:`, `older:1h` and `newer:1h`. A part of a
+    `worker:`, `tenant:`, `state:`, `since:1h` and `until:1h`. A part of a
     name is enough, with `*` for any characters; `=mail` is exactly `mail`.
     """
-    query = search_query(q)
-    if query.empty:
+    query = parse_filter(q, clock.now())
+    if query.everything:
         raise Refused(422, "q is blank: write words or filters, such as queue:mail.")
     found = search_jobs(visit, query, limit=limit, depth=checked_depth(depth))
     groups = [{"state": group.state, "total": group.total, "rows": group.rows} for group in found.groups]

@@ -20,7 +20,7 @@ from palermo.core.failure import (
     printable,
 )
 from palermo.core.message import EVENT_ID, PARENT, TOPIC, Message
-from palermo.inspector.failed_filter import PreviewOf
+from palermo.views.facts import PreviewOf
 
 #: In bytes. Larger bodies are not kept: they are read from the queue when a user looks at the job.
 MAX_BODY = 65_536

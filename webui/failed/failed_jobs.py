@@ -1,33 +1,19 @@
 """The failed jobs of one site: the view of their queues, the row of each, and the long commands on them."""
 
-from palermo.contract.rows import MAX_SHOWN, Row, iso_instant, job_row
+from palermo.contract.rows import MAX_SHOWN, Row, job_row
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import FindJudge, not_found_error
 from palermo.jobs.redaction import masked_row
+from palermo.views.filter import JobFilter
 from palermo.webui.failed.operations import Operations
 from palermo.webui.failed.view import FailedJobReader, FailedView, ViewState
 from palermo.webui.site import Refused, Site
 
 #: If the view does not have a job, it is searched in the queues only if they hold at most this many jobs.
 MAX_SEARCHED = 2_000
-
-#: The conditions of a filter in words, in this order.
-_WORDS = {
-    "group": "of the group {}",
-    "job": "of the job {}",
-    "error": "with the error {}",
-    "queue": "from the queue {}",
-    "tenant": "of the tenant {}",
-    "worker": "of the worker {}",
-    "text": "with the text “{}”",
-    "requeued": "{}",
-    "since": "since {}",
-    "until": "until {}",
-}
 
 
 class FailedJobs:
@@ -69,26 +55,10 @@ class FailedJobs:
 
     def group_name(self, fingerprint: str) -> str:
         """What the jobs of a group have in common, for people; the fingerprint if the view has none of them."""
-        for found in self.view.index.page(FailedFilter(group=fingerprint), offset=0, limit=1, newest=True):
+        for found in self.view.index.page(JobFilter(group=fingerprint), offset=0, limit=1, newest=True):
             message = found.message
             return f"{message.job} with {message.failure.exception_class}" if message.failure else message.job
         return fingerprint
-
-    def describe(self, filter: FailedFilter) -> str:
-        """The jobs that the filter matches, in words."""
-        words: list[str] = []
-        for name, text in _WORDS.items():
-            value = getattr(filter, name)
-            if value is None:
-                continue
-            if name == "group":
-                value = self.group_name(value)
-            elif name == "requeued":
-                value = "that were requeued before" if value else "that were never requeued"
-            elif name in ("since", "until"):
-                value = iso_instant(value) or value
-            words.append(text.format(value))
-        return " ".join(["failed jobs", *words]) if words else "all failed jobs"
 
     def row(self, message: Message) -> Row:
         """The row of a job, with hidden values masked: it may be shown."""

@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
-from palermo.core.text import fits
 from palermo.core.topology import worker_of
-from palermo.inspector.failed_filter import FailedFilter, fits_worker
 from palermo.temp_index import Database, TempIndex
+from palermo.views.filter import NAMES, JobFilter
 from palermo.webui.failed.entry import Entry, fold, restored
 
 #: The most jobs that are kept, the newest, and the most bytes of bodies and of frames. Beyond these bytes the oldest
@@ -198,12 +197,12 @@ class Index:
 
     # -- reading
 
-    def count(self, filter: FailedFilter) -> int:
+    def count(self, filter: JobFilter) -> int:
         """How many jobs match."""
         with self._index.read():
             return int(self._queries.one("count(*)", self._where(filter))[0])
 
-    def page(self, filter: FailedFilter, *, offset: int, limit: int, newest: bool) -> list[StoredJob]:
+    def page(self, filter: JobFilter, *, offset: int, limit: int, newest: bool) -> list[StoredJob]:
         """A page of the jobs that match, ordered by the time of failure and then by the place in the queue."""
         with self._index.read():
             where, values = self._where(filter)
@@ -214,7 +213,7 @@ class Index:
             ).fetchall()
             return [self._found(n) for (n,) in rows]
 
-    def ids(self, filter: FailedFilter, *, limit: int) -> list[str]:
+    def ids(self, filter: JobFilter, *, limit: int) -> list[str]:
         """The ids of the newest jobs that match."""
         with self._index.read():
             where, values = self._where(filter)
@@ -230,7 +229,7 @@ class Index:
             return None if row is None else self._found(row[0])
 
     def groups(
-        self, filter: FailedFilter, *, offset: int = 0, limit: int = 50, parts: int = 0
+        self, filter: JobFilter, *, offset: int = 0, limit: int = 50, parts: int = 0
     ) -> tuple[list[FailureGroup], int]:
         """A page of the groups of failures, the largest first, and how many groups there are.
 
@@ -269,7 +268,7 @@ class Index:
 
     # -- private; called within a block of the index
 
-    def _groups(self, filter: FailedFilter, offset: int, limit: int, parts: int) -> tuple[list[FailureGroup], int]:
+    def _groups(self, filter: JobFilter, offset: int, limit: int, parts: int) -> tuple[list[FailureGroup], int]:
         where = self._where(filter)
         (total,) = self._queries.one("count(distinct nullif(kind, 0))", where)
         first, last = self._queries.one("min(nullif(at, 0)), max(nullif(at, 0))", where)
@@ -288,7 +287,7 @@ class Index:
             )
         return groups, int(total)
 
-    def _where(self, filter: FailedFilter) -> Where:
+    def _where(self, filter: JobFilter) -> Where:
         hits = ""
         if filter.text is not None:
             with self._index.write():
@@ -407,17 +406,22 @@ class Queries:
         #: For each text the table with the jobs that contain it, and the index's version then; the oldest use first.
         self._text_hits: OrderedDict[str, tuple[str, int]] = OrderedDict((f"\0{table}", (table, -1)) for table in HITS)
 
-    def where(self, filter: FailedFilter, hits: str) -> Where:
-        """The filter as SQL. It means the same as FailedFilter.matches. `hits` is the table for its text."""
+    def where(self, filter: JobFilter, hits: str) -> Where:
+        """The filter as SQL, which means the same as JobFilter.matches. `hits` is the table for its text."""
         parts: list[str] = ["1"]
         values: list[Any] = []
-        for column in ("queue", "job", "error", "worker", "tenant"):
-            pattern = getattr(filter, column)
-            if pattern is not None:
-                parts.append(f"{column} in ({','.join(map(str, self._matching(pattern, column)))})")
-        if filter.since is not None:
-            parts.append("kind <> 0 and at >= ?")
-            values.append(int(filter.since))
+        if filter.states and "failed" not in filter.states:
+            parts.append("0")
+        for column in NAMES:
+            if getattr(filter, column) is not None:
+                rows = self._db.execute("select id, text from name")
+                matching = [str(id) for id, text in rows if filter.fits_name(column, text)]
+                parts.append(f"{column} in ({','.join(matching)})")
+        if filter.longer is not None or filter.shorter is not None:
+            parts.append("0")  # a failed job doesn't say how long it ran
+        if filter.first is not None:
+            parts.append("at <> 0 and at >= ?")
+            values.append(filter.first)
         if filter.until is not None:
             parts.append("at <= ?")
             values.append(filter.until)
@@ -480,9 +484,3 @@ class Queries:
             self._text_hits[wanted] = (table, version)
         self._text_hits.move_to_end(wanted)
         return table
-
-    def _matching(self, pattern: str, column: str) -> list[int]:
-        rows = self._db.execute("select id, text from name")
-        if column == "worker":
-            return [id for id, text in rows if fits_worker(text, pattern)]
-        return [id for id, text in rows if fits(text, pattern)]

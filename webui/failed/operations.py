@@ -18,10 +18,10 @@ from palermo.client.actor import Actor
 from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import NotFound, PalermoError
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import TakenJob, Which
-from palermo.inspector.waiting import WaitingFilter, WaitingJobs, check_move
+from palermo.inspector.waiting import WaitingJobs, check_move
+from palermo.views.filter import JobFilter
 from palermo.webui.failed.view import FailedView
 from palermo.webui.site import Refused
 
@@ -130,7 +130,7 @@ class Operations:
             check_job_queue(operation.waits_in)
         elif operation.queue is not None:
             check_new_queue(operation.queue)
-        if not isinstance(operation.which, FailedFilter | WaitingFilter):
+        if not isinstance(operation.which, JobFilter):
             for id in [operation.which] if isinstance(operation.which, str) else operation.which:
                 check_id(id)
         with self._lock:

@@ -18,8 +18,8 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.message import Message
 from palermo.core.text import count
 from palermo.errors import NotFound
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
+from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
@@ -27,10 +27,10 @@ from palermo.webui.failed.operations import Operation
 from palermo.webui.filters import (
     FAILED,
     RequestedFilter,
-    failed_filter,
-    failed_query,
+    asked_filter,
+    filter_query,
     known_names,
-    requested_failed_filter,
+    requested_filter,
 )
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
@@ -96,7 +96,7 @@ def page_of_failures(
     limit: Annotated[int, Query(ge=1, le=max(LIMITS))] = LIMIT,
 ) -> Response:
     """All failed jobs, newest first, or in groups."""
-    wanted = requested_failed_filter(request.query_params)
+    wanted = requested_filter(request.query_params, FAILED)
     found = failed_jobs(visit.site)
     state = found.view.update()
     index = found.view.index
@@ -144,23 +144,23 @@ def read_again(request: Request, visit: Visiting) -> Response:
     return redirect(request, path(request, "failures", request.url.query))
 
 
-def chosen_filter(request: Request, visit: Visiting) -> FailedFilter:
+def chosen_filter(request: Request, visit: Visiting) -> JobFilter:
     """The filter of an address, bounded by now: jobs that fail after the user was told a number are not meant."""
-    wanted = requested_failed_filter(request.query_params).filter
+    wanted = requested_filter(request.query_params, FAILED).filter
     newest = failed_jobs(visit.site).view.index.newest() or 0
     if wanted.until is None:
         wanted = replace(wanted, until=float(max(int(clock.now()), newest)))
     return replace(wanted, since=None if wanted.since is None else float(int(wanted.since)))
 
 
-def _line(found: FailedJobs, wanted: RequestedFilter[FailedFilter], group: FailureGroup) -> GroupRow:
+def _line(found: FailedJobs, wanted: RequestedFilter[JobFilter], group: FailureGroup) -> GroupRow:
     return GroupRow(
         group=group,
         row=found.row(group.sample),
         line=sparkline(group.history),
         first=iso_instant(group.first),
         last=iso_instant(group.last),
-        query=failed_query(replace(wanted.filter, group=group.fingerprint, since=None))
+        query=filter_query(replace(wanted.filter, group=group.fingerprint, since=None))
         + (f"&since={wanted.written['since']}" if wanted.written["since"] else ""),
     )
 
@@ -178,7 +178,7 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     """Show how many jobs are meant, and ask."""
     if choice.act not in _ACTIONS:
         raise Refused(422, f"{choice.act[:40]!r} is no action on failed jobs; those are {', '.join(_ACTIONS)}.")
-    wanted = requested_failed_filter(request.query_params)
+    wanted = requested_filter(request.query_params, FAILED)
     listed = list_query(request)
     if request.query_params.get("by") == "groups":
         # The group whose button was pressed is no filter of the list of groups.
@@ -191,7 +191,7 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
         if not found.view.update().ready:
             found.wait_until_read()
         filter = chosen_filter(request, visit)
-        meant |= {"filter": failed_query(filter), "number": found.view.index.count(filter)}
+        meant |= {"filter": filter_query(filter), "number": found.view.index.count(filter)}
         asks = {name: text for name, text in wanted.written.items() if text}
         if filter.group is not None:
             asks["group"] = found.group_name(filter.group)
@@ -344,11 +344,11 @@ def told(request: Request, done: Operation, back: str) -> Response:
     return redirect(request, back, done.outcome(), level="done" if fine else "note")
 
 
-def _filter(query: str) -> FailedFilter:
+def _filter(query: str) -> JobFilter:
     given = dict(parse_qsl(query, keep_blank_values=True))
     if "until" not in given or not given.keys() <= set(FAILED):
         raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
-    return failed_filter(given)
+    return asked_filter(given)
 
 
 def check_typed(typed: str, number: int, chosen: int) -> None:

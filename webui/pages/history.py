@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.history.filters import FINAL, STATES, AuditFilter
-from palermo.webui.filters import AUDIT, HISTORY, RequestedFilter, audit_filter, history_filter, known_names
+from palermo.webui.filters import AUDIT, HISTORY, RequestedFilter, audit_filter, known_names, requested_filter
 from palermo.webui.pages.failures import TIMES
 from palermo.webui.render.formats import action
 from palermo.webui.render.rendering import page
@@ -33,7 +33,7 @@ Limit = Annotated[int, Query(ge=1, le=MOST)]
 @router.get("/history", name="history", dependencies=[known_names(*HISTORY)])
 def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit = LIMIT) -> Response:
     """Finished jobs."""
-    wanted = history_filter(request.query_params)
+    wanted = requested_filter(request.query_params, HISTORY)
     context = _context(visit, wanted, number, limit)
     index = journal_views(visit.site).index
     if context["state"].ready:

@@ -12,18 +12,17 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.text import exactly
 from palermo.errors import BrokerError
-from palermo.history.filters import HistoryFilter
 from palermo.history.series import Window
 from palermo.history.statistics import Report
 from palermo.history.tally import Tally, times
-from palermo.inspector.failed_filter import FailedFilter
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition, JobSubscription
 from palermo.jobs.option_kinds import Seconds
 from palermo.jobs.options import JOB_OPTIONS, OPTIONS, RECURRING_OPTIONS
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.filters import failed_query, known_names
+from palermo.webui.filters import filter_query, known_names
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.pages.failures import PARTS
 from palermo.webui.pages.statistics import report_context
@@ -112,13 +111,13 @@ def _failures(visit: Visit, name: str) -> dict[str, Any]:
     """Its failed jobs, in groups."""
     found = failed_jobs(visit.site)
     reading = found.view.update()
-    chosen = FailedFilter(job=exactly(name))
+    chosen = JobFilter(job=exactly(name))
     groups, kinds = found.view.index.groups(chosen, offset=0, limit=_GROUPS, parts=PARTS) if reading.ready else ([], 0)
     return {
         "reading": reading,
         "kinds": kinds,
         "failed_total": found.view.index.count(chosen) if reading.ready else 0,
-        "failed_query": failed_query(chosen),
+        "failed_query": filter_query(chosen),
         "groups": [
             {
                 "count": group.count,
@@ -126,7 +125,7 @@ def _failures(visit: Visit, name: str) -> dict[str, Any]:
                 "line": charts.sparkline(group.history),
                 "first": iso_instant(group.first),
                 "last": iso_instant(group.last),
-                "query": failed_query(FailedFilter(job=exactly(name), group=group.fingerprint)),
+                "query": filter_query(JobFilter(job=exactly(name), group=group.fingerprint)),
             }
             for group in groups
         ],
@@ -144,7 +143,7 @@ def _recurring(visit: Visit, name: str) -> list[Row]:
 def _last(visit: Visit, name: str) -> dict[str, Any]:
     """Its last runs that ended."""
     known = journal_views(visit.site)
-    found = known.index.page(HistoryFilter(job=exactly(name)), limit=_LAST) if known.ready else []
+    found = known.index.page(JobFilter(job=exactly(name)), limit=_LAST) if known.ready else []
     return {"finished": [entry.row() for entry in found]}
 
 

@@ -16,12 +16,12 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count, exactly
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
-from palermo.inspector.failed_filter import FailedFilter
-from palermo.inspector.waiting import WaitingFilter
 from palermo.jobs import registry
+from palermo.views.facts import facts_of_row
+from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.filters import failed_query, field_text, known_names
+from palermo.webui.filters import field_text, filter_query, known_names
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, runs_plot, spark, throughput
 from palermo.webui.render.rendering import page, path, redirect
@@ -218,12 +218,12 @@ def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
 
 def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     """What the journal counted of a queue in the last hour, and how many of its jobs are among the failed."""
-    chosen = FailedFilter(queue=exactly(queue))
+    chosen = JobFilter(queue=exactly(queue))
     view = failed_jobs(visit.site).view
     reading = view.update()
     found: dict[str, Any] = {
         "failed": view.index.count(chosen) if reading.ready else None,
-        "failed_query": failed_query(chosen),
+        "failed_query": filter_query(chosen),
         "report": None,
         "plot": None,
     }
@@ -238,17 +238,17 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     }
 
 
-def waiting_filter(text: str, job: str) -> WaitingFilter:
+def waiting_filter(text: str, job: str) -> JobFilter:
     """The filter that these texts of an address mean. Blank texts are ignored."""
-    return WaitingFilter(text=field_text("text", text) or None, job=field_text("job", job) or None)
+    return JobFilter(text=field_text("text", text) or None, job=field_text("job", job) or None)
 
 
-def _jobs(visit: Visit, name: str, wanted: WaitingFilter, *, newest: bool, number: int, depth: int) -> Listing[Row]:
+def _jobs(visit: Visit, name: str, wanted: JobFilter, *, newest: bool, number: int, depth: int) -> Listing[Row]:
     """A page of the jobs that the filter matches, among the first `depth` jobs; the total is how many match."""
-    if wanted == WaitingFilter():
+    if wanted == JobFilter():
         return listings.jobs(visit, name, page=number, limit=LIMIT, newest=newest)
     rows = listings.jobs(visit, name, page=1, limit=depth, newest=newest).rows
-    found = [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if wanted.fits_row(row)]
+    found = [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if wanted.matches(facts_of_row(row))]
     return Listing(found[(number - 1) * LIMIT : number * LIMIT], len(found))
 
 

@@ -22,10 +22,10 @@ from palermo.core.times import parse_duration
 from palermo.core.topology import check_new_queue
 from palermo.errors import NotFound
 from palermo.history.entry import Entry
-from palermo.history.filters import HistoryFilter
 from palermo.history.recurring_runs import RUN_ID, PastRun
 from palermo.inspector.masking import unmasked
 from palermo.jobs.definition import check_job_name
+from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.pages.forms import (
     FORM_ERRORS,
@@ -249,7 +249,7 @@ def _own_page(
     snapshot = live_state(visit.site).snapshot()
     name = row["name"]
     # The ids of its runs begin with its name.
-    wanted = HistoryFilter(job=exactly(row["job"]), text=f"{name}@")
+    wanted = JobFilter(job=exactly(row["job"]), text=f"{name}@")
     found = known.index.page(wanted, limit=_PAST) if state.ready else []
     runs = [_run(entry) for entry in found if entry.id.startswith(f"{name}@")]
     return page(

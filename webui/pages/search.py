@@ -1,15 +1,18 @@
 """The page of the search over all states of jobs. Its address is the saved search."""
 
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import urlencode
 
 from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from palermo.contract import clock
 from palermo.core.topology import is_made_id
+from palermo.errors import OptionInvalid
 from palermo.history.listings import life
-from palermo.webui.filters import CHIPS, SearchQuery, known_names, search_query
+from palermo.views.filter import CHIPS, Chip, JobFilter, chips, parse_filter
+from palermo.webui.filters import FAILED, HISTORY, known_names
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import find_job
@@ -49,40 +52,40 @@ def search_page(
 ) -> Response:
     """Jobs in all states that match words and chips; the page of the job if the query is its id."""
     try:
-        query = search_query(q)
-        depth = checked_depth(depth)
-    except Refused as refused:
-        return _page(request, q, SearchQuery(), problem=refused.detail, status=422)
-    if query.empty:
-        return _page(request, q, query)
-    if not query.chips and is_made_id(query.text) and _is_known(visit, query.text):
+        query, depth = parse_filter(q, clock.now()), checked_depth(depth)
+    except (Refused, OptionInvalid) as refused:
+        return _page(request, q, problem=str(refused), status=422)
+    if query.everything:
+        return _page(request, q)
+    if query.text and query == JobFilter(text=query.text) and is_made_id(query.text) and _is_known(visit, query.text):
         return RedirectResponse(path(request, "job", id=query.text), status_code=303)
     found = search_soon(visit, q, query, limit=LIMIT, depth=depth)
+    asked = chips(q)
     return _page(
         request,
         q,
-        query,
         found=found,
+        asked=asked,
         names=names(visit.site, query),
-        links={group.state: _links(request, query, group) for group in found.groups},
+        links={group.state: _links(request, asked, group) for group in found.groups},
     )
 
 
 def _page(
-    request: Request, written: str, query: SearchQuery, *, problem: str = "", status: int = 200, **found: Any
+    request: Request, text: str, *, asked: Sequence[Chip] = (), problem: str = "", status: int = 200, **found: Any
 ) -> Response:
     known: dict[str, Any] = {"found": None, "names": None, "links": {}, **found}
-    parts = [(f"{name}:{value}", query.without(name)) for name, value in query.chips.items()]
     return page(
         request,
         "search.html",
         status=status,
         # Without a stream: a search reads many jobs, and is made again when somebody asks for it.
         watched=None,
-        search_text=written,
+        search_text=text,
         search_problem=problem,
-        query=query,
-        parts=[*parts, *([(query.text, query.without())] if query.text and parts else [])],
+        words=next((chip.value for chip in asked if not chip.name), ""),
+        # Each condition with the text of the others.
+        parts=[(chip, " ".join(str(other) for other in asked if other != chip)) for chip in asked] if asked[1:] else [],
         chips=CHIPS,
         titles=TITLES,
         limit=LIMIT,
@@ -98,28 +101,26 @@ def _is_known(visit: Visit, id: str) -> bool:
     return views.wait_until_read().ready and bool(life(views.index, views.audit, id))
 
 
-def _links(request: Request, query: SearchQuery, group: Group) -> list[Link]:
+def _links(request: Request, asked: Sequence[Chip], group: Group) -> list[Link]:
     """The pages that list all jobs of a group, filtered in the same way as far as they can."""
+    given = {chip.name or "text": chip.value for chip in asked}
 
-    def to(route: str, text: str, asked: str) -> Link:
-        return Link(text, path(request, route, asked))
+    def to(route: str, text: str, names: Iterable[str] = ()) -> Link:
+        return Link(text, path(request, route, {name: given[name] for name in names if name in given}))
 
     match group.state:
         case "failed":
-            return [to("failures", "Show in Failures", query.failed().query)]
-        case "retrying" | "scheduled":
-            known = {name: value for name in ("queue", "job") if (value := query.chips.get(name))}
-            exact = not query.text and query.chips.keys() <= _LISTED
-            route = "retries" if group.state == "retrying" else "scheduled"
-            every = "All retries" if route == "retries" else "All scheduled jobs"
-            text = f"Show in {route.capitalize()}" if exact else f"{every} of these names" if known else every
-            return [to(route, text, urlencode(known if route == "retries" else {**known, "retries": "no"}))]
+            return [to("failures", "Show in Failures", FAILED)]
+        case "retrying":
+            return [to("retries", "Retries with these names", ("queue", "job"))]
+        case "scheduled":
+            given["retries"] = "no"
+            return [to("scheduled", "Scheduled jobs with these names", ("queue", "job", "retries"))]
         case "waiting":
             queues = sorted((group.queues or {}).items(), key=lambda each: -each[1])[:5]
-            return [
-                Link(f"Queue {name}", path(request, "queue", {"text": query.text}, name=name)) for name, _ in queues
-            ]
+            text = {"text": given.get("text", "")}
+            return [Link(f"Queue {name}", path(request, "queue", text, name=name)) for name, _ in queues]
         case "running":
-            return [to("workers", "Workers", "")]
+            return [to("workers", "Workers")]
         case _:
-            return [to("history", "Show in History", query.history().query)]
+            return [to("history", "Show in History", HISTORY)]

@@ -8,10 +8,11 @@ from fastapi import Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.inspector.waiting import WaitingFilter, WaitingJobs
+from palermo.inspector.waiting import WaitingJobs
+from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.failed.operations import Action
-from palermo.webui.filters import field_text, known_names
+from palermo.webui.filters import asked_filter, field_text, known_names
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed, told
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
@@ -42,7 +43,7 @@ def confirm(request: Request, visit: Visiting, name: str, choice: Chosen, text: 
         # The count of all is known; to look at a queue for a filter takes its jobs for a moment.
         wanted = waiting_filter(text, job)
         size = visit.inspector.queues.size(name)
-        number = size if wanted == WaitingFilter() else visit.inspector.jobs.count(name, wanted, depth=DEPTH)
+        number = size if wanted == JobFilter() else visit.inspector.jobs.count(name, wanted, depth=DEPTH)
     if not number:
         said = "No waiting job matches that any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "queue", list_query(request), name=name), said, level="note")
@@ -117,13 +118,13 @@ def _ask(
     )
 
 
-def _filter(text: str) -> WaitingFilter:
+def _filter(text: str) -> JobFilter:
     """The filter that a form sends back. Unexpected fields are refused, so that they cannot widen it."""
     every, _, query = text.partition("&")
     given = dict(parse_qsl(query, keep_blank_values=True))
     if every != "all" or not given.keys() <= {"job", "text"}:
         raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
-    return WaitingFilter(**given)
+    return asked_filter(given)
 
 
 def _query(text: str, job: str) -> str:

@@ -15,10 +15,10 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.text import count, exactly
 from palermo.errors import NotFound
-from palermo.history.filters import HistoryFilter
 from palermo.history.series import Window
 from palermo.history.worker_lives import WorkerLife
 from palermo.inspector.masking import masked_worker
+from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.filters import known_names
 from palermo.webui.pages.choice import NAMES, Chosen
@@ -139,7 +139,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
     known = journal_views(visit.site)
     state = known.wait_until_read()
     # Whole seconds, so that requests within one second share a count.
-    wanted = HistoryFilter(worker=exactly(id), since=float(int(time.time() - _LAST_HOUR)))
+    wanted = JobFilter(worker=exactly(id), since=float(int(time.time() - _LAST_HOUR)))
     return page(
         request,
         "worker.html",
@@ -162,7 +162,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
 def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
     """The page of a worker that has ended, or died."""
     known = journal_views(visit.site)
-    wanted = HistoryFilter(worker=exactly(life.id))
+    wanted = JobFilter(worker=exactly(life.id))
     return page(
         request,
         "worker_gone.html",

@@ -18,17 +18,16 @@ from msgspec.structs import replace
 from palermo.contract.rows import Listing, Row, iso_instant, silent_text, waits_since
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import JournalLevel
-from palermo.core.text import count, fits
-from palermo.core.times import parse_instant
+from palermo.core.text import count
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
 from palermo.history.entry import Entry
-from palermo.inspector.failed_filter import fits_worker
+from palermo.history.filters import FINAL
 from palermo.inspector.rates import Snapshot
-from palermo.inspector.waiting import contains
 from palermo.jobs import registry
+from palermo.views.facts import facts_of_row
+from palermo.views.filter import CHIPS, STATES, Chip, JobFilter
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
-from palermo.webui.filters import CHIPS, SEARCHED_STATES, SearchQuery, quoted
 from palermo.webui.site import Cached, Refused, Site, Visit
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import JournalViews, journal_views
@@ -86,7 +85,7 @@ class Group(Struct, frozen=True, kw_only=True):
 class Found(Struct, frozen=True, kw_only=True):
     """The result of a search."""
 
-    query: SearchQuery
+    query: JobFilter
     groups: tuple[Group, ...]
     #: The depth that was searched, one of DEPTHS.
     depth: int
@@ -124,7 +123,7 @@ def checked_depth(depth: int) -> int:
     return depth
 
 
-def search(visit: Visit, query: SearchQuery, *, limit: int, depth: int) -> Found:
+def search(visit: Visit, query: JobFilter, *, limit: int, depth: int) -> Found:
     """The jobs that match, at most `limit` of each group. Raises BrokerError."""
     return Looks(visit, query, limit=limit, depth=depth).found()
 
@@ -132,7 +131,7 @@ def search(visit: Visit, query: SearchQuery, *, limit: int, depth: int) -> Found
 class Looks:
     """The looks of one search, at all places at the same time: most of a search is to wait for the broker."""
 
-    def __init__(self, visit: Visit, query: SearchQuery, *, limit: int, depth: int, soon: bool = False) -> None:
+    def __init__(self, visit: Visit, query: JobFilter, *, limit: int, depth: int, soon: bool = False) -> None:
         """`soon` is for people, who look again: scheduled jobs may be a few seconds old."""
         self._query = query
         self._depth = depth
@@ -216,7 +215,7 @@ class UnfinishedSearches:
             self._kept[text, depth] = (time.monotonic(), looks)
 
 
-def search_soon(visit: Visit, text: str, query: SearchQuery, *, limit: int, depth: int) -> Found:
+def search_soon(visit: Visit, text: str, query: JobFilter, *, limit: int, depth: int) -> Found:
     """What a search finds within a moment; the next look with the same text has the rest. Raises BrokerError."""
     unfinished = visit.site.component(UnfinishedSearches, UnfinishedSearches)
     looks = unfinished.take(text, depth) or Looks(visit, query, limit=limit, depth=depth, soon=True)
@@ -226,33 +225,28 @@ def search_soon(visit: Visit, text: str, query: SearchQuery, *, limit: int, dept
     return found
 
 
-def _wanted(query: SearchQuery) -> set[str]:
+def _wanted(query: JobFilter) -> set[str]:
     """The groups that a query asks for."""
-    state = query.chips.get("state")
-    if state is None:
-        return set(GROUPS)
-    if state == "cancelled":
-        return {"waiting", "finished"}
-    return {"finished"} if state in ("done", "discarded") else {state}
+    groups = {"done": {"finished"}, "discarded": {"finished"}, "cancelled": {"waiting", "finished"}}
+    return set().union(*(groups.get(state, {state}) for state in query.states)) or set(GROUPS)
 
 
 # -- the places
 
 
-def _failed(site: Site, query: SearchQuery, limit: int) -> Group:
+def _failed(site: Site, query: JobFilter, limit: int) -> Group:
     known = failed_jobs(site)
     state = known.view.update(_PATIENCE)
     if not state.ready:
         text = f"failed jobs, which are still being read: {state.seen:,} of {state.total or state.behind:,} so far"
         return Group(state="failed", total=None, unseen=(text,), reading=True)
     index = known.view.index
-    filter = query.failed().filter
-    rows = [known.row(each.message) for each in index.page(filter, offset=0, limit=limit, newest=True)]
+    rows = [known.row(each.message) for each in index.page(query, offset=0, limit=limit, newest=True)]
     unseen = f"{count(state.unseen, 'failed job')} in quorum queues, of which the log of failed jobs does not tell"
     return Group(
         state="failed",
         rows=tuple(_row(row, row["failed_at"]) for row in rows),
-        total=index.count(filter),
+        total=index.count(query),
         unseen=(unseen,) if state.unseen > 0 else (),
     )
 
@@ -266,10 +260,10 @@ class _Rows(Struct, frozen=True):
     reading: bool = False
 
 
-def _scheduled(visit: Visit, query: SearchQuery, depth: int, soon: bool) -> _Rows:
+def _scheduled(visit: Visit, query: JobFilter, depth: int, soon: bool) -> _Rows:
     # The broker filters before the cut by what it knows. Words are searched here, in the first jobs that remain.
-    retries = {"retrying": True, "scheduled": False}.get(query.chips.get("state", ""))
-    chosen = ScheduledFilter(queue=query.chips.get("queue"), job=query.chips.get("job"), retries=retries)
+    retries = {"retrying": True, "scheduled": False}.get(query.state or "")
+    chosen = ScheduledFilter(queue=query.queue, job=query.job, retries=retries)
     try:
         listing = listings.scheduled(visit, chosen, page=1, limit=depth, soon=soon)
     except StillReading:
@@ -287,7 +281,7 @@ def _scheduled(visit: Visit, query: SearchQuery, depth: int, soon: bool) -> _Row
 
 
 def _waiting(
-    visit: Visit, query: SearchQuery, depth: int, pool: Executor, last: Snapshot | None, asked: Future[Snapshot]
+    visit: Visit, query: JobFilter, depth: int, pool: Executor, last: Snapshot | None, asked: Future[Snapshot]
 ) -> _Rows:
     until = time.monotonic() + LONGEST[DEPTHS.index(depth)]
     most_queues = QUEUES if depth == DEPTHS[0] else None
@@ -297,11 +291,10 @@ def _waiting(
 
     def begin(snapshot: Snapshot) -> list[str]:
         """Have the queues with the fewest jobs looked at; the names of those left out."""
-        pattern = query.chips.get("queue")
         filled = sorted(
             (row["pending"], row["name"]) for row in snapshot.queues if row["pending"] and not is_failed(row["name"])
         )
-        names = [name for _, name in filled if pattern is None or fits(name, pattern)]
+        names = [name for _, name in filled if query.fits_name("queue", name)]
         for name in names[:most_queues]:
             if name not in looks:
                 looks[name] = pool.submit(look, name)
@@ -340,27 +333,25 @@ def _waiting(
             f"jobs that wait in {', '.join(left_out[:5])}"
             + (f" and {len(left_out) - 5:,} more queues" if len(left_out) > 5 else "")
         )
-    if query.chips.get("state") == "cancelled":
-        rows = [row for row in rows if row["state"] == "cancelled"]
     return _Rows(rows, (*unseen, *cut), tuple(cut))
 
 
-def _running(query: SearchQuery, snapshot: Snapshot, limit: int) -> Group:
-    if "tenant" in query.chips:
+def _running(query: JobFilter, snapshot: Snapshot, limit: int) -> Group:
+    if query.tenant:
         return Group(state="running", total=None, unseen=("running jobs: workers do not tell the tenant of a job",))
     unknown = {"state": "running", "error": None, "tenant": None}
     jobs = [{**job, **unknown} for job in running_jobs(snapshot)]
-    rows = [_row(job, job["started_at"]) for job in _fitting(query, jobs, at="started_at")]
+    rows = [_row(job, job["started_at"]) for job in _fitting(query, jobs)]
     silent = silent_text(snapshot.workers)
     unseen = (f"jobs of workers that do not answer ({silent})",) if silent else ()
     return _group("running", _Rows(rows, unseen), limit)
 
 
-def _finished(site: Site, query: SearchQuery, limit: int) -> Group:
+def _finished(site: Site, query: JobFilter, limit: int) -> Group:
     views = journal_views(site)
     if views.off:
         return Group(state="finished", total=None, unseen=("finished jobs: the journal is off here",))
-    if "tenant" in query.chips:
+    if query.tenant:
         return Group(
             state="finished", total=None, unseen=("finished jobs: the journal does not tell the tenant of a job",)
         )
@@ -368,7 +359,8 @@ def _finished(site: Site, query: SearchQuery, limit: int) -> Group:
     if not progress.ready:
         text = f"finished jobs: the journal is still being read, {count(progress.records, 'record')} so far"
         return Group(state="finished", total=None, unseen=(text,), reading=True)
-    filter = query.history().filter
+    ended = [state for state in query.states if state in FINAL and state != "failed"]
+    filter = replace(query, state=",".join(ended) or None)
     entries = views.index.page(filter, offset=0, limit=limit)
     unseen = []
     if views.level is not JournalLevel.ALL:
@@ -408,29 +400,8 @@ def _row(row: Row, at: str | None) -> Row:
     }
 
 
-def _fitting(query: SearchQuery, rows: Iterable[Row], *, at: str = "") -> list[Row]:
-    """The rows that match; `at` is the field by which a row is old, unless it is one of a waiting job."""
-    return [row for row in rows if _fits(query, row, row[at] if at else row["failed_at"] or waits_since(row))]
-
-
-def _fits(query: SearchQuery, row: Row, at: str | None) -> bool:
-    error = (row["error"] or {}).get("class", "")
-    moment = parse_instant(at) if at else None
-    return (
-        all(
-            pattern is None or fits(value or "", pattern)
-            for value, pattern in (
-                (row["queue"], query.chips.get("queue")),
-                (row["job"], query.chips.get("job")),
-                (row["tenant"], query.chips.get("tenant")),
-            )
-        )
-        and (not (pattern := query.chips.get("error")) or fits(error, pattern))
-        and (not (pattern := query.chips.get("worker")) or fits_worker(row["worker"] or "", pattern))
-        and (query.since is None or (moment is not None and moment >= query.since))
-        and (query.until is None or moment is None or moment <= query.until)
-        and (not query.text or contains(row, query.text.casefold()))
-    )
+def _fitting(query: JobFilter, rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if query.matches(facts_of_row(row))]
 
 
 # -- what is offered while somebody types
@@ -474,9 +445,9 @@ def job_names(site: Site) -> set[str]:
 def suggestions(site: Site) -> list[str]:
     """The chips that a search is offered while somebody types, the names of queues and jobs first."""
     names = _offered(site)
-    chips = [f"{chip}:{quoted(name)}" for chip in ("queue", "job", "tenant") for name in names[chip]]
-    more = [f"{chip}:{CHIPS[chip][0]}" for chip in ("error", "worker", "older", "newer")]
-    return [*chips, *(f"state:{state}" for state in SEARCHED_STATES), *more]
+    chips = [str(Chip(chip, name)) for chip in ("queue", "job", "tenant") for name in names[chip]]
+    more = [str(Chip(chip, CHIPS[chip][0])) for chip in ("error", "worker", "until", "since")]
+    return [*chips, *(f"state:{state}" for state in STATES), *more]
 
 
 class Names(Struct, frozen=True):
@@ -487,9 +458,9 @@ class Names(Struct, frozen=True):
     jobs: tuple[str, ...] = ()
 
 
-def names(site: Site, query: SearchQuery) -> Names:
+def names(site: Site, query: JobFilter) -> Names:
     """The names that have the words of a query without chips, one that equals them first. Raises BrokerError."""
-    if query.chips or not query.text:
+    if query.text is None or query != JobFilter(text=query.text):
         return Names()
     wanted = query.text.casefold()
 

@@ -1,0 +1,1 @@
+"""Views of jobs that the commands, the API and the pages share."""

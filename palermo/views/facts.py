@@ -1,0 +1,94 @@
+"""What a filter compares of a row, and of the message of a failed job.
+
+Law: only what is shown is searched, so that nobody can find hidden values by searching.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from palermo.contract.rows import Row, waits_since
+from palermo.core.arguments import PREVIEW
+from palermo.core.failure import fingerprint, printable
+from palermo.core.message import JSON, Message
+from palermo.core.times import parse_instant
+from palermo.views.filter import ROW_STATES, Facts
+
+#: Gives the preview of a message's arguments as it is shown.
+PreviewOf = Callable[[Message], str | None]
+
+#: What a row may show with other digits than JSON in ASCII has: escapes, tags, exponents, long or small numbers.
+_OTHER_DIGITS = re.compile(rb"[\\$\x7f]|[0-9][eE]|\.0000|[0-9.]{19}")
+
+
+def wire_preview(message: Message) -> str | None:
+    """The preview as it is on the wire, including what is hidden."""
+    return message.preview
+
+
+def facts_of_row(row: Row) -> Facts:
+    """The facts of a job that runs, waits, or has failed, from its row with hidden values masked."""
+    error: dict[str, Any] = row.get("error") or {}
+    at = row.get("started_at") or row.get("failed_at") or waits_since({"run_at": None, "created_at": None, **row})
+    state = row.get("state") or "running"
+
+    def texts() -> tuple[str | None, ...]:
+        arguments = json.dumps([row["args"], row["kwargs"]], ensure_ascii=False)
+        return row["job"], row["preview"], arguments, error.get("class"), error.get("message")
+
+    return Facts(
+        id=row["id"],
+        state=ROW_STATES.get(state, state),
+        queue=row["queue"],
+        job=row["job"] or "",
+        error=error.get("class", ""),
+        worker=row.get("worker") or "",
+        tenant=row.get("tenant") or "",
+        at=parse_instant(at) if at else None,
+        texts=texts,
+    )
+
+
+def facts_of_failed(message: Message, shown: PreviewOf = wire_preview) -> Facts:
+    """The facts of a message from `failed`; `shown` gives the text of its arguments."""
+    failure = message.failure
+
+    def texts() -> tuple[str | None, ...]:
+        said = (failure.exception_class, failure.message, failure.stack_trace) if failure else ()
+        return message.job, shown(message), *said
+
+    return Facts(
+        id=message.id,
+        state="failed",
+        queue=message.queue,
+        job=message.job,
+        error=failure.exception_class if failure else "",
+        worker=message.worker or "",
+        tenant=message.tenant,
+        at=(failure.failed_at or None) if failure else None,
+        requeued=message.requeued,
+        group=lambda: fingerprint(message.job, failure) if failure else "",
+        texts=texts,
+    )
+
+
+def may_contain(message: Message, wanted: str) -> bool:
+    """Whether the row of a waiting job may have this text, in lower case.
+
+    Fast path for a number, such as that of an order: it is in the body as it is shown, or nowhere. A search that
+    reads 500 jobs takes 60 ms of a core in the web process; 100 if it makes all their rows.
+    """
+    body = message.body
+    if (
+        not (wanted.isascii() and wanted.isdigit())
+        or message.failure is not None
+        or message.content_type != JSON
+        or message.content_encoding
+        or not body.isascii()
+        or body.count(b",") > PREVIEW  # a preview may tell how many values there are
+        or wanted.encode() in body
+        or _OTHER_DIGITS.search(body)
+    ):
+        return True
+    return any(wanted in printable(text) for text in (message.id, message.job, message.preview or ""))

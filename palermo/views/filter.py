@@ -1,0 +1,270 @@
+"""The filter of jobs in any state: its text, its rule for a job, and its conditions in SQL.
+
+Law: lists, commands, the API and the pages filter jobs by a JobFilter and by nothing else, so that one text finds the
+same jobs everywhere. An index asks the filter about names, and compares times and searches texts as `matches` does.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from palermo.contract.rows import iso_instant
+from palermo.core.conditions import check_conditions
+from palermo.core.failure import printable
+from palermo.core.text import fits, nearest
+from palermo.core.times import parse_duration, parse_time
+from palermo.core.topology import worker_of
+from palermo.errors import OptionInvalid
+
+#: The states of jobs, in the order of their lives.
+STATES = ("running", "waiting", "scheduled", "retrying", "failed", "done", "discarded", "cancelled")
+
+#: The states of rows that have another name in filters.
+ROW_STATES = {"pending": "waiting", "working": "running"}
+
+#: The fields that hold names, and those that hold times and durations.
+NAMES = ("queue", "job", "error", "worker", "tenant")
+_TIMES, _DURATIONS = ("since", "until"), ("longer", "shorter")
+
+#: What a filter may say, each with an example and with its meaning, for people.
+CHIPS: Mapping[str, tuple[str, str]] = {
+    "queue": ("mail", "a part of the queue's name; =mail is exactly mail"),
+    "job": ("SendReceipt", "a part of the job's name; * stands for any characters"),
+    "error": ("Timeout", "a part of the name of the error's class"),
+    "worker": ("@web-1", "a part of the worker's id, here of all workers of a machine"),
+    "tenant": ("acme", "a part of the tenant's name"),
+    "state": ("failed", f"{', '.join(STATES[:-1])} or {STATES[-1]}; several with a comma"),
+    "since": (
+        "15m",
+        "it failed, ended, started or was enqueued at most this long ago, or since 2026-12-01T09:00Z",
+    ),
+    "until": ("1h", "the same, at least this long ago"),
+    "longer": ("10s", "it ran for this long or longer"),
+    "shorter": ("1s", "it ran for this long or shorter"),
+    "group": ("6f62ab01c9de", "the fingerprint of a group of failed jobs"),
+    "requeued": ("true", "whether it failed again after a requeue"),
+}
+
+#: A chip, text in quotes, or text without a blank.
+_WORD = re.compile(r'(?:(?P<name>[a-z]+):)?(?:"(?P<quoted>[^"]*)"|(?P<bare>\S+))')
+
+#: The limit for instants. A job of another program may say anything about when it failed, within 64 bits.
+_LAST = 2.0**62
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What a filter compares of one job."""
+
+    id: str = ""
+    #: One of STATES.
+    state: str = ""
+    queue: str = ""
+    job: str = ""
+    error: str = ""
+    worker: str = ""
+    tenant: str = ""
+    #: Unix seconds: when it failed, ended, started or else was enqueued; None if that is unknown.
+    at: float | None = None
+    #: Seconds that it ran.
+    took: float | None = None
+    requeued: bool = False
+    #: Made if they are asked for: the fingerprint of its failure, and what a text is searched in beside its id.
+    group: Callable[[], str] = str
+    texts: Callable[[], Iterable[str | None]] = tuple
+
+
+class JobFilter(Struct, frozen=True, kw_only=True):
+    """The conditions that a job must meet, all at once; a filter without conditions matches every job.
+
+    A name is a part of the name, in any letter case. `*` in it stands for any characters, `a,b` accepts either part,
+    and `=mail` is exactly `mail`. A job whose value is unknown in a list does not meet a condition on it. Raises
+    OptionInvalid for a blank condition and for an unknown state.
+    """
+
+    #: One or more of running, waiting, scheduled, retrying, failed, done, discarded and cancelled, with commas.
+    state: str | None = None
+    queue: str | None = None
+    #: Its wire name.
+    job: str | None = None
+    #: The dotted name of the class of its error.
+    error: str | None = None
+    #: The id of the worker that ran it last, such as `pid:123@host`.
+    worker: str | None = None
+    tenant: str | None = None
+    #: Text, in any letter case, at the beginning of its id, or in its name, its error, its traceback, the reason why it
+    #: was discarded, or its arguments as they are shown. What the setting web_redact hides is not searched.
+    text: str | None = None
+    #: Whole Unix seconds: it failed, ended, started or else was enqueued then or later; and then or before.
+    since: float | None = None
+    until: float | None = None
+    #: The fingerprint of its group, as `inspector.failed.groups` returns it.
+    group: str | None = None
+    #: True for jobs that failed again after a requeue; False for the others.
+    requeued: bool | None = None
+    #: Seconds: it ran for `longer` or more; and for `shorter` or less.
+    longer: float | None = None
+    shorter: float | None = None
+
+    def __post_init__(self) -> None:
+        check_conditions(self)
+        for state in self.states:
+            if state not in STATES:
+                close = nearest(state, STATES)
+                raise OptionInvalid(f"there is no state {state[:40]!r}.{close} The states are {', '.join(STATES)}.")
+
+    @property
+    def everything(self) -> bool:
+        """Whether the filter has no condition."""
+        return self == EVERYTHING
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The states that are asked for; none for all."""
+        return tuple(self.state.split(",")) if self.state else ()
+
+    @property
+    def first(self) -> int | None:
+        """`since` in the whole seconds in which failed jobs say when they failed."""
+        return None if self.since is None else int(self.since)
+
+    def fits_name(self, field: str, name: str) -> bool:
+        """Whether the value of one of NAMES meets the filter's condition on it."""
+        wanted: str | None = getattr(self, field)
+        if wanted is None:
+            return True
+        # The slot of a worker may be given, as the page of a job shows it: its worker is meant.
+        return fits(worker_of(name), worker_of(wanted)) if field == "worker" else fits(name, wanted)
+
+    def matches(self, job: Facts) -> bool:
+        """Whether a job meets all conditions."""
+        return (
+            (not self.state or job.state in self.states)
+            and all(self.fits_name(field, getattr(job, field)) for field in NAMES)
+            and (self.first is None or (job.at is not None and job.at >= self.first))
+            and (self.until is None or job.at is None or job.at <= self.until)
+            and (self.longer is None or (job.took is not None and job.took >= self.longer))
+            and (self.shorter is None or (job.took is not None and job.took <= self.shorter))
+            and (self.requeued is None or self.requeued is job.requeued)
+            and (self.group is None or job.group() == self.group)
+            and (self.text is None or _says(job, self.text.casefold()))
+        )
+
+    def __str__(self) -> str:
+        """The text that `parse_filter` reads as this filter; "everything" for one without conditions."""
+        return (
+            " ".join(str(Chip("" if name == "text" else name, value)) for name, value in written(self)) or "everything"
+        )
+
+
+#: The filter that every job meets.
+EVERYTHING = JobFilter()
+
+
+def _says(job: Facts, wanted: str) -> bool:
+    return job.id.casefold().startswith(wanted) or any(wanted in text.casefold() for text in job.texts() if text)
+
+
+def written(filter: JobFilter) -> list[tuple[str, str]]:
+    """The conditions of a filter by their names, as `filter_of` reads them; the text comes last."""
+    return [(name, _written(name, value)) for name in (*CHIPS, "text") if (value := getattr(filter, name)) is not None]
+
+
+def _written(name: str, value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    if name in _TIMES:
+        return iso_instant(value) or f"@{value!r}"
+    return str(value).lower() if isinstance(value, bool) else f"{value:f}"
+
+
+# -- the text of a filter
+
+
+class Chip(NamedTuple):
+    """A condition as it is written: `queue:mail`, or text that has no name."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        plain = self.value and not set(self.value) & set(' "') and (self.name or ":" not in self.value)
+        value = self.value if plain else f'"{self.value}"'
+        return f"{self.name}:{value}" if self.name else value
+
+
+def chips(text: str) -> list[Chip]:
+    """The conditions in a text, such as `state:failed queue:mail "no answer"`; all words are one text, and come last.
+
+    Raises OptionInvalid for a condition that is unknown, twice there or without a value.
+    """
+    words: list[str] = []
+    found: dict[str, Chip] = {}
+    for word in _WORD.finditer(printable(text)):
+        name, value = word["name"], (word["quoted"] or word["bare"] or "").strip()
+        if name is None and word["bare"] and value.endswith(":") and value[:-1] in CHIPS:
+            name, value = value[:-1], ""
+        if name is None:
+            words.append(value)
+        elif name == "pid" or value.startswith("//"):  # a worker's id; https://…
+            words.append(word[0])
+        elif name not in CHIPS:
+            raise OptionInvalid(
+                f"there is no filter {name + ':'!r}.{nearest(name, CHIPS)} The filters are {', '.join(CHIPS)}."
+                f' To search for the text itself, write it in quotes: "{word[0].replace(chr(34), "")}".'
+            )
+        elif not value:
+            raise OptionInvalid(f"{name}: has no value. Write {name}:{CHIPS[name][0]}, without a blank, for example.")
+        elif name in found:
+            raise OptionInvalid(f"{name}: is there twice. Write {name}:{found[name].value},{value} for either.")
+        else:
+            found[name] = Chip(name, value)
+    said = " ".join(filter(None, words))
+    return [*found.values(), *([Chip("", said)] if said else [])]
+
+
+def parse_filter(text: str, now: float) -> JobFilter:
+    """The filter that a text means; its durations end at `now`, in Unix seconds. Raises OptionInvalid."""
+    return filter_of({chip.name or "text": chip.value for chip in chips(text)}, now)
+
+
+def filter_of(written: Mapping[str, str], now: float) -> JobFilter:
+    """The filter with these conditions, each as it is written. Raises OptionInvalid."""
+    values: dict[str, str | float | bool] = {}
+    for name, value in written.items():
+        if name in _TIMES:
+            values[name] = parse_moment(value, name, now)
+        elif name in _DURATIONS:
+            values[name] = _seconds(value, name)
+        elif name == "requeued":
+            if value not in ("true", "false"):
+                raise OptionInvalid(f"{name} is {value[:40]!r}: write true or false.")
+            values[name] = value == "true"
+        elif name == "state":
+            values[name] = ",".join(ROW_STATES.get(state.strip(), state.strip()) for state in value.split(","))
+        else:
+            values[name] = value
+    return JobFilter(**values)  # type: ignore[arg-type]
+
+
+def parse_moment(text: str, name: str, now: float) -> float:
+    """Unix seconds of a text: an instant with a zone, `@` and Unix seconds, or a duration ago. Raises OptionInvalid."""
+    try:
+        # An unquoted plus sign in an address arrives as a blank.
+        plus = text.replace(" ", "+") if text.count(" ") == 1 else text
+        moment = float(text[1:]) if text.startswith("@") else parse_time(plus, now, ago=True)
+    except (ValueError, OverflowError):
+        raise OptionInvalid(
+            f"{name} is {text[:40]!r}: write a duration ago, such as 90s, 5m or 2d, or 2026-12-01T09:00Z."
+        ) from None
+    if not -_LAST < moment < _LAST:
+        raise OptionInvalid(f"{name} is {text[:40]!r}, which is out of range.")
+    return moment
+
+
+def _seconds(text: str, name: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise OptionInvalid(f"{name} is {text[:40]!r}: write a duration such as 0.5s, 90s, 5m or 1h30m.") from None
