@@ -11,8 +11,7 @@ from subprocess import PIPE, Popen
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
-from palermo.core.lifecycle import Ack
-from tests.contract.tools import PATIENT, Report, consume, message
+from tests.contract.tools import PATIENT, Report, consume
 
 
 def start(url: str, role: str, count: int = 0) -> "Popen[str]":
@@ -48,23 +47,7 @@ async def hold_and_fork(broker: Broker, count: int) -> None:
     await asyncio.Event().wait()
 
 
-async def drain(broker: Broker, count: int) -> None:
-    """Do jobs, printing the id of each, until one named `stop` comes."""
-    consumer = await consume(broker)
-    say("ready")
-    while (delivery := await consumer.receive(1)).message.id != "stop":
-        say(delivery.message.id)
-        await consumer.settle(delivery, Ack())
-    await consumer.settle(delivery, Ack())
-
-
-async def publish(broker: Broker, count: int) -> None:
-    for number in range(count):
-        await broker.publish(message(f"{id(broker)}-{number}"))
-        say(f"{id(broker)}-{number}")
-
-
-ROLES = {role.__name__: role for role in (hold, hold_and_fork, drain, publish)}
+ROLES = {role.__name__: role for role in (hold, hold_and_fork)}
 
 
 async def main(url: str, role: str, count: str) -> None:
