@@ -1,8 +1,8 @@
 """Writes the journal: gathers records and counts, and stores them in batches in the background.
 
-Nothing here may stop or slow a job. If the journal is away, storing is tried again. Records for which there is no
-room meanwhile are left out and counted. The counts themselves are always kept, since adding to
-them takes no room. What was gathered last is lost with the process.
+Nothing here may stop or slow a job. If the journal is away, storing is tried again. Records for which there is no room
+in the meantime are left out and counted. The counts themselves are always kept, since adding to them takes no room.
+What was gathered last is lost with the process.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.journal")
 
-#: A batch is stored this many seconds after its first record, or once it has so many records, or bytes.
+#: A batch is stored this many seconds after its first record, or once it has this number of records, or bytes.
 FLUSH_EVERY = 0.25
 BATCH, BATCH_BYTES = 500, 500_000
 
@@ -36,7 +37,7 @@ BATCH, BATCH_BYTES = 500, 500_000
 #: bytes for every job of every queue: four times a second that would be a gigabyte in ten days of one worker.
 COUNTS, COUNTS_SOON, COUNTS_EVERY = 500, 0.25, 5.0
 
-#: The most records that wait for a journal that is away; more are left out.
+#: Maximum number of records that wait for a journal that is away; more are left out.
 MOST_WAITING = 20_000
 
 #: Seconds between two attempts to store a batch: doubled from the first to the last.
@@ -81,47 +82,44 @@ class Recorder:
         self.arguments = arguments if arguments is not None and level is JournalLevel.ALL else _no_arguments
         self._writer = writer
         self._now = now
-        self._journal: Journal | None = None
         #: Identifies this recorder. With a batch's number it shows which batches are one that was stored twice.
         self._source = uuid.uuid4().hex[:12]
-        self._stored = 0
-        #: The records that wait, each with the future that somebody waits for until it is stored, and their bytes.
+        self._number = 0
+        #: The records that wait, each with the future that a caller awaits until it is stored, and their bytes.
         self._waiting: deque[tuple[msgspec.Raw, asyncio.Future[None] | None]] = deque()
         self._size = 0
         self._counts: dict[tuple[str, str], JobCounts] = {}
-        #: How many jobs are in them; when the last were stored, by the loop's clock; how long the next may wait.
+        #: How many jobs are in them; when the last were stored, and how long the next may wait.
         self._counted = 0
         self._counts_at = -math.inf
         self._counts_pause = COUNTS_SOON
-        #: Whether everything must be stored at once.
+        #: When the records and when the counts must be stored, by the monotonic clock.
+        self._records_due = self._counts_due = math.inf
+        #: Whether everything must be stored immediately.
         self._flushing = False
         #: Makes records that are written only if they are still here when the next batch goes: the beginning of a long
         #: run. Nearly all are taken out before. After one is put in, `remind` sees to the batch.
         self.tentative: dict[object, Callable[[], Record]] = {}
-        #: The futures that somebody waits for.
-        self._awaited: set[asyncio.Future[None]] = set()
         #: A batch that is not stored yet, and the futures of its records.
         self._unstored: tuple[bytes, list[asyncio.Future[None]]] | None = None
         self._lost = 0
         self._failures = 0
-        self._timer: asyncio.TimerHandle | None = None
-        #: Whether the timer was set for records, so that no earlier one is needed.
-        self._for_records = False
-        self._sending: asyncio.Task[None] | None = None
-        self._closed = False
+        #: Stores batches while there is a session.
+        self._writing: asyncio.Task[None] | None = None
+        #: Set if a batch may be due sooner than it was, and after each attempt to store one.
+        self._hurry, self._attempted = asyncio.Event(), asyncio.Event()
 
     def attach(self, journal: Journal) -> None:
         """Store into this journal from now on."""
-        self._journal = journal
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._has_any:
-            self._flush()
+        self.detach()
+        self._writing = asyncio.ensure_future(self._write(journal))
 
     def detach(self) -> None:
         """The session is lost: keep what is gathered until the next `attach`."""
-        self._journal = None
+        if self._writing is not None:
+            self._writing.cancel()
+        self._writing = None
+        self._attempted.set()
 
     def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
         """Add a record, if records of its kind are written; `at` is when it happened, now unless given."""
@@ -129,7 +127,7 @@ class Recorder:
             self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
     def count(self, outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
-        """Count one more job of this name in this queue for this outcome; its wait and its run took so many seconds."""
+        """Count one more job of this name in this queue for this outcome; `wait` and `took` are seconds."""
         if self.level is JournalLevel.OFF:
             return
         counts = self._counts.get((queue, job))
@@ -141,24 +139,19 @@ class Recorder:
         if took is not None:
             counts.run.add(took)
         self._counted += 1
-        if self._timer is None or self._counted == COUNTS:
-            self.remind()
+        # Fast path: the clock is read once a batch, and not for each job.
+        if self._counted == 1:
+            self._counts_due = max(monotonic() + FLUSH_EVERY, self._counts_at + self._counts_pause)
+            self._hurry.set()
+        elif self._counted == COUNTS:
+            self._counts_due = 0.0
+            self._hurry.set()
 
     def remind(self) -> None:
-        """Set the timer so that what is gathered is stored in time."""
-        if self._sending is not None or self._closed or self._journal is None:
-            return
-        # Fast path: the loop is asked for its time once a batch, and not for each job.
-        if self._timer is not None and self._for_records:
-            return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + (FLUSH_EVERY if self._has_records else max(FLUSH_EVERY, self._counts_in))
-        if self._timer is not None:
-            # After a failure the timer says when to try again.
-            if self._failures or self._timer.when() <= at:
-                return
-            self._timer.cancel()
-        self._timer, self._for_records = loop.call_at(at, self._flush), self._has_records
+        """See to it that the records that are gathered are stored in time."""
+        if self._records_due == math.inf:
+            self._records_due = monotonic() + FLUSH_EVERY
+            self._hurry.set()
 
     @property
     def is_failing(self) -> bool:
@@ -168,40 +161,31 @@ class Recorder:
     async def add_confirmed(self, kind: str, fields: Record, *, timeout: float) -> None:
         """Write a record, at any level, and return once it is stored.
 
-        Raises BrokerUnavailable if that takes longer than so many seconds; the record may be stored later all the same.
+        Raises BrokerUnavailable if that takes longer than this number of seconds. The record may be stored later.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._awaited.add(future)
         self._append({"kind": kind, "at": round(self._now(), 3), **fields}, future)
-        if self._journal is not None and self._sending is None:
-            self._flush()
         try:
             async with asyncio.timeout(timeout):
                 await future
         except TimeoutError:
             raise BrokerUnavailable(f"the journal did not store it within {timeout:g} s.") from None
-        finally:
-            self._awaited.discard(future)
 
     async def flush(self, timeout: float) -> None:
-        """Store everything that is gathered, within so many seconds."""
+        """Store everything that is gathered, within this number of seconds."""
         self._flushing = True
+        self._hurry.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self._has_any and self._journal is not None and not self._failures:
-                    self._flush()
-                    if self._sending is not None:
-                        await asyncio.wait({self._sending})
+                while self._has_any and self._writing is not None and not self._failures:
+                    self._attempted.clear()
+                    await self._attempted.wait()
         self._flushing = False
 
     async def close(self, timeout: float) -> None:
         """Flush a last time; nothing is written after that."""
         await self.flush(timeout)
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._sending is not None:
-            self._sending.cancel()
+        self.detach()
 
     @property
     def unwritten(self) -> int:
@@ -217,13 +201,6 @@ class Recorder:
         """Whether there is anything besides counts."""
         return bool(self._waiting or self.tentative or self._unstored or self._lost)
 
-    @property
-    def _counts_in(self) -> float:
-        """Seconds until the counts must be stored."""
-        if self._flushing or self._counted >= COUNTS:
-            return 0.0
-        return max(0.0, self._counts_at + self._counts_pause - asyncio.get_running_loop().time())
-
     def _append(self, record: Record, stored: "asyncio.Future[None] | None" = None) -> None:
         if len(self._waiting) >= MOST_WAITING and stored is None:
             self._lost += 1
@@ -231,50 +208,49 @@ class Recorder:
         encoded = encode_record(record)
         self._waiting.append((encoded, stored))
         self._size += len(encoded)
-        if (len(self._waiting) >= BATCH or self._size > BATCH_BYTES) and not self._failures:
-            self._flush()
+        if stored is not None or len(self._waiting) >= BATCH or self._size > BATCH_BYTES:
+            self._records_due = 0.0
+            self._hurry.set()
         else:
             self.remind()
 
-    def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        journal = self._journal
-        if self._sending is not None or journal is None or not self._has_any:
-            return
-        if not self._has_records and self._counts_in > 0:
-            self.remind()
-            return
-        self._sending = asyncio.ensure_future(self._store(journal))
-        self._sending.add_done_callback(self._on_stored)
+    async def _write(self, journal: Journal) -> None:
+        """Store batch after batch, each when it is due."""
+        while True:
+            while (left := self._due_in) > 0:
+                self._hurry.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if left == math.inf else left):
+                        await self._hurry.wait()
+            stored = await self._store(journal)
+            self._attempted.set()
+            if not stored:
+                await asyncio.sleep(min(_LAST_PAUSE, _FIRST_PAUSE * 2.0 ** (self._failures - 1)))
 
-    def _on_stored(self, task: "asyncio.Task[None]") -> None:
-        self._sending = None
-        if task.cancelled() or self._closed:
-            return
-        if (error := task.exception()) is not None:
-            log.error("the journal cannot be written: a bug", exc_info=error)
-        if self._failures:
-            pause = min(_LAST_PAUSE, _FIRST_PAUSE * 2.0 ** (self._failures - 1))
-            self._timer = self._timer or asyncio.get_running_loop().call_later(pause, self._flush)
-        elif len(self._waiting) >= BATCH or self._awaited:
-            self._flush()
-        elif self._has_any:
-            self.remind()
+    @property
+    def _due_in(self) -> float:
+        """Seconds until the next batch is due."""
+        if self._unstored is not None or (self._flushing and self._has_any):
+            return 0.0
+        return min(self._records_due, self._counts_due) - monotonic()
 
-    async def _store(self, journal: Journal) -> None:
-        self._unstored = self._unstored or self._next_batch()
-        if self._unstored is None:
-            return
-        batch, confirmed = self._unstored
+    async def _store(self, journal: Journal) -> bool:
+        """Store the next batch, or again one that was not stored; False if it isn't."""
         try:
+            self._unstored = self._unstored or self._next_batch()
+            if self._unstored is None:
+                return True
+            batch, confirmed = self._unstored
             await journal.append(batch)
-        except PalermoError as error:
+        except Exception as error:  # one that is no PalermoError is a bug, and must not stop the journal either
             self._failures += 1
             if self._failures == 1:
-                log.warning("the journal cannot be written, jobs go on without it for now error=%r", str(error))
-            return
+                log.warning(
+                    "the journal cannot be written, jobs go on without it for now error=%r",
+                    str(error),
+                    exc_info=not isinstance(error, PalermoError),
+                )
+            return False
         self._unstored = None
         if self._failures:
             log.warning("the journal is written again left_out=%d", self._lost)
@@ -282,6 +258,7 @@ class Recorder:
         for future in confirmed:
             if not future.done():
                 future.set_result(None)
+        return True
 
     def _next_batch(self) -> tuple[bytes, list[asyncio.Future[None]]] | None:
         """The next batch as bytes, and the futures of its records; None if there are no records any more."""
@@ -296,15 +273,16 @@ class Recorder:
             if stored is not None:
                 confirmed.append(stored)
         self._size -= size
+        self._records_due = 0.0 if self._waiting else math.inf
         if not self._waiting:
             records += [encode_record(make()) for make in self.tentative.values()]
             self.tentative = {}
-            if self._counts_in <= 0:
+            at = monotonic()
+            if self._counts and (self._flushing or self._counts_due <= at):
                 records += [
                     encode_record(counts.record(now, queue, job)) for (queue, job), counts in self._counts.items()
                 ]
-                self._counts, self._counted = {}, 0
-                at = asyncio.get_running_loop().time()
+                self._counts, self._counted, self._counts_due = {}, 0, math.inf
                 rested = at - self._counts_at > 2 * COUNTS_EVERY
                 self._counts_pause = COUNTS_SOON if rested else min(COUNTS_EVERY, 2 * self._counts_pause)
                 self._counts_at = at
@@ -313,8 +291,8 @@ class Recorder:
             self._lost = 0
         if not records:
             return None
-        self._stored += 1
-        return encode(self._writer, records, source=self._source, number=self._stored), confirmed
+        self._number += 1
+        return encode(self._writer, records, source=self._source, number=self._number), confirmed
 
 
 def record_stored(

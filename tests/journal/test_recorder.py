@@ -206,7 +206,8 @@ async def test_a_batch_that_may_be_stored_is_stored_again_as_the_same() -> None:
         assert {(one.source, one.number) for one in again} == {(first.source, first.number)}
 
 
-async def test_a_promise_is_kept_or_it_says_so() -> None:
+async def test_a_promise_is_kept_without_delay_or_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "FLUSH_EVERY", 1_000.0)
     async with tape() as journal:
         recorder = Recorder(JournalLevel.FAILURES, "pid:1@h")
         with pytest.raises(BrokerUnavailable, match=r"did not store it within 0\.05 s"):
