@@ -6,19 +6,23 @@ session that notices first; the others read it again from there.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN, Follower, Record, Stream
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
 #: Seconds between two attempts to read a stream that is down.
 _AGAIN = 2.0
+
+#: Seconds that a stream may stay down once RabbitMQ has made another one in its place: it is small, and opens at once.
+_GRACE = 0.5
 
 #: Seconds for which a watcher waits for a stream that it cannot read.
 _UNKNOWING = 30.0
@@ -40,17 +44,28 @@ S = TypeVar("S", bound=State)
 class FollowedStream(Generic[S]):
     """One stream and its state, for one session. The session begins to follow it at the first `read`."""
 
-    def __init__(self, stream: Stream, connection: Connection, fresh: Callable[[], S], *, patience: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        connection: Connection,
+        publisher: Callable[[], Awaitable[Publisher]],
+        fresh: Callable[[], S],
+        *,
+        patience: float,
+        holds: str,
+        arguments: Mapping[str, Any],
+    ) -> None:
         """`connection` is the one that the stream is written on; `fresh` returns an empty state.
 
-        `patience` is how many seconds reading and storing may take.
+        `patience` is how many seconds storing a record may take; see Stream for the rest.
         """
-        self.stream = stream
+        within = max(patience, REPLACED_WITHIN)
+        self.stream = Stream(name, publisher, patience=within, holds=holds, arguments=arguments, grace=_GRACE)
+        self.stream.refill = lambda: self.state.records()
         self._writing = connection
         self._fresh = fresh
         self._patience = patience
         self.state = fresh()
-        stream.refill = lambda: self.state.records()
         self._follower: Follower | None = None
         self._reading = asyncio.Lock()
         self._listeners: list[Callable[[S, Record], None]] = []

@@ -65,8 +65,8 @@ _LOOK_EVERY = 0.02
 _EMPTY_AFTER = 2.0
 
 #: Seconds for which a stream is down before another one is made: after a start RabbitMQ opens its queues first. Then
-#: seconds that the old one has to come back, and seconds between two checks of a stream that is down.
-_DOWN_FOR, _GRACE, _CHECK_EVERY = 3.0, 2.0, 1.0
+#: seconds between two checks of a stream that is down.
+_DOWN_FOR, _CHECK_EVERY = 1.5, 0.5
 
 
 class Stream:
@@ -80,10 +80,12 @@ class Stream:
         patience: float,
         holds: str,
         arguments: Mapping[str, Any] | None = None,
+        grace: float = 5.0,
     ) -> None:
         """`patience` is how many seconds reading waits for a stream that is down: RabbitMQ starts its queues first.
 
-        `holds` says what is in it, for logs and errors; `arguments` bound it.
+        `holds` says what is in it, for logs and errors; `arguments` bound it. `grace` is how many seconds it may stay
+        down once RabbitMQ has made another one in its place.
         """
         #: The name of the stream that is used now: another than the first one if that is broken.
         self.name = self._first_name = name
@@ -91,12 +93,11 @@ class Stream:
         self._patience = patience
         self.holds = holds
         self._arguments = dict(arguments or {})
+        self._grace = grace
         #: The records that the stream has when it is made.
         self.refill: Callable[[], Iterable[Record]] = tuple
         #: Whether the stream exists and can be used, as far as this session knows.
         self.made = False
-        #: Whether it was gone when this session wrote to it.
-        self._missed = False
         #: When it was found down, at first and the last time, and how.
         self._down: tuple[float, float, BrokerUnavailable] | None = None
         self._making = asyncio.Lock()
@@ -126,10 +127,12 @@ class Stream:
 
     async def _find(self, connection: Connection) -> bool:
         """Whether the stream exists under one of its names: a session asks for the next one if it lacks the first."""
+        if self._down is not None and asyncio.get_running_loop().time() - self._down[1] < _CHECK_EVERY:
+            raise self._down[2].with_traceback(None)
         while True:
             fault = None
             try:
-                if await self._is_sound(connection, self.name):
+                if await self._is_made(connection) and await _is_sound(connection, self.name):
                     self._down = None
                     return True
             except NotOnThisNode:
@@ -144,64 +147,61 @@ class Stream:
             elif fault is None:
                 return False
             else:
-                await self._replace(connection, fault)
+                self._bear(fault)
+                await uninterrupted(self._replace(connection, following))
+                await asyncio.sleep(_LOOK_EVERY)
 
     def _following(self) -> str:
         """The name of the stream that takes the place of this one if it is broken."""
         number = self.name.removeprefix(self._first_name).removeprefix(".")
         return f"{self._first_name}.{int(number or 1) + 1}"
 
-    async def _is_sound(self, connection: Connection, name: str) -> bool:
-        """Whether this stream exists and can be read. Raises BrokerUnavailable if it is down."""
-        now = asyncio.get_running_loop().time()
-        if self._down is not None and now - self._down[1] < _CHECK_EVERY:
-            raise self._down[2]
-        if not (await connection.probe(name)).exists:
-            return False
+    async def _is_made(self, connection: Connection) -> bool:
+        """Whether the stream exists; waits for one that is being made. Raises BrokerUnavailable if it is down."""
         # The stream is asked for before the lock: a stream that exists while the lock is free is complete.
-        for _ in range(round(self._patience / _LOOK_EVERY)):
+        found = (await connection.probe(self.name)).exists
+        for _ in range(round(self._patience / _LOOK_EVERY) if found else 0):
             if not (await connection.probe(self._mark.queue)).exists:
                 break
             await asyncio.sleep(_LOOK_EVERY)
-        if versions.ends_connections(connection.version):
-            scout = await connection.another("checking a stream")
-            try:
-                return await _last_entry(scout, name) is not None
-            finally:
-                await scout.close()
-        return True
+        return found
 
-    async def _replace(self, connection: Connection, fault: BrokerUnavailable) -> None:
-        """Make another stream in place of one that has been down for some seconds. Raises `fault` if it has not."""
+    def _bear(self, fault: BrokerUnavailable) -> None:
+        """Note that the stream is down, and raise this, until it has been down for so long that it may be broken."""
         now = asyncio.get_running_loop().time()
         since = self._down[0] if self._down is not None else now
         self._down = since, now, fault
         if now - since < _DOWN_FOR:
             raise fault.with_traceback(None)
-        self._down, broken, self.name = None, self.name, self._following()
-        if not await uninterrupted(self._make_alone(connection)):
-            return  # another session makes it
-        await asyncio.sleep(_GRACE)
-        with suppress(BrokerUnavailable):
-            if await self._is_sound(connection, broken):
-                await connection.delete(self.name)
-                self.name = broken
-                return
-        log.error("a stream is broken, its records are lost holds=%r stream=%s next=%s", self.holds, broken, self.name)
+
+    async def _replace(self, connection: Connection, following: str) -> None:
+        """Make another stream, and use it if this one stays down although RabbitMQ can make streams."""
+        async with self._mark.held(connection, patience=0) as held:
+            if held:  # else another session does so
+                broken, self.name = self.name, following
+                await self._declare(connection)
+                await asyncio.sleep(self._grace)
+                with suppress(BrokerUnavailable):
+                    if await _is_sound(connection, broken):
+                        self.name = broken
+                if self.name == broken:
+                    await connection.delete(following)
+                else:
+                    log.error("a stream is broken, its records are lost stream=%s next=%s", broken, following)
 
     async def _make_alone(self, connection: Connection) -> bool:
         """Make the stream, unless another session does. Returns whether this one did."""
         async with self._mark.held(connection, patience=0) as held:
             if held and not (await connection.probe(self.name)).exists:
-                records = list(self.refill())
-                if self._missed:
-                    log.warning("%s was deleted, and is made again stream=%s", self.holds, self.name)
-                await connection.declare(self.name, {"x-queue-type": "stream", **self._arguments})
-                publisher = await Publisher.open(connection)
-                await self._publish(publisher, [record_entry(one) for one in [{"format": 1}, *records]])
-                publisher.channel.abandon()
-                await connection.persist_queues()
+                await self._declare(connection)
             return held
+
+    async def _declare(self, connection: Connection) -> None:
+        await connection.declare(self.name, {"x-queue-type": "stream", **self._arguments})
+        publisher = await Publisher.open(connection)
+        await self._publish(publisher, [record_entry(one) for one in [{"format": 1}, *self.refill()]])
+        publisher.channel.abandon()
+        await connection.persist_queues()
 
     async def write(self, record: Record) -> None:
         """Add a record, and make the stream first if need be; returns once the record is stored."""
@@ -218,15 +218,11 @@ class Stream:
         async def send() -> None:
             await self._publish(await self._publisher(), entries)
 
-        await Destination(self._ensure, self._forget).publish(send)
-
-    async def _ensure(self) -> None:
-        if not self.made:
-            await self.make()
+        await Destination(self.make, self._forget).publish(send)
 
     def _forget(self) -> None:
-        # It was deleted, or is broken: `make` finds out.
-        self.made, self._missed = False, True
+        log.warning("a stream was deleted, and is made again holds=%r stream=%s", self.holds, self.name)
+        self.made = False
 
     async def follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
         """A reader that has caught up and continues, and gives each record to `on_record`. None without a stream.
@@ -323,9 +319,7 @@ class Stream:
 
     async def _publish(self, publisher: Publisher, entries: Sequence[Entry]) -> None:
         sent = [publisher.send("", self.name, properties, body) for properties, body in entries]
-        for ended in await asyncio.gather(*sent, return_exceptions=True):
-            if isinstance(ended, BaseException):
-                raise ended
+        await asyncio.gather(*sent)
 
 
 class Follower:
@@ -449,6 +443,20 @@ async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] 
 async def _read(channel: Channel, stream: str, offset: str, callback: Callable[..., None]) -> None:
     await channel.call(channel.raw.basic_qos, prefetch_count=_CREDIT)
     await channel.call(channel.raw.basic_consume, stream, callback, arguments={"x-stream-offset": offset})
+
+
+async def _is_sound(connection: Connection, stream: str) -> bool:
+    """Whether RabbitMQ serves the stream; False if it is empty. Raises BrokerUnavailable if it is down.
+
+    Where a broken stream would end the connection, it is tried out on another one.
+    """
+    if not versions.ends_connections(connection.version):
+        return (await connection.probe(stream)).exists
+    scout = await connection.another("checking a stream")
+    try:
+        return await _last_entry(scout, stream) is not None
+    finally:
+        await scout.close()
 
 
 async def exists(connection: Connection, stream: str) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.followed_stream import FollowedStream
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN, Record, Stream
+from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.contract import clock
 from palermo.contract.stored_records import instant
 from palermo.core.message import Message
@@ -93,9 +93,15 @@ class CancelMarks(FollowedStream[Cancels]):
         self, exchange: str, connection: Connection, publisher: Callable[[], Awaitable[Publisher]], *, patience: float
     ) -> None:
         """See FollowedStream."""
-        name, holds = internal(exchange, "cancels"), "which jobs are cancelled"
-        stream = Stream(name, publisher, patience=max(patience, REPLACED_WITHIN), holds=holds, arguments=_BOUNDS)
-        super().__init__(stream, connection, Cancels, patience=patience)
+        super().__init__(
+            internal(exchange, "cancels"),
+            connection,
+            publisher,
+            Cancels,
+            patience=patience,
+            holds="which jobs are cancelled",
+            arguments=_BOUNDS,
+        )
 
     async def cancel(self, ids: Iterable[str], by: str, created_at: int | None) -> None:
         """Mark these jobs as cancelled."""

@@ -29,7 +29,7 @@ from palermo.brokers.rabbitmq.amqp.followed_stream import FollowedStream
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
-from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN, Record, Stream
+from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.worker_control import tell_workers
 from palermo.contract import clock
 from palermo.contract.events import Subscription
@@ -188,9 +188,15 @@ class Facts(FollowedStream[FactState]):
         self, exchange: str, connection: Connection, publisher: Callable[[], Awaitable[Publisher]], *, patience: float
     ) -> None:
         """See FollowedStream."""
-        name, holds = internal(exchange, "facts"), "the names of queues and which are paused"
-        stream = Stream(name, publisher, patience=max(patience, REPLACED_WITHIN), holds=holds, arguments=_BOUNDS)
-        super().__init__(stream, connection, FactState, patience=patience)
+        super().__init__(
+            internal(exchange, "facts"),
+            connection,
+            publisher,
+            FactState,
+            patience=patience,
+            holds="the names of queues and which are paused",
+            arguments=_BOUNDS,
+        )
         self._exchange = exchange
         #: By queue that is missing: its `written`, and until when it is not asked for.
         self._missing: dict[str, tuple[int, float]] = {}
