@@ -16,9 +16,7 @@ from tests.webui.server import Web
 Start = Callable[..., WorkerHandle]
 
 
-def test_a_job_is_seen_waiting_running_and_gone_without_a_reload(
-    web: Web, open_page: Open, start: Start, tmp_path: Path
-) -> None:
+def test_a_job_is_seen_waiting_running_and_gone_live(web: Web, open_page: Open, start: Start, tmp_path: Path) -> None:
     page = open_page("/")
     page.evaluate("window.same = true")
     expect(page.get_by_text("Nothing is running.")).to_be_visible()
@@ -64,33 +62,26 @@ class SlowRenewals:
             route.fallback()
 
 
-def test_a_slow_answer_takes_away_nothing_that_was_typed_meanwhile(web: Web, open_page: Open) -> None:
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_slow_answer_takes_away_nothing_and_hides_no_change(web: Web, open_page: Open, typed: bool) -> None:
     page = open_page("/queues")
-    renewals = SlowRenewals(page)
-    web.client.enqueue("shop.resize", ["cat.png"], queue="images")
-    renewals.await_one()
-    page.get_by_role("button", name="Enqueue a job").click()
-    page.get_by_label("Job", exact=True).fill("browser.send")
-
-    renewals.release()
-
-    expect(page.locator(".live-state[data-pending]")).to_have_text("Held")
-    expect(page.get_by_label("Job", exact=True)).to_have_value("browser.send")
-    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("link", name="images")).to_be_visible()
-
-
-def test_what_changes_while_the_page_renews_itself_is_shown_as_well(web: Web, open_page: Open) -> None:
-    page = open_page("/queues")
-    renewals = SlowRenewals(page)
+    renewals, pending = SlowRenewals(page), page.locator(".live-state[data-pending]")
     web.client.enqueue("shop.resize", ["cat.png"], queue="first")
     renewals.await_one()
-    web.client.enqueue("shop.resize", ["cat.png"], queue="second")
-    expect(page.locator(".live-state[data-pending]")).to_have_text("Live")
+    if typed:
+        page.get_by_role("button", name="Enqueue a job").click()
+        page.get_by_label("Job", exact=True).fill("browser.send")
+    else:
+        web.client.enqueue("shop.resize", ["cat.png"], queue="second")
+        expect(pending).to_have_text("Live")
 
     renewals.release()
 
-    expect(page.get_by_role("link", name="second")).to_be_visible()
+    if typed:
+        expect(pending).to_have_text("Held")
+        expect(page.get_by_label("Job", exact=True)).to_have_value("browser.send")
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("link", name="first" if typed else "second")).to_be_visible()
 
 
 def test_the_page_of_a_deleted_queue_recovers_with_the_queue(web: Web, open_page: Open) -> None:
