@@ -22,15 +22,13 @@ def add(web: Web, name: str = "sweep", **more: Any) -> None:
 def test_one_is_added_run_disabled_enabled_and_removed(web: Web, caplog: pytest.LogCaptureFixture) -> None:
     http, body = web.http, {"name": "sweep", "job": "shop.sweep", "every": 60, "queue": "slow", "args": ["eu"]}
 
-    added = http.post("/api/recurring", json=body)
+    added, again = (http.post("/api/recurring", json=body) for _ in range(2))
     assert (added.status_code, added.json()["words"], added.json()["enabled"]) == (201, "Every minute", True)
-    again = http.post("/api/recurring", json=body)
     assert (again.status_code, "already" in again.json()["error"]) == (409, True)
-    changed = http.post("/api/recurring", json={**body, "every": 3_600, "replace": True})
-    assert changed.json()["words"] == "Every hour"
+    assert http.post("/api/recurring", json={**body, "every": 3_600, "replace": True}).json()["words"] == "Every hour"
     done = http.post("/api/recurring/sweep/run").json()
-    assert (done["job"], done["queue"]) == ("shop.sweep", "slow")
-    assert [(row["id"], row["args"]) for row in web.inspector.jobs.list("slow")] == [(done["id"], ["eu"])]
+    rows = [(row["id"], row["job"], row["args"]) for row in web.inspector.jobs.list("slow")]
+    assert rows == [(done["id"], done["job"], ["eu"])]
     with caplog.at_level(logging.INFO, logger="palermo.audit"):
         off = http.post("/api/recurring/sweep/disable").json()
         assert (off["enabled"], off["next_run"]) == (False, None)
