@@ -125,19 +125,17 @@ def test_a_mistake_is_said_where_the_job_is_declared(options: dict[str, Any], sa
         def sweep_there(where: str) -> None: ...
 
 
-def test_two_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_of_one_name_or_an_unreadable_schedule_are_refused(tmp_path: Path) -> None:
+    for value in ("not JSON", "[]", '{"x": 5}', '{"x": {"job": 5, "every": 5}}'):
+        with pytest.raises(SettingInvalid, match="schedule"):
+            Settings(schedule=value)  # type: ignore[arg-type]
+
     @palermo.job(every=5, schedule_name="x")
     def sweep() -> None: ...
 
     settings = Settings(url=f"sqlite:///{tmp_path}/jobs.db", schedule={"x": {"job": "shop.note", "every": 5}})
     with Client(settings) as client, pytest.raises(OptionInvalid, match="two recurring jobs are called 'x'"):
         declarations(client)
-
-
-@pytest.mark.parametrize("value", ["not JSON", "[]", '{"x": 5}', '{"x": {"job": 5, "every": 5}}'])
-def test_a_schedule_that_cannot_be_read_is_refused(value: str) -> None:
-    with pytest.raises(SettingInvalid, match="schedule"):
-        Settings(schedule=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
