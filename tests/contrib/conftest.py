@@ -4,7 +4,9 @@ What they register in this process (hooks, jobs, settings, failure backends) end
 """
 
 import os
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -60,6 +62,15 @@ def executor() -> Executor:
 @pytest.fixture
 def waiting(client: Client) -> "Waiting":
     return Waiting(client)
+
+
+def output_of(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> str:
+    """What a program of Python prints there; it must end well. An import of plug-ins may take minutes."""
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 class Waiting:

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 from palermo.client.client import Client
 from palermo.contrib.worker_command import worker_arguments
 from tests.contrib import django_site
+from tests.contrib.conftest import output_of
 from tests.scale import scaled
 
 pytestmark = pytest.mark.slow
@@ -36,11 +35,7 @@ def manage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manage:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def run(*arguments: str, **variables: str) -> str:
-        command = [sys.executable, str(django_site.PROJECT / "manage.py"), *arguments]
-        environment = {**os.environ, **variables}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        return output_of([django_site.PROJECT / "manage.py", *arguments], tmp_path, {**os.environ, **variables})
 
     shutil.copy(django_site.empty_database(), tmp_path / "shop.db")
     return run

@@ -1,11 +1,11 @@
 """The example projects, each with its own tests, in a process of its own as their readers run them."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.contrib.conftest import output_of
 
 pytestmark = pytest.mark.slow
 
@@ -27,15 +27,6 @@ _WARNINGS = ("-p", "no:cacheprovider", "-W", "error", "-W", "ignore:Using `httpx
 )
 def test_the_tests_of_an_example_pass(project: str, command: tuple[str, ...], passed: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PALERMO_", "PYTEST_"))}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=EXAMPLES / project,
-        env={**environment, "SHOP_DATA": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    environment |= {"SHOP_DATA": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert passed in done.stdout + done.stderr
+    assert passed in output_of(command, EXAMPLES / project, environment)

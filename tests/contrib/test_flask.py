@@ -1,8 +1,6 @@
 """Palermo in Flask: the context of jobs, the settings, the pages, the commands."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.webui import Role, User
 from palermo.worker.child.executor import Executor
+from tests.contrib.conftest import output_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flask_shop"
 
@@ -111,13 +110,9 @@ def test_flask_palermo_has_the_other_commands(make: Make, tmp_path: Path) -> Non
 def test_flask_palermo_runs_the_worker_of_the_application(tmp_path: Path) -> None:
     with Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30)) as client:
         client.enqueue("flask_shop.send_receipt", [1], queue="mail")
-    command = [sys.executable, "-m", "flask", "--app", "flask_shop", "palermo", "worker", "--burst"]
-    environment = {**os.environ, "PALERMO_URL": "", "SHOP_DATA": str(tmp_path)}
+    command = ["-m", "flask", "--app", "flask_shop", "palermo", "worker", "--burst"]
 
-    done = subprocess.run(
-        command, env=environment, cwd=EXAMPLE, capture_output=True, text=True, timeout=400, check=False
-    )
+    log = output_of(command, EXAMPLE, {**os.environ, "PALERMO_URL": "", "SHOP_DATA": str(tmp_path)})
 
-    assert done.returncode == 0, done.stderr
-    assert f"broker=sqlite:///{tmp_path}/jobs.db" in done.stderr
-    assert "NoResultFound" in done.stderr  # the job found the application, and its database
+    assert f"broker=sqlite:///{tmp_path}/jobs.db" in log
+    assert "NoResultFound" in log  # the job found the application, and its database

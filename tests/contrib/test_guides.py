@@ -3,11 +3,11 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.contrib.conftest import output_of
 
 pytestmark = pytest.mark.slow
 
@@ -96,17 +96,7 @@ def run(folder: Path, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     # Importing the plug-ins that are installed here takes longer than the tests of a guide.
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    return output_of(arguments, folder, environment)
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,7 @@ def test_a_job_that_is_not_there_and_a_crash_are_events_too(sentry: Kept, execut
     ]
 
 
-def test_a_run_continues_the_trace_of_the_program_that_enqueued(
-    sentry: Kept, executor: Executor, client: Client
-) -> None:
+def test_a_run_continues_the_trace_of_its_enqueue(sentry: Kept, executor: Executor, client: Client) -> None:
     def send() -> None:
         raise ValueError
 

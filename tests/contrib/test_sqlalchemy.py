@@ -193,7 +193,7 @@ def test_a_session_on_the_connection_of_a_test_enqueues_at_its_commit(engine: En
         assert session.execute(outbox.table.select()).first() is None
 
 
-def test_only_one_commit_in_a_while_waits_for_a_broker_that_is_away(
+def test_only_one_commit_waits_for_an_absent_broker(
     engine: Engine, away: Away, caplog: pytest.LogCaptureFixture
 ) -> None:
     with away():
@@ -237,9 +237,7 @@ def test_a_job_for_later_counts_from_when_it_was_stored(engine: Engine, away: Aw
 
 
 @pytest.mark.parametrize("swept", [False, True])
-def test_a_row_that_can_never_be_enqueued_lets_the_others_pass(
-    swept: bool, engine: Engine, away: Away, waiting: Waiting
-) -> None:
+def test_a_row_that_can_never_go_lets_others_pass(swept: bool, engine: Engine, away: Away, waiting: Waiting) -> None:
     with away() if swept else nullcontext(), Session(engine) as session, session.begin():
         job = outbox.enqueue(session, refused, 1)
         outbox.enqueue(session, send, 2)
@@ -256,7 +254,7 @@ def test_a_row_that_can_never_be_enqueued_lets_the_others_pass(
 
 
 @pytest.mark.parametrize("ended_by", [JobTimeout, JobTerminated, JobCancelled])
-def test_a_sweep_whose_job_is_ended_leaves_the_row_for_the_next(
+def test_a_sweep_that_is_ended_leaves_its_row_there(
     ended_by: type[Exception], engine: Engine, waiting: Waiting
 ) -> None:
     @palermo.job
