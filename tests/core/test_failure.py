@@ -36,17 +36,11 @@ def test_an_exception_without_readable_words_is_a_failure() -> None:
     surrogate.stack_trace.encode()
 
 
-@pytest.mark.parametrize("size", [1_000, 16_000])
-def test_a_long_trace_is_cut_in_its_middle_to_bytes(size: int) -> None:
-    text = "start\n" + "é" * 20_000 + "\nend"
-
-    shorter = cut_middle(text, size)
-
-    assert len(shorter.encode()) <= size
-    assert shorter.startswith("start")
-    assert shorter.endswith("end")
-    assert "cut" in shorter
-    assert cut_middle("short", size) == "short"
+def test_a_long_trace_is_cut_in_its_middle_to_bytes() -> None:
+    for size in (1_000, 16_000):
+        shorter = cut_middle("start\n" + "é" * 20_000 + "\nend", size)
+        assert (len(shorter.encode()) <= size, "cut" in shorter) == (True, True)
+        assert (shorter[:5], shorter[-3:], cut_middle("short", size)) == ("start", "end", "short")
     assert len(cut(Failure(exception_class="E", message="m" * 5_000, stack_trace="", failed_at=0)).message) == 2_000
     assert cut_middle("x" * 100, 0).strip() == "… cut …"
 

@@ -31,20 +31,19 @@ NOW = 1_000_000.0
 THREE = LimitDemand(key="sync", limit=3)
 
 
-@pytest.mark.parametrize(
-    ("written", "count", "period"),
-    [("50/s", 50, 1), ("100/min", 100, 60), ("1000 / h", 1_000, 3_600), ("1/15min", 1, 900), ("3/day", 3, 86_400)],
-)
-def test_a_rate_is_written_as_people_say_it(written: str, count: int, period: float) -> None:
-    assert Rate.parse(written) == Rate(count, period)
-
-
-@pytest.mark.parametrize(
-    "written", ["", "50", "0/s", "50/0s", "50/00s", "-1/s", "50/fortnight", "1.5/s", 50, None, "9999999/s"]
-)
-def test_a_rate_that_means_nothing_is_refused(written: object) -> None:
-    with pytest.raises(OptionInvalid, match="write 50/s"):
-        Rate.parse(written)
+def test_a_rate_is_written_as_people_say_it() -> None:
+    said = {
+        "50/s": (50, 1),
+        "100/min": (100, 60),
+        "1000 / h": (1_000, 3_600),
+        "1/15min": (1, 900),
+        "3/day": (3, 86_400),
+    }
+    for written, (count, period) in said.items():
+        assert Rate.parse(written) == Rate(count, period)
+    for wrong in ("", "50", "0/s", "50/0s", "50/00s", "-1/s", "50/fortnight", "1.5/s", 50, None, "9999999/s"):
+        with pytest.raises(OptionInvalid, match="write 50/s"):
+            Rate.parse(wrong)
 
 
 @pytest.mark.parametrize(
