@@ -99,17 +99,12 @@ def test_a_worker_is_well_while_it_lives_and_answers(
         assert "no worker of host" in palermo("check", "--this-host", code=1).stdout
 
 
-def test_another_process_with_a_dead_workers_number_is_not_taken_for_it(palermo: Palermo, tmp_path: Path) -> None:
+def test_a_pidfile_of_another_process_or_of_none_is_no_workers(palermo: Palermo, tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(f"{os.getpid()}\n")
-
     done = palermo("check", "--pidfile", str(tmp_path / "pid"), code=1)
-
     assert f"pid:{os.getpid()}@{socket.gethostname()} does not answer" in done.stdout
 
-
-@pytest.mark.parametrize("text", ["", "-1", "0", "no number", "12 34"])
-def test_a_file_that_is_no_pidfile_is_said_to_be_none(tmp_path: Path, text: str) -> None:
-    (tmp_path / "pid").write_text(text)
-
-    with pytest.raises(SettingInvalid, match="is not a worker's pidfile"):
-        read_pidfile(str(tmp_path / "pid"))
+    for text in ("", "-1", "0", "no number", "12 34"):
+        (tmp_path / "pid").write_text(text)
+        with pytest.raises(SettingInvalid, match="is not a worker's pidfile"):
+            read_pidfile(str(tmp_path / "pid"))

@@ -49,10 +49,8 @@ def test_an_absent_broker_is_named_and_ends_in_3(
     done = palermo(*command.split(), "--url", f"amqp://me:secret@127.0.0.1:{port}/", code=3)
 
     (line,) = done.stderr.splitlines()
-    assert done.stdout == ""
-    assert "BrokerUnavailable" in line
-    assert f"127.0.0.1:{port}" in line
-    assert "secret" not in line
+    assert (done.stdout, "secret" in line) == ("", False)
+    assert re.search(f"BrokerUnavailable: .*127.0.0.1:{port}", line)
 
 
 @pytest.mark.parametrize("command", ["queues", "enqueue shop.send -q mail"])
