@@ -117,19 +117,6 @@ def test_rows_are_those_of_the_library_and_can_be_acted_on(web: Web) -> None:
     assert [each["group"] for each in web.inspector.events.groups()] == ["audit"]
 
 
-def test_groups_of_another_prefix_are_listed_and_not_drawn_at_this_gateway(web: Web) -> None:
-    own = subscribe(web)
-    assert "another prefix" not in web.http.get("/topics").text
-    subscribe(web, "audit", prefix="billing")
-
-    text = eventually(lambda: "1 group of another prefix" in (page := web.http.get("/topics").text) and page)
-
-    drawn = text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
-    assert own.queue in drawn
-    assert "billing_audit" not in drawn
-    assert 'href="/queues/billing_audit"' in text
-
-
 def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: Web) -> None:
     subscribe(web, "mail", "order.*", "bill.paid")
     web.client.publish("order.paid", {"password": "hunter2"})
@@ -149,6 +136,14 @@ def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: W
     assert web.form("/topics", "/topics/mail/replay", age="year").status_code == 422
     assert "mail gets no more events." in web.form("/topics", "/topics/mail/remove").text
     assert web.inspector.events.groups() == []
+
+    # Groups of another prefix are listed, and not drawn at this gateway.
+    assert "another prefix" not in text
+    subscribe(web)
+    subscribe(web, "audit", prefix="billing")
+    text = eventually(lambda: "1 group of another prefix" in (page := web.http.get("/topics").text) and page)
+    assert 'href="/queues/billing_audit"' in text
+    assert "billing_audit" not in text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
 
 
 def test_events_that_are_refused_are_neither_counted_nor_told_again(settings: Any, serve: Serve) -> None:
