@@ -153,9 +153,7 @@ def test_nobody_finds_out_by_searching_what_is_hidden(settings: Settings, serve:
 # -- in quorum queues, which are never read in order to be shown
 
 
-def test_failed_jobs_in_quorum_queues_are_shown_and_none_is_handed_out(
-    rabbitmq_url: str, exchange: str, serve: Serve
-) -> None:
+def test_failed_jobs_in_quorum_queues_are_shown_and_stay_there(rabbitmq_url: str, exchange: str, serve: Serve) -> None:
     settings = Settings(url=rabbitmq_url, exchange=exchange, queue_type="quorum", publish_timeout=BROKER_PATIENCE)
     web = serve(settings)
     jobs = [(message(str(n)), failure("KeyError" if n % 2 else "shop.Refused", at=1_000 + n)) for n in range(6)]

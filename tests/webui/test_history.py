@@ -92,9 +92,7 @@ def test_where_nothing_is_written_down_the_api_says_so(settings: Settings, serve
     assert "journal." not in web.http.get("/stats.txt").text
 
 
-def test_while_the_broker_is_away_the_pages_show_what_was_read(
-    proxied: tuple[TcpProxy, Settings], rabbitmq_url: str, serve: Serve
-) -> None:
+def test_pages_outlast_an_absent_broker(proxied: tuple[TcpProxy, Settings], rabbitmq_url: str, serve: Serve) -> None:
     proxy, settings = proxied
     with Client(replace(settings, url=rabbitmq_url)) as client:
         write(client, [failed("a")])

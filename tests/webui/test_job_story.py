@@ -158,9 +158,7 @@ def test_a_job_runs_again_with_changes_and_the_arguments_that_are_hidden(web: We
         ({"preview": "b'…'", "inexact": "unreadable", "content_type": "application/x-pickle"}, "only a preview"),
     ],
 )
-def test_a_job_never_runs_again_with_arguments_that_are_not_its_own(
-    web: Web, fields: dict[str, Any], said: str
-) -> None:
+def test_no_job_runs_again_with_arguments_that_are_not_its_own(web: Web, fields: dict[str, Any], said: str) -> None:
     write(web, "a", **fields)
     page = web.http.get("/jobs/a").text
     assert "Not as they were" in page
@@ -177,9 +175,7 @@ def test_a_job_never_runs_again_with_arguments_that_are_not_its_own(
     assert row_of(web, new_id(whole))["args"] == ["hunter2", 7]
 
 
-def test_a_job_that_is_over_is_looked_for_in_no_queue_and_no_schedule(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_is_over_is_looked_for_in_no_queue_or_schedule(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting, scheduled, listed = list[str](), list[Any](), ScheduledJobs.list
 
     def look(jobs: ScheduledJobs, chosen: ScheduledFilter, **page: int) -> Any:

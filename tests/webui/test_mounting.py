@@ -57,9 +57,7 @@ def check_whole(web: Web, root: str, seen: str, **headers: str) -> None:
     ],
     ids=["Starlette", "by hand", "a proxy that strips a prefix", "an application behind a proxy"],
 )
-def test_it_works_below_any_path(
-    settings: Settings, serve: Serve, options: dict[str, Any], root: str, seen: str
-) -> None:
+def test_it_works_at_any_path(settings: Settings, serve: Serve, options: dict[str, Any], root: str, seen: str) -> None:
     check_whole(serve(settings, **options), root, seen)
 
 

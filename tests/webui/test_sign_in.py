@@ -156,9 +156,7 @@ def test_without_users_there_is_nothing_to_sign_in_to(shared_web: Web) -> None:
     assert "Sign out" not in shared_web.http.get("/queues").text
 
 
-def test_a_user_of_the_provider_gets_the_highest_role_of_their_groups(
-    with_openid: Web, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_user_of_the_provider_gets_their_highest_role(with_openid: Web, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "palermo.audit")
     assert "Sign in with 127.0.0.1" in with_openid.http.get("/sign-in").text
 
@@ -186,7 +184,7 @@ def test_a_user_of_the_provider_gets_the_highest_role_of_their_groups(
     ],
     ids=["for another", "by another", "an old one", "over", "of nobody", "another key", "a refusal", "no role"],
 )
-def test_a_token_that_is_not_for_us_signs_nobody_in(
+def test_a_foreign_token_is_refused(
     with_openid: Web, provider: OpenIdProvider, cheat: dict[str, Any], said: str
 ) -> None:
     for name, value in cheat.items():
@@ -206,9 +204,7 @@ def test_an_answer_that_this_browser_did_not_ask_for_signs_nobody_in(with_openid
     assert with_openid.http.get(back).status_code == 403
 
 
-def test_a_provider_that_is_away_is_named_and_its_secret_nowhere(
-    settings: Settings, serve: Serve, provider: OpenIdProvider
-) -> None:
+def test_an_absent_provider_is_named_its_secret_not(settings: Settings, serve: Serve, provider: OpenIdProvider) -> None:
     web = serve(settings, **provider.options | {"oidc_issuer": "http://127.0.0.1:9/realm"})
 
     answer = web.http.get("/sign-in/openid")

@@ -57,9 +57,7 @@ def until(connection: socket.socket, wanted: str) -> str:
     return heard
 
 
-def test_a_stream_ends_when_its_user_is_removed_or_changes_role(
-    settings: Settings, serve: Serve, ask: Ask, tmp_path: Path
-) -> None:
+def test_a_stream_ends_with_its_user_or_their_role(settings: Settings, serve: Serve, ask: Ask, tmp_path: Path) -> None:
     users = tmp_path / "users"
     lines = {name: password_line(name, Role.VIEWER, "a password", hasher=CHEAP) for name in ("eve", "joe", "ada")}
     token, lines["deploy"] = token_line("deploy", Role.OPERATOR)
@@ -89,9 +87,7 @@ def test_a_stream_ends_when_its_user_is_removed_or_changes_role(
         ),
     ],
 )
-def test_the_stream_of_a_page_tells_at_once_of_what_came_meanwhile(
-    served: Web, ask: Ask, page: str, events: str
-) -> None:
+def test_the_stream_of_a_page_tells_at_once_of_what_it_missed(served: Web, ask: Ask, page: str, events: str) -> None:
     served.client.enqueue("shop.mail", queue="mail", id="a")
     shown = eventually(lambda: answer if (answer := served.http.get(page)).status_code == 200 else None)
 
@@ -108,9 +104,7 @@ def test_a_change_of_a_list_is_told_at_two_looks(web: Web, ask: Ask) -> None:
     assert until(stream, ": \n\n").count("event: change") >= 2
 
 
-def test_a_page_is_told_when_a_broker_that_was_away_is_back(
-    web: Web, ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_is_told_when_an_absent_broker_is_back(web: Web, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing has changed there, and if the pages have shown what was known last meanwhile."""
     monkeypatch.setattr(live_state, "_PATIENCE", 0.0)
     is_back, snapshot = threading.Event(), Inspector.snapshot

@@ -193,7 +193,7 @@ def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
     assert (known.answers("2", 1_010.0), len(known.answers("0", 1_010.0))) == ([], 2)
 
 
-def test_a_worker_shows_its_stacks_and_killed_leaves_a_trace_everywhere(
+def test_a_worker_shows_its_stacks_and_its_death_everywhere(
     web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_lives, "GRACE", 1.0)
