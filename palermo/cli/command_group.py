@@ -60,6 +60,8 @@ class Context:
     password_file: str | None = None
     exchange: str | None = None
     debug: bool = False
+    #: Whether only JSON is to be printed on stdout.
+    as_json: bool = False
     #: What the command has shown that may name the broker's trouble: then it is not named again.
     shown: str = ""
     _made_url: str | None = field(default=None, repr=False)

@@ -8,7 +8,7 @@ from palermo.cli.command_group import FAILED, Context
 from palermo.cli.completion import complete_queue, complete_worker
 from palermo.cli.job_ids import LIVE_JOBS, whole_ids
 from palermo.cli.options import query_options, yes_option
-from palermo.cli.output import Column, confirm, field, misuse, note, print_json, print_rows
+from palermo.cli.output import Column, confirm, field, misuse, note, print_rows, printed_json, wants_json
 from palermo.contract.rows import Row
 from palermo.core.text import count, safe
 from palermo.core.topology import check_job_queue, check_new_queue, is_failed
@@ -31,7 +31,7 @@ _CANCELLED = {
 @click.option("--reason", metavar="TEXT", default="", help="The reason, shown on the web pages and in the journal.")
 @query_options
 @click.pass_obj
-def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str, as_json: bool) -> None:
+def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str) -> None:
     """Pause QUEUE: no worker takes jobs from it until `palermo resume QUEUE`, across restarts.
 
     Running jobs continue, and jobs can still be enqueued. --all holds until `palermo resume --all`, also for workers
@@ -41,7 +41,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
     inspector = context.inspector()
     if every:
         inspector.queues.pause_all(reason=reason)
-        _print_all(inspector.queues.list(), "paused all queues", as_json=as_json)
+        _print_all(inspector.queues.list(), "paused all queues")
         return
     known = {row["name"] for row in inspector.queues.list()}
     for queue in queues:
@@ -52,8 +52,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
         if queue not in known:
             note(f"queue {queue!r} does not exist yet. It is paused from the moment it does.")
     rows = [row for row in inspector.queues.list() if row["name"] in queues]
-    if as_json:
-        print_json(rows)
+    if printed_json(rows):
         return
     for row in rows:
         click.echo(
@@ -67,7 +66,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
 @click.option("--all", "every", is_flag=True, help="End `palermo pause --all`.")
 @query_options
 @click.pass_obj
-def resume(context: Context, /, queues: tuple[str, ...], every: bool, as_json: bool) -> None:
+def resume(context: Context, /, queues: tuple[str, ...], every: bool) -> None:
     """Resume QUEUE, or with --all end `palermo pause --all`.
 
     A queue that was paused by its name stays paused until it is resumed by its name.
@@ -79,7 +78,7 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool, as_json: b
         inspector.queues.resume_all()
         rows = inspector.queues.list()
         done = "resumed all queues" if was_paused else "`pause --all` was not in effect, nothing changed"
-        _print_all(rows, done, as_json=as_json)
+        _print_all(rows, done)
         if still := [safe(row["name"]) for row in rows if row["paused"]]:
             note(f"still paused by name: {', '.join(still)}; `palermo resume {still[0]}` resumes it.")
         return
@@ -92,9 +91,7 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool, as_json: b
         inspector.queues.resume(queue)
     unknown = [queue for queue in queues if queue not in before]
     all_paused = inspector.queues.all_paused()
-    if as_json:
-        print_json([{**before[queue], "paused": all_paused} for queue in queues if queue in before])
-    else:
+    if not printed_json([{**before[queue], "paused": all_paused} for queue in queues if queue in before]):
         for queue in queues:
             if queue in before:
                 was = "resumed queue {}." if before[queue]["paused"] else "queue {} was not paused."
@@ -114,9 +111,8 @@ def _check_named(names: Sequence[str], *, every: bool, what: str) -> None:
             check_job_queue(queue)
 
 
-def _print_all(rows: Sequence[Row], done: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(list(rows))
+def _print_all(rows: Sequence[Row], done: str) -> None:
+    if printed_json(list(rows)):
         return
     jobs = [row for row in rows if not is_failed(row["name"])]
     pending, running = (sum(row[name] for row in jobs) for name in ("pending", "in_progress"))
@@ -127,15 +123,14 @@ def _print_all(rows: Sequence[Row], done: str, *, as_json: bool) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @query_options
 @click.pass_obj
-def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
+def cancel(context: Context, /, ids: tuple[str, ...]) -> None:
     """Cancel jobs: drop those that wait, and stop those that run.
 
     It cannot be known whether a job waits, so an unknown id is not an error. Failed jobs are unchanged: use
     `palermo failed discard`.
     """
     rows = context.inspector().jobs.cancel(whole_ids(context, ids, LIVE_JOBS))
-    if as_json:
-        print_json(rows)
+    if printed_json(rows):
         return
     for row in rows:
         said = _CANCELLED.get(row["state"], str(row["state"])).format(worker=row["worker"])
@@ -149,7 +144,7 @@ def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
 @yes_option
 @query_options
 @click.pass_obj
-def control(context: Context, /, action: str, workers: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None:
+def control(context: Context, /, action: str, workers: tuple[str, ...], every: bool, yes: bool) -> None:
     """Control workers, and print the answer of each.
 
     \b
@@ -166,13 +161,11 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
     if action == "kill" or (action == "stop" and every):
         confirm(lambda: _question(action.capitalize(), inspector.workers.list(), workers), yes=yes)
     rows = inspector.workers.control(action, None if every else workers)
-    if as_json:
-        print_json(rows)
-    elif action == "stack":
+    if action == "stack" and not wants_json():
         _print_stacks(rows)
     else:
         columns: list[Column] = [field("Worker"), ("Answer", lambda row: _answer_text(action, row))]
-        print_rows(rows, columns, as_json=False, none="no workers.")
+        print_rows(rows, columns, none="no workers.")
     if not all(row["answered"] for row in rows):
         raise click.exceptions.Exit(FAILED)
 

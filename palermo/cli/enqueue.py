@@ -9,7 +9,7 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.options import Options, all_of, parse_duration, parse_instant, query_options
-from palermo.cli.output import misuse, note, print_json
+from palermo.cli.output import misuse, note, printed_json
 from palermo.client.prepare import plain_note
 from palermo.core.text import nearest
 from palermo.core.topology import check_new_queue
@@ -114,7 +114,6 @@ def enqueue(
     id: str | None,
     after: float | None,
     at: float | None,
-    as_json: bool,
     **options: Any,
 ) -> None:
     """Enqueue a job by its name on the wire, such as shop.tasks.resize, and print its id.
@@ -157,11 +156,9 @@ def enqueue(
             )
         if plain := plain_note(job, options, client.unique_job, lambda _: not unserved, done.queue):
             note(plain)
-    if as_json:
-        told = {"id": done.id, "job": done.job, "queue": done.queue, "duplicate": done.duplicate or None}
-        replaced = bool(done.duplicate and done.enqueued)
-        print_json({**told, "replaced": replaced, "instead_of": done.instead_of or None})
-    else:
+    row = {"id": done.id, "job": done.job, "queue": done.queue, "duplicate": done.duplicate or None}
+    replaced = bool(done.duplicate and done.enqueued)
+    if not printed_json({**row, "replaced": replaced, "instead_of": done.instead_of or None}):
         click.echo(done.id)
 
 

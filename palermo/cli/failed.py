@@ -10,7 +10,7 @@ from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import FAILED_JOBS, whole_ids
 from palermo.cli.listings import note_unread, print_page
 from palermo.cli.options import filter_options, paging_options, query_options
-from palermo.cli.output import Column, confirm, field, print_facts, print_json, print_rows, progress
+from palermo.cli.output import Column, confirm, field, print_facts, print_rows, printed_json, progress
 from palermo.cli.selection import chosen_ids, run_on_failed, selection_options
 from palermo.core.text import count, one_line, safe
 from palermo.core.topology import check_new_queue
@@ -28,7 +28,7 @@ def failed() -> None:
 @paging_options
 @filter_options
 @click.pass_obj
-def list_failed(context: Context, /, as_json: bool, limit: int, page: int, newest: bool, **filters: Any) -> None:
+def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List failed jobs, the oldest failure first."""
     offset = (page - 1) * limit
     wanted = JobFilter(**filters)
@@ -42,7 +42,7 @@ def list_failed(context: Context, /, as_json: bool, limit: int, page: int, newes
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else ""),
     ]
     what = "failed jobs" if wanted.everything else f"failed jobs with {wanted}"
-    print_page(listing, columns, what, page=page, limit=limit, as_json=as_json)
+    print_page(listing, columns, what, page=page, limit=limit)
     note_unread(listing.unseen)
 
 
@@ -50,7 +50,7 @@ def list_failed(context: Context, /, as_json: bool, limit: int, page: int, newes
 @query_options
 @filter_options
 @click.pass_obj
-def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
+def list_groups(context: Context, /, **filters: Any) -> None:
     """Group failed jobs by job, exception and place in the code.
 
     `palermo failed list --group GROUP` lists the jobs of one group, `palermo failed requeue --all --group GROUP` and
@@ -66,19 +66,18 @@ def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
     ]
     with progress("group", of="failed jobs") as show:
         rows = context.inspector().failed.groups(JobFilter(**filters), progress=show)
-    print_rows(rows, columns, as_json=as_json, none="no failed jobs.")
+    print_rows(rows, columns, none="no failed jobs.")
 
 
 @failed.command("show")
 @click.argument("id")
 @query_options
 @click.pass_obj
-def show(context: Context, /, id: str, as_json: bool) -> None:
+def show(context: Context, /, id: str) -> None:
     """Show the failed job ID with its arguments and errors."""
     (whole,) = whole_ids(context, [id], FAILED_JOBS)
     row = context.inspector().failed.show(whole)
-    if as_json:
-        print_json(row)
+    if printed_json(row):
         return
     error = row["error"] or {"class": None, "message": None, "traceback": ""}
     arguments = None if row["args"] is None else [*map(repr, row["args"])]
@@ -130,7 +129,6 @@ def requeue(
     kwargs_text: str | None,
     to_queue: str | None,
     yes: bool,
-    as_json: bool,
     **filters: Any,
 ) -> None:
     """Requeue failed jobs: those with these ids, or with --all those that the filters match.
@@ -153,7 +151,6 @@ def requeue(
         "requeued",
         inspector.failed.requeue,
         which,
-        as_json=as_json,
         **changes,
     )
 
@@ -161,13 +158,13 @@ def requeue(
 @failed.command("discard")
 @selection_options(filter_options)
 @click.pass_obj
-def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, **filters: Any) -> None:
+def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, **filters: Any) -> None:
     """Discard failed jobs for good: those with these ids, or with --all those that the filters match."""
     wanted = JobFilter(**filters)
     which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
     inspector = context.inspector()
     confirm(lambda: _question("Discard", inspector, which, " for good"), yes=yes)
-    run_on_failed("discard", "discarded", inspector.failed.discard, which, as_json=as_json)
+    run_on_failed("discard", "discarded", inspector.failed.discard, which)
 
 
 def _question(verb: str, inspector: Inspector, which: tuple[str, ...] | JobFilter, end: str) -> str:

@@ -7,7 +7,7 @@ import click
 from palermo.cli.command_group import FAILED, Context
 from palermo.cli.completion import complete_queue
 from palermo.cli.options import parse_duration, query_options
-from palermo.cli.output import is_terminal, misuse, print_json
+from palermo.cli.output import is_terminal, misuse, printed_json
 from palermo.contract.broker import Finding
 from palermo.core.address import masked
 from palermo.core.text import count, one_line
@@ -57,7 +57,6 @@ def check(
     pidfile: str | None,
     worker_pid: int | None,
     this_host: bool,
-    as_json: bool,
 ) -> None:
     """Check queues and workers, in one line: exit code 0 if all is well, 1 if not, 3 if the broker cannot be reached.
 
@@ -85,9 +84,7 @@ def check(
         limits = check.Limits(max_pending=max_pending, max_age=max_age, workers=workers, queues=queues)
         found = check.check(context.inspector(), limits)
     context.shown = found.line()
-    if as_json:
-        print_json(found.row())
-    else:
+    if not printed_json(found.row()):
         click.echo(one_line(f"{'ok' if found.ok else 'problem'}: {found.line()}"))
     raise click.exceptions.Exit(0 if found.ok else FAILED)
 
@@ -99,7 +96,7 @@ def check(
 @click.option("--mend", is_flag=True, help="Free keys held by unique jobs that no longer exist.")
 @query_options
 @click.pass_obj
-def doctor(context: Context, /, mend: bool, as_json: bool) -> None:
+def doctor(context: Context, /, mend: bool) -> None:
     """Check versions, settings, permissions, queues, alarms and disks, and say how to fix what is wrong.
 
     The doctor publishes and takes a job on a queue of its own, which it removes. Exit code 0 without problems, else 1.
@@ -112,9 +109,7 @@ def doctor(context: Context, /, mend: bool, as_json: bool) -> None:
     client = context.client()
     found = examine(client, setting_origins(url=context.broker_url(), exchange=context.exchange), mend=mend)
     context.shown = " ".join(finding.text for finding in found)
-    if as_json:
-        print_json([row(finding) for finding in found])
-    else:
+    if not printed_json([row(finding) for finding in found]):
         coloured = is_terminal(sys.stdout) and not colours_refused()
         for finding in found:
             _show(finding, coloured=coloured)

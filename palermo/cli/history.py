@@ -23,7 +23,7 @@ from palermo.cli.options import (
     until_filter,
     worker_filter,
 )
-from palermo.cli.output import Column, field, misuse, note, print_facts, print_json, print_rows, progress
+from palermo.cli.output import Column, field, misuse, note, print_facts, print_rows, printed_json, progress, wants_json
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
@@ -65,7 +65,7 @@ _time_options = all_of(since_filter, until_filter, page_option, limit_option)
 @error_filter
 @queue_filter
 @click.pass_obj
-def history(context: Context, /, id: str | None, as_json: bool, limit: int, page: int, **filters: Any) -> None:
+def history(context: Context, /, id: str | None, limit: int, page: int, **filters: Any) -> None:
     """List finished jobs, newest first; or with ID show the timeline of that job, oldest first.
 
     The setting journal decides which jobs are recorded: "failures" records failed jobs, "all" every job.
@@ -78,7 +78,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
         with progress("read", of="batches of the journal") as show:
             rows = context.inspector().history.timeline(whole, progress=show)
         steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _details)]
-        print_rows(rows, steps, as_json=as_json, none="nothing.")
+        print_rows(rows, steps, none="nothing.")
         if all(row["kind"] == RecordKind.ACTION for row in rows):
             note(f"the journal has no record of job {whole} itself, only the actions of operators on that id.")
         return
@@ -94,7 +94,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
         ("Ran", lambda row: _seconds(row["took"])),
         ("Why", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else row["reason"]),
     ]
-    print_page(listing, columns, "finished jobs in the journal", page=page, limit=limit, as_json=as_json)
+    print_page(listing, columns, "finished jobs in the journal", page=page, limit=limit)
 
 
 @click.command()
@@ -105,7 +105,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
 @click.option("--action", metavar="ACTION", help="Only actions with this text in their name.")
 @click.option("--by", metavar="NAME", help="Only actions of users with this text in their name.")
 @click.pass_obj
-def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: Any) -> None:
+def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
     """List the actions of operators on queues, jobs and workers, newest first: on pages, in commands, in programs."""
     with progress("read", of="batches of the journal") as show:
         listing = context.inspector().history.audit(
@@ -121,8 +121,8 @@ def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: 
         ("Jobs", lambda row: row["count"]),
         ("What", lambda row: row["what"] or row["ids"][:3]),
     ]
-    print_rows(listing.rows, columns, as_json=as_json, none=none_here("actions in the journal", listing.total, limit))
-    if not as_json and listing.rows and len(listing) < (listing.total or 0):
+    print_rows(listing.rows, columns, none=none_here("actions in the journal", listing.total, limit))
+    if not wants_json() and listing.rows and len(listing) < (listing.total or 0):
         note(f"page {page}: {len(listing):,} of {listing.total:,} actions. --page and --limit show others.")
 
 
@@ -165,15 +165,14 @@ def _seconds(value: float | None) -> str:
 )
 @query_options
 @click.pass_obj
-def stats(context: Context, /, since: float | None, as_json: bool) -> None:
+def stats(context: Context, /, since: float | None) -> None:
     """Count the jobs enqueued, processed and failed, and how long they waited and ran: by queue, job and worker.
 
     The counts come from the journal, which has them at every level but off. Failed counts runs, retried or not.
     """
     with progress("read", of="batches of the journal") as show:
         report = context.inspector().history.statistics(since, progress=show)
-    if as_json:
-        print_json(report)
+    if printed_json(report):
         return
     _print_report(report)
 
@@ -200,7 +199,7 @@ def _print_report(report: Row) -> None:
     for name, key, own in tables:
         if report[name]:
             click.echo()
-            print_rows(report[name], [_name(name, key), *own, *_report_columns()], as_json=False, none="")
+            print_rows(report[name], [_name(name, key), *own, *_report_columns()], none="")
 
 
 def _name(table: str, key: str) -> Column:

@@ -13,7 +13,7 @@ import click
 from palermo.cli.command_group import FAILED, NOT_FOUND, Context, exit_code
 from palermo.cli.job_ids import known_ids
 from palermo.cli.options import parse_duration, query_options
-from palermo.cli.output import is_terminal, note, print_facts, print_json
+from palermo.cli.output import is_terminal, note, print_facts, print_json, printed_json, wants_json
 from palermo.contract.rows import Row
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.text import one_line, safe, shorter
@@ -36,7 +36,7 @@ _BARS = 20
 @click.argument("id")
 @query_options
 @click.pass_obj
-def status(context: Context, /, id: str, as_json: bool) -> None:
+def status(context: Context, /, id: str) -> None:
     """Show the state of the job ID, or how it ended, as far as that can be known.
 
     The state is pending, scheduled, working, retrying, failed, done, discarded, cancelled or unknown.
@@ -50,9 +50,7 @@ def status(context: Context, /, id: str, as_json: bool) -> None:
         if whole != id:
             row = client.watch(find_status(client, client.job_by_id(whole), _PATIENCE)).row()
     context.shown = row["reason"]
-    if as_json:
-        print_json(row)
-    else:
+    if not printed_json(row):
         print_facts((name.replace("_", " "), value) for name, value in _shown_row(row).items())
     if row["state"] == "unknown":
         raise click.exceptions.Exit(NOT_FOUND)
@@ -63,7 +61,7 @@ def status(context: Context, /, id: str, as_json: bool) -> None:
 @click.option("--timeout", type=parse_duration, metavar="TIME", help="Maximum time to wait: 30s, 5m.")
 @query_options
 @click.pass_obj
-def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_json: bool) -> None:
+def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None) -> None:
     """Wait until the jobs have ended, and print how, with their results if those are kept.
 
     Their progress and log lines go to stderr. Exit code 0: all are done; 1: a job failed, was discarded or cancelled,
@@ -91,9 +89,9 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_js
         rows.append(row)
         if row["state"] != "done":
             codes.add(FAILED)
-        if not as_json:
+        if not wants_json():
             click.echo(f"{safe(job.id)}: {_sentence(row)}")
-    if as_json:
+    if wants_json():
         print_json(rows)
     raise click.exceptions.Exit(max(codes))
 

@@ -7,7 +7,7 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_queue
 from palermo.cli.options import paging_options, query_options
-from palermo.cli.output import Column, field, note, print_rows
+from palermo.cli.output import Column, field, note, print_rows, wants_json
 from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.text import count
 from palermo.core.topology import is_failed
@@ -17,7 +17,7 @@ from palermo.errors import UsageError
 @click.command()
 @query_options
 @click.pass_obj
-def queues(context: Context, /, as_json: bool) -> None:
+def queues(context: Context, /) -> None:
     """List the queues with their waiting and running jobs and their workers."""
     columns: list[Column] = [
         field("Queue", "name"),
@@ -28,10 +28,10 @@ def queues(context: Context, /, as_json: bool) -> None:
     ]
     inspector = context.inspector()
     rows = inspector.queues.list()
-    print_rows(rows, columns, as_json=as_json, none="no queues.")
+    print_rows(rows, columns, none="no queues.")
     # A worker that does not answer is not among those that serve a queue.
     unserved = any(not row["workers"] and not is_failed(row["name"]) for row in rows)
-    if unserved and not as_json and (silent := silent_text(inspector.workers.list())):
+    if unserved and not wants_json() and (silent := silent_text(inspector.workers.list())):
         note(f"{silent}. Only workers that answer are counted; `palermo doctor` says what to do.")
 
 
@@ -40,7 +40,7 @@ def queues(context: Context, /, as_json: bool) -> None:
 @query_options
 @paging_options
 @click.pass_obj
-def jobs(context: Context, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
+def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool) -> None:
     """List the waiting jobs of QUEUE, oldest first. Jobs in the state cancelled will not run."""
     listing = context.inspector().jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
     columns: list[Column] = [
@@ -51,13 +51,13 @@ def jobs(context: Context, /, queue: str, as_json: bool, limit: int, page: int, 
         field("Retries"),
         ("Arguments", lambda row: row["preview"]),
     ]
-    print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit, as_json=as_json)
+    print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit)
 
 
 @click.command()
 @query_options
 @click.pass_obj
-def workers(context: Context, /, as_json: bool) -> None:
+def workers(context: Context, /) -> None:
     """List the live workers with their running jobs."""
     columns: list[Column] = [
         field("Worker", "id"),
@@ -69,15 +69,15 @@ def workers(context: Context, /, as_json: bool) -> None:
         ("Running", _running),
     ]
     rows = context.inspector().workers.list()
-    print_rows(rows, columns, as_json=as_json, none="no workers.")
-    if not as_json and (silent := silent_text(rows)):
+    print_rows(rows, columns, none="no workers.")
+    if not wants_json() and (silent := silent_text(rows)):
         note(f"{silent}. Its row shows the last known values; `palermo doctor` says what to do.")
 
 
 @click.command()
 @query_options
 @click.pass_obj
-def limits(context: Context, /, as_json: bool) -> None:
+def limits(context: Context, /) -> None:
     """List the keys of limits and rates, with the jobs that run and wait under each."""
     columns: list[Column] = [
         field("Key"),
@@ -86,7 +86,7 @@ def limits(context: Context, /, as_json: bool) -> None:
         field("Running"),
         field("Waiting"),
     ]
-    print_rows(context.inspector().keys.limits(), columns, as_json=as_json, none="no limited job runs or waits.")
+    print_rows(context.inspector().keys.limits(), columns, none="no limited job runs or waits.")
 
 
 @click.command()
@@ -95,9 +95,7 @@ def limits(context: Context, /, as_json: bool) -> None:
 @paging_options
 @click.option("--tenant", metavar="NAME", help="Only this tenant.")
 @click.pass_obj
-def tenants(
-    context: Context, /, queue: str, tenant: str | None, as_json: bool, limit: int, page: int, newest: bool
-) -> None:
+def tenants(context: Context, /, queue: str, tenant: str | None, limit: int, page: int, newest: bool) -> None:
     """List the tenants with waiting jobs in QUEUE, largest first."""
     if newest:
         raise UsageError("tenants have no order in time: leave out --newest.")
@@ -105,7 +103,7 @@ def tenants(
     columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
     waiting = f"jobs waiting in queue {queue!r}"
     whose = f"tenants have {waiting}" if tenant is None else f"{waiting} belong to tenant {tenant!r}"
-    print_page(listing, columns, whose, page=page, limit=limit, as_json=as_json, what="tenant")
+    print_page(listing, columns, whose, page=page, limit=limit, what="tenant")
 
 
 def print_page(
@@ -115,12 +113,11 @@ def print_page(
     *,
     page: int,
     limit: int,
-    as_json: bool,
     what: str = "job",
 ) -> None:
     """Print a page of a list, and say that there is more. `none` completes "no …" for a page without rows."""
-    print_rows(listing.rows, columns, as_json=as_json, none=none_here(none, listing.total, limit))
-    if not as_json:
+    print_rows(listing.rows, columns, none=none_here(none, listing.total, limit))
+    if not wants_json():
         note_rest(len(listing), listing.total, page=page, what=what)
 
 

@@ -118,7 +118,7 @@ def _broker_options(command: F, host: str, port: str, place: type[click.Option])
 
 def query_options(command: F) -> F:
     """Add the options of the broker and `--json`."""
-    json = click.option("--json", "as_json", is_flag=True, help="Print only JSON on stdout.")
+    json = _remember("--json", "Print only JSON on stdout.", "as_json", click.Option, is_flag=True)
     return broker_options(json(command))
 
 

@@ -53,10 +53,21 @@ def print_json(value: Any) -> None:
     click.echo("[]" if not value else "\n]")
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, none: str) -> None:
+def wants_json() -> bool:
+    """Whether the command that runs was given `--json`."""
+    return bool(click.get_current_context().obj.as_json)
+
+
+def printed_json(value: Any) -> bool:
+    """Print the value as JSON if `--json` asks for it. Returns whether it does."""
+    if wants_json():
+        print_json(value)
+    return wants_json()
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, none: str) -> None:
     """Print the rows as a table, or as JSON; without rows print `none` on stderr."""
-    if as_json:
-        print_json(list(rows))
+    if printed_json(list(rows)):
         return
     if not rows:
         note(none)

@@ -10,7 +10,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.options import broker_options, query_options, yes_option
-from palermo.cli.output import confirm, misuse, note, print_json, progress
+from palermo.cli.output import confirm, misuse, note, printed_json, progress
 from palermo.client.actor import Actor
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.text import count, exactly, safe
@@ -27,24 +27,22 @@ from palermo.jobs.user_modules import import_modules
 @yes_option
 @query_options
 @click.pass_obj
-def purge(
-    context: Context, /, queue: str | None, tenant: str | None, everywhere: bool, yes: bool, as_json: bool
-) -> None:
+def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere: bool, yes: bool) -> None:
     """Remove all waiting jobs of QUEUE, or those of one tenant. Jobs that a worker holds stay."""
     if everywhere is (queue is not None) or (everywhere and tenant is not None):
         raise misuse("give a QUEUE or --all" + (", not both" if everywhere else ""))
     inspector = context.inspector()
     if queue is None:
         confirm(lambda: _question_about_all(inspector), yes=yes)
-        _say_removed(inspector.queues.purge_all(), as_json=as_json)
+        _say_removed(inspector.queues.purge_all())
         return
     check_queue_name(queue)
     if tenant is not None:
         confirm(lambda: f"Remove the waiting jobs of {tenant!r} from queue {queue!r} for good?", yes=yes)
-        _say_removed({queue: inspector.tenants.clear(queue, tenant)}, as_json=as_json, of=f" of {safe(tenant)}")
+        _say_removed({queue: inspector.tenants.clear(queue, tenant)}, of=f" of {safe(tenant)}")
         return
     confirm(lambda: f"Remove {_waiting(inspector, queue)} from queue {queue!r} for good?", yes=yes)
-    _say_removed({queue: inspector.queues.purge(queue)}, as_json=as_json)
+    _say_removed({queue: inspector.queues.purge(queue)})
 
 
 def _waiting(inspector: Inspector, queue: str) -> str:
@@ -57,10 +55,9 @@ def _question_about_all(inspector: Inspector) -> str:
     return f"Remove {total} from {count(len(waiting), 'queue')} for good?"
 
 
-def _say_removed(removed: Mapping[str, int], *, as_json: bool, of: str = "") -> None:
+def _say_removed(removed: Mapping[str, int], *, of: str = "") -> None:
     """Print how many jobs were removed from each queue."""
-    if as_json:
-        print_json([{"queue": queue, "removed": jobs} for queue, jobs in removed.items()])
+    if printed_json([{"queue": queue, "removed": jobs} for queue, jobs in removed.items()]):
         return
     for queue, jobs in removed.items():
         click.echo(f"removed {count(jobs, 'job')}{of} from queue {safe(queue)}.")

@@ -8,7 +8,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue, complete_recurring
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.options import broker_options, parse_duration, query_options, yes_option
-from palermo.cli.output import Column, confirm, field, note, print_json, print_rows
+from palermo.cli.output import Column, confirm, field, note, print_rows, printed_json
 from palermo.contract.recurring import MISSED
 from palermo.core.text import count, safe
 from palermo.errors import NotFound
@@ -24,7 +24,7 @@ def recurring() -> None:
 @recurring.command("list")
 @query_options
 @click.pass_obj
-def list_recurring(context: Context, /, as_json: bool) -> None:
+def list_recurring(context: Context, /) -> None:
     """List the recurring jobs by name."""
     columns: list[Column] = [
         field("Name"),
@@ -33,20 +33,19 @@ def list_recurring(context: Context, /, as_json: bool) -> None:
         ("Last run", lambda row: row["last_run"]),
         ("Next run", lambda row: row["next_run"]),
     ]
-    print_rows(context.inspector().recurring.list(), columns, as_json=as_json, none="no recurring jobs.")
+    print_rows(context.inspector().recurring.list(), columns, none="no recurring jobs.")
 
 
 @recurring.command("show")
 @click.argument("name", shell_complete=complete_recurring)
 @query_options
 @click.pass_obj
-def show(context: Context, /, name: str, as_json: bool) -> None:
+def show(context: Context, /, name: str) -> None:
     """Show one recurring job."""
     found = next((row for row in context.inspector().recurring.list() if row["name"] == name), None)
     if found is None:
         raise NotFound(f"no recurring job {name!r}; `palermo recurring list` lists the recurring jobs.")
-    if as_json:
-        print_json(found)
+    if printed_json(found):
         return
     for key, value in found.items():
         click.echo(f"{key}: {safe('' if value is None else str(value))}")

@@ -24,7 +24,7 @@ from palermo.cli.options import (
     query_options,
     queue_filter,
 )
-from palermo.cli.output import Column, confirm, field, misuse, note, print_json, progress
+from palermo.cli.output import Column, confirm, field, misuse, note, printed_json, progress
 from palermo.cli.selection import chosen_ids, selection_options
 from palermo.contract import clock
 from palermo.contract.rows import Row
@@ -57,7 +57,7 @@ filter_options = all_of(queue_filter, job_filter, _due("--due-from", "after"), _
 @page_option
 @limit_option
 @click.pass_obj
-def list_scheduled(context: Context, /, as_json: bool, page: int, limit: int, **filters: Any) -> None:
+def list_scheduled(context: Context, /, page: int, limit: int, **filters: Any) -> None:
     """List the scheduled jobs, soonest first."""
     jobs = context.inspector().scheduled
     with _reading(jobs):
@@ -70,7 +70,7 @@ def list_scheduled(context: Context, /, as_json: bool, page: int, limit: int, **
         field("Job"),
         ("Arguments", lambda row: row["preview"]),
     ]
-    print_page(listing, columns, "scheduled jobs", page=page, limit=limit, as_json=as_json)
+    print_page(listing, columns, "scheduled jobs", page=page, limit=limit)
 
 
 @contextmanager
@@ -98,19 +98,19 @@ def _reading(jobs: ScheduledJobs) -> Iterator[None]:
 @click.option("--args", "args_text", metavar="JSON", help="Only with these positional arguments, a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Only with these named arguments, a JSON object.")
 @click.pass_obj
-def cancel_scheduled(context: Context, /, as_json: bool, **selection: Any) -> None:
+def cancel_scheduled(context: Context, /, **selection: Any) -> None:
     """Cancel scheduled jobs."""
     jobs = context.inspector().scheduled
-    print_altered(jobs.cancel(_chosen(context, jobs, "Cancel", **selection)), as_json=as_json)
+    print_altered(jobs.cancel(_chosen(context, jobs, "Cancel", **selection)))
 
 
 @scheduled.command("run")
 @selection_options(filter_options)
 @click.pass_obj
-def run_now(context: Context, /, as_json: bool, **selection: Any) -> None:
+def run_now(context: Context, /, **selection: Any) -> None:
     """Enqueue scheduled jobs now."""
     jobs = context.inspector().scheduled
-    print_altered(jobs.run_now(_chosen(context, jobs, "Run", **selection)), as_json=as_json)
+    print_altered(jobs.run_now(_chosen(context, jobs, "Run", **selection)))
 
 
 @scheduled.command("move")
@@ -119,16 +119,14 @@ def run_now(context: Context, /, as_json: bool, **selection: Any) -> None:
 @click.option("--in", "after", type=parse_duration, metavar="TIME", help="The new time from now, such as 90s or 2d.")
 @click.option("--later", type=parse_duration, metavar="TIME", help="Move each job by this time, such as 1h.")
 @click.pass_obj
-def move(
-    context: Context, /, as_json: bool, at: float | None, after: float | None, later: float | None, **selection: Any
-) -> None:
+def move(context: Context, /, at: float | None, after: float | None, later: float | None, **selection: Any) -> None:
     """Reschedule jobs to another time."""
     if sum(value is not None for value in (at, after, later)) != 1:
         raise misuse("say when: --at 2026-12-01T09:00Z, --in 5m or --later 1h, and only one")
     instant = at if after is None else clock.now() + after
     jobs = context.inspector().scheduled
     which = _chosen(context, jobs, "Move", **selection)
-    print_altered(jobs.reschedule(which, instant, later=later), as_json=as_json)
+    print_altered(jobs.reschedule(which, instant, later=later))
 
 
 def _filter(due_from: float | None, due_until: float | None, **more: Any) -> ScheduledFilter:
@@ -170,11 +168,9 @@ def _counted(jobs: ScheduledJobs, chosen: ScheduledFilter) -> str:
     return count(number, "retrying job") if chosen.retries else counted(number, retries)
 
 
-def print_altered(rows: list[Row], *, as_json: bool) -> None:
+def print_altered(rows: list[Row]) -> None:
     """Print the new state of each job. Exit with NOT_FOUND if no job was chosen, or one wasn't found."""
-    if as_json:
-        print_json(rows)
-    else:
+    if not printed_json(rows):
         for row in rows:
             due = "due" if row["state"] == DONE[MOVE] else "was due"
             when = f", {due} {row['run_at']}" if row["run_at"] and row["state"] != DONE[GIVE_UP] else ""
@@ -200,7 +196,7 @@ def retries() -> None:
 @page_option
 @limit_option
 @click.pass_obj
-def list_retries(context: Context, /, as_json: bool, page: int, limit: int, **filters: Any) -> None:
+def list_retries(context: Context, /, page: int, limit: int, **filters: Any) -> None:
     """List the jobs that wait for a retry with their last errors, soonest first."""
     filter = _filter(**filters, retries=True)
     listing = context.inspector().scheduled.list(filter, offset=(page - 1) * limit, limit=limit)
@@ -212,22 +208,22 @@ def list_retries(context: Context, /, as_json: bool, page: int, limit: int, **fi
         ("Attempt", lambda row: (row["retries"] or 0) + 1),
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}"),
     ]
-    print_page(listing, columns, "jobs wait for a retry", page=page, limit=limit, as_json=as_json)
+    print_page(listing, columns, "jobs wait for a retry", page=page, limit=limit)
 
 
 @retries.command("run")
 @selection_options(filter_options)
 @click.pass_obj
-def retry_now(context: Context, /, as_json: bool, **selection: Any) -> None:
+def retry_now(context: Context, /, **selection: Any) -> None:
     """Retry jobs now instead of at their time."""
     jobs = context.inspector().scheduled
-    print_altered(jobs.retry_now(_chosen(context, jobs, "Run", retries=True, **selection)), as_json=as_json)
+    print_altered(jobs.retry_now(_chosen(context, jobs, "Run", retries=True, **selection)))
 
 
 @retries.command("give-up")
 @selection_options(filter_options)
 @click.pass_obj
-def give_up(context: Context, /, as_json: bool, **selection: Any) -> None:
+def give_up(context: Context, /, **selection: Any) -> None:
     """Move jobs that wait for a retry to the failed jobs, with all their attempts, as if no retry were left."""
     jobs = context.inspector().scheduled
-    print_altered(jobs.give_up(_chosen(context, jobs, "Give up", retries=True, **selection)), as_json=as_json)
+    print_altered(jobs.give_up(_chosen(context, jobs, "Give up", retries=True, **selection)))

@@ -8,7 +8,7 @@ import click
 from palermo.cli.command_group import INTERRUPTED, Context, on_interrupt
 from palermo.cli.job_ids import whole_ids
 from palermo.cli.options import Options, all_of, query_options, yes_option
-from palermo.cli.output import misuse, note, print_json, progress
+from palermo.cli.output import misuse, note, printed_json, progress
 from palermo.core.text import count
 from palermo.errors import BrokerError, NotFound, PalermoError
 from palermo.inspector.judges import TakenJob
@@ -36,9 +36,7 @@ def chosen_ids(
     return whole_ids(context, ids, states) if ids else None
 
 
-def run_on_failed(
-    verb: str, done: str, command: Callable[..., list[TakenJob]], which: object, *, as_json: bool, **options: Any
-) -> None:
+def run_on_failed(verb: str, done: str, command: Callable[..., list[TakenJob]], which: object, **options: Any) -> None:
     """Run a command on failed jobs, show its progress, and print what it did. Raises the first error.
 
     Ctrl-C ends it after the jobs under way, which might otherwise be done twice; a second Ctrl-C ends it immediately.
@@ -76,9 +74,7 @@ def run_on_failed(
         errors = [error for error in errors if not isinstance(error, NotFound)]
     elif not taken and not isinstance(which, Iterable) and str(which) != "everything":
         errors.append(NotFound(f"no failed job matches {which}."))
-    if as_json:
-        print_json([job._asdict() for job in taken])
-    elif taken or not errors:
+    if not printed_json([job._asdict() for job in taken]) and (taken or not errors):
         click.echo(f"{done} {count(len(taken), 'job')}.")
     if errors:
         raise errors[0]

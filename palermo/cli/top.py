@@ -22,7 +22,7 @@ from rich.text import Text
 
 from palermo.cli.command_group import Context
 from palermo.cli.options import query_options
-from palermo.cli.output import is_terminal, print_json
+from palermo.cli.output import is_terminal, printed_json, wants_json
 from palermo.cli.top_keys import TopKeys
 from palermo.client.actor import Actor
 from palermo.client.client import Client
@@ -388,7 +388,7 @@ class LiveData:
 @click.option("--once", is_flag=True, help="Print one view and exit. The default if the output is not a terminal.")
 @query_options
 @click.pass_obj
-def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None:
+def top(context: Context, /, interval: float, once: bool) -> None:
     """Watch queues, workers, rates and the newest failures, until q is pressed.
 
     Keys choose a queue, pause or resume it, requeue its failed jobs, and filter the view. The rates of queues are
@@ -400,16 +400,14 @@ def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None
     # Before the journal is read, whose own client creates an SQLite file: this one refuses a mistyped path.
     live_data.refresh()
     live_data.journal.begin()
-    if not (as_json or once) and is_terminal(sys.stdout):
+    if not (once or wants_json()) and is_terminal(sys.stdout):
         with _keys() as pressed, suppress(KeyboardInterrupt):
             _show(live_data, TopKeys(live_data.inspector), pressed, interval)
         return
     time.sleep(interval)
     live_data.journal.wait(_JOURNAL_TIMEOUT)
     data = live_data.refresh()
-    if as_json:
-        print_json(data.row())
-    else:
+    if not printed_json(data.row()):
         console = Console(highlight=False)
         console.print(view(data, width=console.width, height=_ONCE))
 

@@ -7,7 +7,7 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.enqueue import parsed_json
 from palermo.cli.options import broker_options, query_options, since_filter, until_filter, yes_option
-from palermo.cli.output import Column, confirm, field, note, print_rows, progress
+from palermo.cli.output import Column, confirm, field, note, print_rows, progress, wants_json
 from palermo.contract.rows import Row
 from palermo.core.text import count
 
@@ -27,18 +27,18 @@ def publish(context: Context, /, topic: str, payload: str | None, id: str | None
 @click.group(invoke_without_command=True)
 @query_options
 @click.pass_context
-def topics(ctx: click.Context, as_json: bool) -> None:
+def topics(ctx: click.Context) -> None:
     """List the groups that subscribe to events, replay old events to one, or remove one."""
     if ctx.invoked_subcommand is None:
-        _show(ctx.ensure_object(Context), as_json=as_json)
+        _show(ctx.ensure_object(Context))
 
 
 @topics.command("list")
 @query_options
 @click.pass_obj
-def list_topics(context: Context, /, as_json: bool) -> None:
+def list_topics(context: Context, /) -> None:
     """List the groups by name, with their topics and queues."""
-    _show(context, as_json=as_json)
+    _show(context)
 
 
 @topics.command("replay")
@@ -71,10 +71,10 @@ def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
         inspector.events.unsubscribe(group)
 
 
-def _show(context: Context, *, as_json: bool) -> None:
+def _show(context: Context) -> None:
     inspector = context.inspector()
     wiring = inspector.events.topology()
-    if not as_json:
+    if not wants_json():
         on_rabbitmq = context.settings().address.scheme in ("amqp", "amqps")
         way = f"{wiring['gateway']} -> {wiring['distributor']} -> the queues of the groups. " if on_rabbitmq else ""
         note(f"{way}{_kept(wiring)}")
@@ -87,7 +87,7 @@ def _show(context: Context, *, as_json: bool) -> None:
         ("In progress", lambda row: row["in_progress"]),
         field("Workers"),
     ]
-    print_rows(wiring["groups"], columns, as_json=as_json, none="no group subscribes to events.")
+    print_rows(wiring["groups"], columns, none="no group subscribes to events.")
 
 
 def _kept(wiring: Row) -> str:

@@ -18,15 +18,15 @@ def unique() -> None:
 @click.option("--orphaned", is_flag=True, help="Only keys held by jobs that no longer exist; takes a second or more.")
 @query_options
 @click.pass_obj
-def list_keys(context: Context, /, orphaned: bool, as_json: bool) -> None:
+def list_keys(context: Context, /, orphaned: bool) -> None:
     """List the keys in use, by name."""
     inspector = context.inspector()
     if orphaned:
         columns: list[Column] = [field("Key"), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
-        print_rows(inspector.keys.orphaned(), columns, as_json=as_json, none="every key has its job.")
+        print_rows(inspector.keys.orphaned(), columns, none="every key has its job.")
         return
     columns = [field("Key"), ("State", _state), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
-    print_rows(inspector.keys.list(), columns, as_json=as_json, none="no job has a key.")
+    print_rows(inspector.keys.list(), columns, none="no job has a key.")
 
 
 @unique.command("free")
