@@ -54,8 +54,8 @@ class Owner(Protocol):
     def answered(self, child: "Child", run: Run, result: RunResult) -> None:
         """A run has this result, and has left the child."""
 
-    def lost(self, child: "Child", run: Run, why: str) -> None:
-        """The child has died under a run."""
+    def run_lost(self, child: "Child", run: Run, why: str) -> None:
+        """The child has died under a run, which has left it."""
 
     def reported(self, slot: int, report: Report) -> None:
         """The job of this slot reports its progress or log lines."""
@@ -103,7 +103,7 @@ class Child(Process):
 
     def connect(self) -> SlotPipe:
         """The parent's end of the socket pair, for a process that is being forked."""
-        self.pipe = SlotPipe(self._succeeded, self._heard, self._lost)
+        self.pipe = SlotPipe(self._succeeded, self._heard, self._disconnected)
         return self.pipe
 
     def write(self, frame: tuple[Any, ...]) -> None:
@@ -199,7 +199,7 @@ class Child(Process):
                 if slot in self.runs:
                     self._owner.reported(slot, report)
             case Changed(changes):
-                self.place.changed(self, changes)
+                self.place.child_changed(self, changes)
             case Ready() if not self.ready.done():
                 self.ready.set_result(None)
             case Pong() if ("ping",) in self._answers:
@@ -224,20 +224,20 @@ class Child(Process):
         if self.pipe is not None:
             self.pipe.abort("sent an answer that nobody asked for")
 
-    def _lost(self, why: str) -> None:
+    def _disconnected(self, why: str) -> None:
         if self.pipe is None:  # the parent ended this child itself
             return
         self.pipe = None
         self.lost_jobs = len(self.runs)
         if self.ready.done():
-            self.place.lost(self)
+            self.place.child_lost(self)
         waiters: list[asyncio.Future[Any]] = [self.ready, *self._results.values()]
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(SlotLost(why))
         for run in [run for run in self.runs.values() if run.slot not in self._results]:
             self.leave(run)
-            self._owner.lost(self, run, why)
+            self._owner.run_lost(self, run, why)
         for answer in self._answers.values():
             answer.set_result(None)
 
@@ -346,13 +346,13 @@ class Place:
             self.living.discard(child)
             self._spawn(self.children.end(child))
 
-    def changed(self, child: Child, changes: str) -> None:
+    def child_changed(self, child: Child, changes: str) -> None:
         """Replace the child, because jobs have left these changes in its process."""
         runs = [] if self.shared else [*child.runs.values()]
         who = "".join(f"job {run.message.job} {run.message.id}" for run in runs) or "a job"
         self.retire(child, f"{who} changed its process: {changes}", level=logging.WARNING)
 
-    def lost(self, child: Child) -> None:
+    def child_lost(self, child: Child) -> None:
         """A child that was ready has closed its socket pair. Unless it was retired, have another ready in its place."""
         self.living.discard(child)
         if child.retired or self.children.draining.is_set() or self.children.gone.is_set():

@@ -241,7 +241,7 @@ class ForkedPool:
         else:
             self._spawn(self._finish(run, self._result_of_killed(run, _MEANINGLESS)))
 
-    def lost(self, child: Child, run: Run, why: str) -> None:
+    def run_lost(self, child: Child, run: Run, why: str) -> None:
         self._spawn(self._finish(run, self._result_after_crash(child, run, why)))
 
     def reported(self, slot: int, report: Report) -> None:
@@ -276,7 +276,8 @@ class ForkedPool:
     async def _kill_when_others_are_done(self, child: Child) -> None:
         """Kill a child because of a job that must end, once its other jobs have finished or had the grace time to."""
         grace = self._limits.timeout_grace
-        if grace and len(child.runs) > 1 and await child.responds(_PROMPT):
+        others = any(run.kill_error is None for run in child.runs.values())
+        if grace and others and await child.responds(_PROMPT):
             await child.others_left(grace)
         if any(run.kill_error is not None for run in child.runs.values()):
             self._kill(child)
