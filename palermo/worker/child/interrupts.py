@@ -12,29 +12,11 @@ import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from palermo.errors import JobCancelled, JobError, JobTerminated
 from palermo.worker.limits import cancelled, terminated, timed_out
 from palermo.worker.signals import CANCEL, TERMINATE
-
-
-class Interruptible(Protocol):
-    """What the executor calls at the start and the end of each run, and what it reads after the run."""
-
-    #: Whether the job was told to end because the worker stops.
-    terminated: bool
-    #: Whether someone cancelled it.
-    cancelled: bool
-
-    def enter(self, timeout: float | None) -> None:
-        """The job begins; it may run for `timeout` seconds, or without a limit if that is None."""
-
-    def leave(self) -> None:
-        """The job has ended."""
-
-    async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Await a job's coroutine."""
 
 
 class Interrupts:
@@ -179,6 +161,10 @@ class SharedInterrupts:
         finally:
             with self._lock:
                 self.task = None
+
+
+#: What the executor calls at the start and the end of each run, and what it reads after the run.
+Interruptible = Interrupts | SharedInterrupts
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
