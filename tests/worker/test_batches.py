@@ -13,7 +13,6 @@ from palermo.core.message import Message
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import define
 from palermo.worker.ipc.batch_marks import BatchMarks
-from palermo.worker.ipc.frames import HEADER, Ended, pack_answer, unpack_answer
 from palermo.worker.pools.pool import result_of_rest
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -163,12 +162,6 @@ def test_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Benc
     assert result == BatchResult((DROPPED, Succeeded(), DROPPED))
     assert asked == ["0", "2"]
     assert marks.done(1, 3) == [False] * 3
-
-
-def test_a_result_of_a_batch_reaches_the_parent_whole() -> None:
-    sent = BatchResult((Succeeded(), Retrying(None, 2.0)))
-
-    assert unpack_answer(pack_answer(Ended(1, sent))[HEADER:]) == Ended(1, sent)
     assert results_of_each(Succeeded(), 3) == (Succeeded(),) * 3
 
 

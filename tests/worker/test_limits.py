@@ -171,14 +171,3 @@ def test_replacing_processes_pausing_and_stopping_do_not_meet(rig: Rig, pool: st
     assert worker.wait() == 0
     assert rig.errors() == {}
     assert len(rig.lines()) + rig.pending() == 150
-
-
-@pytest.mark.parametrize(
-    "option", ["--max-jobs=0", "--max-memory=nan", "--max-lifetime=0", "--timeout=0", "--pool=fibre"]
-)
-def test_an_option_that_makes_no_sense_is_refused_in_one_line(rig: Rig, option: str) -> None:
-    worker = rig.worker(option)
-
-    assert worker.wait() == 2
-    assert worker.log.startswith("palermo: ")
-    assert worker.log.count("\n") == 1

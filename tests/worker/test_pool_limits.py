@@ -207,6 +207,7 @@ def test_ttin_logs_the_stacks_of_all_without_stopping_them(rig: Rig, pool: str, 
     ("pool", "job"),
     [
         ("process", "tidies"),
+        ("process", "hogs"),
         ("thread", "tidies"),
         ("async", "atidies"),
         pytest.param("thread", "stubborn", marks=SLOW),

@@ -38,17 +38,6 @@ def test_a_running_job_is_cancelled_and_its_worker_named(any_rig: Rig) -> None:
     eventually(lambda: rig.lines() == ["held begins", "next"])
 
 
-def test_a_job_that_ignores_its_end_is_killed(rig: Rig) -> None:
-    worker = rig.worker("--timeout-grace", "0.3", modules=("crew_limits",))
-    id = rig.enqueue("hogs_the_gil", str(rig.notes_path), module="crew_limits")
-    eventually(lambda: "waits" in " ".join(rig.lines()))
-
-    rig.cancel(id)
-
-    assert dropped(worker.log) == {id: "yes"}
-    assert rig.errors() == {}
-
-
 def test_a_cancel_that_races_with_the_start_drops_or_ends_the_job(any_rig: Rig) -> None:
     rig = any_rig
     worker = rig.worker("-c", "2")

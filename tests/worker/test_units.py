@@ -8,6 +8,7 @@ from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
+from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.broker_session import backoff
 from palermo.worker.process import SlotTitle, parent_title
@@ -86,6 +87,7 @@ def test_failed_jobs_go_by_number_and_by_age_until_one_stays(
         ({"concurrency": 0}, "at least one slot"),
         ({"modules": ()}, "no module named"),
         ({"shutdown_timeout": -1.0}, "shutdown timeout"),
+        ({"pool": "fibre"}, "pool is 'fibre'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(wrong: dict[str, object], text: str) -> None:
@@ -93,3 +95,12 @@ def test_options_that_make_no_sense_are_refused(wrong: dict[str, object], text: 
 
     with pytest.raises(SettingInvalid, match=text):
         WorkerOptions(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_jobs", 0), ("max_memory", float("nan")), ("max_lifetime", 0.0), ("timeout", 0.0), ("timeout_grace", -1.0)],
+)
+def test_limits_that_make_no_sense_are_refused(name: str, value: float) -> None:
+    with pytest.raises(SettingInvalid, match=name.replace("_", " ")):
+        Limits(**{name: value})  # type: ignore[arg-type]
