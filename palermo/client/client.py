@@ -18,7 +18,7 @@ from palermo.client.announced_jobs import Announced, AnnouncedJobs
 from palermo.client.handle import Job
 from palermo.client.io_thread import IoThread
 from palermo.client.journal_watch import Question
-from palermo.client.prepare import ManyJobs, Prepared, many_ids, new_id, prepare, prepare_event
+from palermo.client.prepare import ManyJobs, Prepared, new_id, prepare, prepare_event
 from palermo.client.recorded_jobs import RecordedArguments
 from palermo.contract.broker import Broker, opener
 from palermo.contract.trouble import Trouble
@@ -75,28 +75,18 @@ class Client:
         Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within
         the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
-        return self._enqueue(job, args, kwargs, options)
+        return self.enqueue_as("", job, args, kwargs, **options)
 
     def enqueue_as(
         self, id: str, job: JobDefinition | str, args: Sequence[Any], kwargs: Mapping[str, Any], /, **options: Any
     ) -> Job:
         """`enqueue` with an id that was drawn before by `new_id`, for a caller that has told it to its own caller.
 
-        Unlike the option `id` it does not become the key of a unique job.
+        Unlike the option `id` it does not become the key of a unique job. A new one is drawn if it is "".
         """
-        return self._enqueue(job, args, kwargs, options, lambda: id)
-
-    def _enqueue(
-        self,
-        job: JobDefinition | str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Mapping[str, Any],
-        fresh: Callable[[], str] = new_id,
-    ) -> Job:
         io = self._io()
         with tracing.enqueuing(job) as span:
-            prepared = prepare(self, job, args, kwargs, options, span, fresh)
+            prepared = prepare(self, job, args, kwargs, options, span, id)
             return prepared.job if prepared.message is None else _stored(io, prepared)
 
     def enqueue_message(self, message: Message) -> Job:
@@ -140,9 +130,9 @@ class Client:
         it are stored. If the broker refuses a job, or is away, jobs before and behind it may be stored. A note on the
         error says how many are stored for certain.
         """
-        io, fresh = self._io(), many_ids().__next__
+        io = self._io()
         with tracing.enqueuing(None) as span:
-            return ManyJobs(io).store(prepare(self, *call, options, span, fresh) for call in calls)
+            return ManyJobs(io).store(prepare(self, *call, options, span) for call in calls)
 
     def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
         """Publish an event to all groups that subscribe to its topic; returns its id once the broker has confirmed it.

@@ -36,9 +36,6 @@ class Running(Protocol):
 #: Replaced in a forked child process, so always to be reached through the module.
 guard = threading.RLock()
 
-#: How many forks lie between this process and the first of its ancestors that ran this module.
-generation = 0
-
 running: set[Running] = set()
 
 #: What a forked child process found running. It is never closed, since its sockets and files are the parent's.
@@ -58,9 +55,8 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    global guard, generation
+    global guard
     guard = threading.RLock()
-    generation += 1
     _inherited.extend(running)
     running.clear()
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from palermo.client import forking
 from palermo.client.handle import Job
 from palermo.client.job_message import JobCall, build_message, call_of, call_option
 from palermo.contract import clock
@@ -44,30 +43,15 @@ BATCHES = 5
 
 _CALLABLE = frozenset(ENQUEUE_OPTIONS)
 
-#: How many ids `many_ids` draws at a time.
-_AT_ONCE = 100
 
-
-def new_id(drawn: str = "") -> str:
+def new_id() -> str:
     """A random UUID (RFC 9562, version 4) as text: 122 bits of the system's own randomness.
 
     The same as `uuid.uuid4` makes, at a third of the cost. Nothing is kept that a forked child process would use again.
-    `drawn` has its 32 random digits if the caller has drawn them.
     """
-    digits = drawn or os.urandom(16).hex()
+    digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
-
-
-def many_ids() -> Iterator[str]:
-    """Such ids without end, for one call that needs many. A forked child process uses none drawn before the fork."""
-    while True:
-        generation = forking.generation
-        digits = os.urandom(16 * _AT_ONCE).hex()
-        for start in range(0, len(digits), 32):
-            if forking.generation != generation:
-                break
-            yield new_id(digits[start : start + 32])
 
 
 class Prepared(NamedTuple):
@@ -119,9 +103,11 @@ def prepare(
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
     span: "Enqueuing | None",
-    fresh: Callable[[], str] = new_id,
+    drawn: str = "",
 ) -> Prepared:
-    """Bind the arguments of a call, run its before_enqueue hooks, and encode it; `fresh` makes ids.
+    """Bind the arguments of a call, run its before_enqueue hooks, and encode it.
+
+    `drawn` is its id if the caller has drawn one by `new_id`.
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise.
     """
@@ -143,7 +129,7 @@ def prepare(
             clock.now(), delay=given.get("delay"), run_at=given.get("run_at"), declared=declared.get("delay")
         )
         queue = chosen.get("queue", queue)
-    id = given.get("id") or fresh()
+    id = given.get("id") or drawn or new_id()
     if definition is not None and not hooks.run_before_hooks("before_enqueue", definition, call.args, call.kwargs):
         return Prepared(Job(id, queue, call.name, enqueued=False, _client=client), None)
     now = clock.now()

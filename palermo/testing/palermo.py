@@ -17,7 +17,6 @@ from palermo.client import client as clients
 from palermo.client.client import NOTHING, Call, Client
 from palermo.client.failed_queues import browse_failed
 from palermo.client.handle import Job
-from palermo.client.prepare import new_id
 from palermo.contract import clock as process_clock
 from palermo.contract.serialization import Accept
 from palermo.core.queue_selection import QueueSelection
@@ -351,16 +350,11 @@ class _TestClient(Client):
         super().__init__(settings)
         self._test = test
 
-    def _enqueue(
-        self,
-        job: JobDefinition | str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Mapping[str, Any],
-        fresh: Callable[[], str] = new_id,
+    def enqueue_as(
+        self, id: str, job: JobDefinition | str, args: Sequence[Any], kwargs: Mapping[str, Any], /, **options: Any
     ) -> Job:
         __tracebackhide__ = True
-        made = super()._enqueue(job, args, kwargs, options, fresh)
+        made = super().enqueue_as(id, job, args, kwargs, **options)
         self._test._after_enqueue()
         return made
 

@@ -1,10 +1,9 @@
 """Jobs that are sent at once, on a session that is ready, when the broker does not just take them."""
 
 import asyncio
-import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pika
@@ -13,7 +12,7 @@ import pytest
 import palermo
 from palermo.client import client as clients
 from palermo.client.client import Client
-from palermo.client.prepare import many_ids, new_id
+from palermo.client.prepare import new_id
 from palermo.contract.socket_lock import SocketLock
 from palermo.errors import PublishRefused
 from palermo.settings.settings import Settings
@@ -176,29 +175,10 @@ def test_a_signal_handler_may_enqueue_while_its_thread_is_sending(client: Client
     assert set(numbers(client)[1:]) == {"1", "2", "3"}
 
 
-@pytest.mark.parametrize("fresh", [new_id, many_ids().__next__], ids=["one", "many"])
-def test_an_id_is_a_random_uuid(fresh: Callable[[], str]) -> None:
-    ids = {fresh() for _ in range(1_000)}
+def test_an_id_is_a_random_uuid() -> None:
+    ids = {new_id() for _ in range(1_000)}
 
     assert len(ids) == 1_000
     assert {(uuid.UUID(id).version, uuid.UUID(id).variant, str(uuid.UUID(id)) == id) for id in ids} == {
         (4, uuid.RFC_4122, True)
     }
-
-
-def test_a_forked_child_has_ids_of_its_own_amid_many() -> None:
-    ids = many_ids()
-    next(ids)
-    reading, writing = os.pipe()
-
-    child = os.fork()
-    if child == 0:
-        os.write(writing, next(ids).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-
-    of_child = os.read(reading, 100).decode()
-    os.close(reading)
-    os.close(writing)
-    assert len(of_child) == 36
-    assert of_child not in {next(ids) for _ in range(200)}
