@@ -77,22 +77,26 @@ AT = st.integers(1_000, 1_005)
 TEXT = st.sampled_from(["f1", "F", "mail", "%", "_", "no", "NO SUCH", "strasse", "1", "a!b"])
 
 
-def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.one_of(st.none(), st.none(), values)
+TIME = st.sampled_from([999, 1_000, 1_001, 1_001.5, 1_003, 1_006])
+SECONDS = st.sampled_from([0, 0.5, 1, 3])
+
+CONDITIONS: dict[str, st.SearchStrategy[Any]] = {
+    "state": st.sampled_from(["failed", "done", "done,failed", "retrying", "cancelled,done", "running"]),
+    **dict.fromkeys(NAMES, WANTED),
+    **dict.fromkeys(("since", "until"), TIME),
+    **dict.fromkeys(("longer", "shorter"), SECONDS),
+    "text": TEXT,
+    "group": st.sampled_from(["6f62"]),
+    "requeued": st.booleans(),
+}
 
 
-FILTER = st.builds(
-    JobFilter,
-    state=maybe(st.sampled_from(["failed", "done", "done,failed", "retrying", "cancelled,done", "running"])),
-    **{name: maybe(WANTED) for name in NAMES},
-    text=maybe(TEXT),
-    since=maybe(st.floats(999, 1_006)),
-    until=maybe(st.floats(999, 1_006)),
-    group=maybe(st.sampled_from(["6f62"])),
-    requeued=maybe(st.booleans()),
-    longer=maybe(st.floats(0, 3)),
-    shorter=maybe(st.floats(0, 3)),
-)
+def one_of(name: str) -> st.SearchStrategy[tuple[str, Any]]:
+    return CONDITIONS[name].map(lambda value: (name, value))
+
+
+#: Of more conditions than two at once hardly any job meets all.
+FILTER = st.lists(st.one_of(*map(one_of, CONDITIONS)), max_size=2).map(lambda chosen: JobFilter(**dict(chosen)))
 
 MESSAGE = st.builds(
     Message,
@@ -122,7 +126,7 @@ RECORD = st.fixed_dictionaries(
         "at": AT.map(float),
         "queue": NAME,
         "job": NAME,
-        "took": st.one_of(st.none(), st.floats(0, 3)),
+        "took": st.one_of(st.none(), SECONDS.map(float)),
     },
     optional={"error": NAME, "message": st.sampled_from(["no such a!b", "Straße", "100%_"])},
 )
