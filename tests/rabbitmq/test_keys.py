@@ -1,24 +1,24 @@
 """The leader's log of keys is read in any order and written again beside commits; no copy of a job runs beside it."""
 
 import asyncio
-import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
-from palermo.brokers.rabbitmq.unique import key_log, unique_keys
-from palermo.brokers.rabbitmq.unique.key_log import KeyLog, LogContent, key_log_queue
+from palermo.brokers.rabbitmq.unique import key_log, key_records, unique_keys
+from palermo.brokers.rabbitmq.unique.key_log import KeyLog, key_log_queue
 from palermo.core.instants import Instants
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
-from palermo.core.unique_keys import Cooldown, Key, message_to_plain
-from palermo.errors import BrokerUnavailable
+from palermo.core.unique_keys import Key
+from palermo.errors import BrokerUnavailable, PalermoError
 from tests.contract.timing import time_kept
 from tests.contract.tools import Report, consume, counts, ids, take, until
 from tests.contract.unique_jobs import ask, holders, keyed
@@ -42,16 +42,16 @@ def logs(monkeypatch: pytest.MonkeyPatch) -> list[KeyLog]:
 async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew(
     broker: RabbitmqBroker, another: Open, logs: list[KeyLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writes, go_on, divided = asyncio.Event(), asyncio.Event(), key_log.parts
+    writes, go_on, append = asyncio.Event(), asyncio.Event(), StateLog.append
 
-    async def parts(keys: Sequence[Key]) -> list[list[Key]]:
-        found = await divided(keys)
-        writes.set()
-        await go_on.wait()
-        return found
+    async def slow(log: StateLog, *records: Any) -> list[Record]:
+        if any("all" in record for record in records):
+            writes.set()
+            await go_on.wait()
+        return await append(log, *records)
 
-    monkeypatch.setattr(key_log, "parts", parts)
-    monkeypatch.setattr(key_log, "CODED_AT_ONCE", 3)
+    monkeypatch.setattr(StateLog, "append", slow)
+    monkeypatch.setattr(key_records, "_PART", 3)
     monkeypatch.setattr(unique_keys, "_TIDY_EVERY", 0.1)
     async with time_kept(broker):
         for number in range(8):
@@ -71,95 +71,15 @@ async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew
     assert sorted(await holders(await another())) == [(id, "waiting") for id in sorted(left)]
 
 
-def batch(number: int, names: str, **more: Any) -> Mapping[str, Any]:
-    keys = {name: Key(name=name, serial=number, closed=Cooldown(until=1.0, id="x")).to_plain() for name in names}
-    return {"n": number, "sure": number - 1, "keys": keys, "jobs": [], **more}
-
-
-def read(batches: Iterable[Mapping[str, Any]]) -> LogContent:
-    content = LogContent()
-    for one in batches:
-        content.take(one)
-    return content
-
-
-def serials(*contents: LogContent) -> list[Mapping[str, int]]:
-    """The keys of each, with the number of the batch that they are from."""
-
-    async def read() -> list[Mapping[str, int]]:
-        return [{key.name: key.serial for key in await content.keys()} for content in contents]
-
-    return asyncio.run(read())
-
-
-@pytest.mark.parametrize(
-    ("anew", "keys"),
-    [
-        ([batch(2, "b", all=[0, 2]), batch(4, "", keys={"a": None})], {"b": 1, "c": 3, "z": 1}),
-        ([batch(2, "b", all=[1, 2]), batch(2, "ac", all=[0, 2])], {"a": 2, "b": 2, "c": 3}),
-    ],
-    ids=["in part", "whole"],
-)
-def test_a_rewriting_counts_once_it_is_complete(anew: Sequence[Mapping[str, Any]], keys: Mapping[str, int]) -> None:
-    assert serials(read([batch(1, "abz"), batch(3, "c"), *anew])) == [keys]
-
-
-def test_the_records_of_a_log_may_come_in_any_order() -> None:
-    found = [
-        batch(1, "az"),
-        batch(2, "abd", all=[0, 2]),
-        batch(2, "c", all=[1, 2]),
-        batch(3, "b"),
-        batch(4, "", keys={"b": None, "d": None}),
-        batch(5, "d"),
-        batch(6, "a", all=[0, 2]),
-    ]
-
-    everywhere = serials(*map(read, itertools.permutations(found)))
-
-    assert [one for one in everywhere if one != {"a": 2, "c": 2, "d": 5}] == []
-
-
-def test_jobs_that_are_stored_are_not_kept_while_a_long_log_is_read() -> None:
-    content = LogContent()
-    for number in range(1, 1_001, 2):
-        content.take(batch(number, "a", owed=["job 5"] if number > 5 else [], jobs=[stored(f"job {number}")]))
-        content.take(batch(number + 1, "", sure=number, owed=["job 5"] if number >= 5 else []))
-    content.take(batch(1_001, "a", owed=["job 5"], jobs=[stored("job 1001")]))
-
-    assert len(content._jobs) <= 3
-    assert {id: job.id for id, job in content.jobs().items()} == {"job 5": "job 5", "job 1001": "job 1001"}
-
-
-def test_an_owed_job_is_published_again_in_whatever_order_the_log_is_read() -> None:
-    found = [
-        batch(1, "a", owed=[], jobs=[stored("a")]),
-        batch(2, "", sure=1, owed=["a"]),
-        batch(3, "b", sure=2),
-        batch(4, "b", sure=2, owed=["a"], jobs=[stored("b")]),
-        batch(5, "", sure=4, owed=["a"]),
-    ]
-
-    for some in itertools.permutations(found):
-        assert list(read(some).jobs()) == ["a"]
-
-
-def stored(id: str) -> Mapping[str, Any]:
-    return message_to_plain(Message(id=id, job="shop.mail", queue="mail", body=b"[]"))
-
-
-async def test_keys_whose_queue_was_deleted_are_written_again(
-    broker: RabbitmqBroker, another: Open, connection: Connection, exchange: str, caplog: pytest.LogCaptureFixture
+async def test_keys_are_free_after_their_queue_was_deleted(
+    broker: RabbitmqBroker, connection: Connection, exchange: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with time_kept(broker):
-        for number in range(3):
-            await ask(broker, keyed(f"{number}"), key=f"key {number}")
-        await connection.delete(key_log.key_log_queue(exchange))
-        await becomes(lambda: "was deleted" in caplog.text)
-        assert (await ask(broker, keyed("again"), key="key 0")).outcome == "duplicate"
-    await broker.close()
-
-    assert await holders(await another()) == [(f"{number}", "waiting") for number in range(3)]
+        await ask(broker, keyed("a"))
+        await connection.delete(key_log_queue(exchange))
+        await becomes(lambda: "all keys are free" in caplog.text)
+        assert (await ask(broker, keyed("b"))).outcome == "stored"
+        assert (await ask(broker, keyed("c"))).outcome == "duplicate"
 
 
 async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBroker, logs: list[KeyLog]) -> None:
@@ -174,6 +94,58 @@ async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBro
         assert await ids(broker) == ["first", "third"]
 
 
+# -- a leader that is killed
+
+
+@pytest.mark.parametrize("step", ["before the record", "after the record", "after the jobs", "after all"])
+async def test_a_leader_killed_at_any_step_of_a_commit_leaves_one_key_and_one_job(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    client, killed, recorded = await another(), asyncio.Event(), asyncio.Event()
+    replace, publish, write_stored = StateLog.replace, KeyLog._publish, KeyLog._write_stored
+
+    async def kill_at(here: str) -> None:
+        if here == step and not killed.is_set():
+            killed.set()
+            leaders = broker._leader_client._leaders.values()
+            for connection in [broker._connection, *(leader._connection for leader in leaders)]:
+                connection.raw.abort()
+            await asyncio.Event().wait()
+
+    async def replacing(log: StateLog, old: Iterable[Record], *values: Any) -> list[Record]:
+        await kill_at("before the record")
+        found = await replace(log, old, *values)
+        recorded.set()
+        return found
+
+    async def publishing(log: KeyLog, jobs: Sequence[Message]) -> dict[str, PalermoError]:
+        if not jobs:
+            return {}
+        if step == "after the record":
+            await recorded.wait()
+        await kill_at("after the record")
+        refused = await publish(log, jobs)
+        await kill_at("after the jobs")
+        return refused
+
+    async def writing(log: KeyLog) -> None:
+        await write_stored(log)
+        await kill_at("after all")
+
+    async with time_kept(broker):
+        monkeypatch.setattr(StateLog, "replace", replacing)
+        monkeypatch.setattr(KeyLog, "_publish", publishing)
+        monkeypatch.setattr(KeyLog, "_write_stored", writing)
+
+        assert (await ask(client, keyed("a"))).outcome == "stored"
+
+        async with asyncio.timeout(HANGS):
+            await killed.wait()
+        assert (await ask(client, keyed("b"))).outcome == "duplicate"
+        await until(lambda: ids(client), ["a"])
+        assert await holders(client) == [("a", "waiting")]
+
+
 # -- copies of one job
 
 
@@ -185,7 +157,7 @@ def unsay(url: str, exchange: str) -> None:
         while (got := channel.basic_get(key_log_queue(exchange)))[0] is not None:
             record = json.loads(got[2])
             if record.get("jobs"):
-                kept.append((got[1], json.dumps({**record, "sure": 0, "owed": []}).encode()))
+                kept.append((got[1], json.dumps({**record, "stored": [0, []]}).encode()))
             channel.basic_ack(got[0].delivery_tag)
         for properties, body in kept:
             channel.basic_publish("", key_log_queue(exchange), body, properties)

@@ -1,6 +1,5 @@
 """Readers of Palermo's own streams and queues skip and count what they cannot read, and leaders refuse it."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -30,7 +29,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     read_reply,
     write_error,
 )
-from palermo.brokers.rabbitmq.unique.key_log import LogContent, RunEnd, _is_batch
+from palermo.brokers.rabbitmq.unique.key_records import Batch, LogState, RunEnd
 from palermo.contract.events import Subscription
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
@@ -95,8 +94,8 @@ _GOOD: dict[str, list[dict[str, Any]]] = {
         {"version": 1, "writer": "w", "source": "s", "number": 1, "records": [{"kind": "failed", "at": 5, "id": "a"}]}
     ],
     "unique": [
-        {"n": 1, "by": "l", "sure": 0, "keys": {"k": {"name": "k", "serial": 1}}, "jobs": [_MESSAGE], "owed": ["a"]},
-        {"n": 2, "by": "l", "sure": 1, "keys": {"k": None}, "jobs": [], "all": [0, 1]},
+        {"n": 1, "by": "l", "keys": {"k": {"name": "k", "serial": 1}}, "jobs": [_MESSAGE], "stored": [0, ["a"]]},
+        {"n": 2, "by": "l", "keys": {"k": None}, "jobs": [], "all": [0, 1], "format": 1},
     ],
     "run ends": [{"key": "k", "id": "a", "how": "done", "serial": 1, "starts": 1, "run_at": 5.0, "at": 5.0}],
     "recurring": [
@@ -119,7 +118,7 @@ class _Readers:
     """One reader of each kind, with what it has read."""
 
     def __init__(self) -> None:
-        self.view, self.content, self.offsets = View(), LogContent(), FailedOffsets()
+        self.view, self.content, self.offsets = View(), LogState(), FailedOffsets()
         self.facts, self.cancels = FactState(), Cancels()
         self.batches = [decode(0, b"")]
 
@@ -137,8 +136,8 @@ class _Readers:
                 failed_log._learn(self.offsets, record)
             case "journal":
                 self.batches.append(decode(0, json.dumps(record).encode()))
-            case "unique" if _is_batch(record):
-                self.content.take(record)
+            case "unique":
+                self.content.take(Batch.from_plain(record))
             case "run ends":
                 RunEnd.from_plain(record)
             case "recurring":
@@ -187,7 +186,7 @@ def test_each_reader_understands_what_palermo_writes(source: str) -> None:
 
 #: What a leader writes into `~unique`, the end of a run, and the state of a recurring job.
 _SOUND = {"z": {"name": "z", "serial": 1, "closed": {"until": 1.0, "id": "x"}}}
-_BATCH = {"n": 9, "by": "x", "sure": 0, "keys": _SOUND, "jobs": []}
+_BATCH = {"n": 9, "by": "x", "keys": _SOUND, "jobs": []}
 _HOLDER = {
     **dict.fromkeys(("id", "call", "job", "queue"), "a"),
     **dict.fromkeys(("serial", "starts", "since"), 1),
@@ -214,7 +213,7 @@ _ODD: tuple[tuple[str, dict[str, Any]], ...] = (
         ("unique", {**_BATCH, **odd})
         for odd in ({"keys": {"k": []} | _SOUND}, {"jobs": [1, {"id": "z"}]}, {"all": "x"})
     ),
-    ("unique", {**_BATCH, "owed": 1}),
+    ("unique", {**_BATCH, "stored": 1}),
     *(("run ends", {**_END, **odd}) for odd in ({"at": "x"}, {"starts": "x"}, {"run_at": []}, {"how": 7}, {"key": []})),
     *(("recurring", {**_STATE, "since": odd}) for odd in (1e300, -1.0, "nan", [])),
     *(("recurring", {**_STATE, "version": odd}) for odd in (float("inf"), "x")),
@@ -233,8 +232,8 @@ def test_a_record_with_a_value_of_another_type_is_skipped(source: str, record: d
     unreadable.take(source, json.dumps(record).encode(), lambda one: readers.read(source, one))
 
     if source == "unique":  # its reader skips each key and each job by itself
-        left = [key.name for key in asyncio.run(readers.content.keys())]
-        assert (left, readers.content.jobs()) == ([] if "all" in record or "owed" in record else ["z"], {})
+        left = [key.name for key in readers.content.held_keys()]
+        assert (left, readers.content.unstored_jobs()) == ([] if "all" in record or "stored" in record else ["z"], {})
     else:
         assert unreadable.counts == {source: 1}
 
@@ -268,7 +267,7 @@ def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, 
     ):
         assert 1 <= len(name.encode()) <= 255
     assert all(0 <= record["at"] < 2**33 for batch in readers.batches for record in batch.records)
-    assert all(isinstance(job, Message) for job in readers.content.jobs().values())
+    assert all(isinstance(job, Message) for job in readers.content.unstored_jobs().values())
     assert all(key is None or isinstance(key, Key) for key in readers.content._keys.values())
 
 

@@ -23,7 +23,8 @@ from palermo.brokers.rabbitmq.leadership.work import Ask
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
-from palermo.brokers.rabbitmq.unique.key_log import RunEnd, key_log_queue
+from palermo.brokers.rabbitmq.unique.key_log import key_log_queue
+from palermo.brokers.rabbitmq.unique.key_records import RunEnd
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, Delivery, KeyPage, OrphanedKey, SessionParameters

@@ -21,9 +21,6 @@ N = TypeVar("N", str, tuple[str, str])
 #: The leader replaces so many records by one; fewer once they are old.
 _MANY = 50
 
-#: Seconds until a refused record is tried again: doubled from the first to the last while it is refused.
-_AGAIN, _STILL_REFUSED = 1.0, 30.0
-
 
 class NameList(Generic[N]):
     """All names on one list."""
@@ -47,7 +44,7 @@ class NameList(Generic[N]):
         self._plain: Callable[[N], object] = plain
         self._news: Callable[[set[N]], None] = news
         self._records: list[Record] = []
-        self._refusals = Refusals(f"the list {queue.name!r}", first=_AGAIN, last=_STILL_REFUSED)
+        self._refusals = Refusals(f"the list {queue.name!r}")
         self._again_at = 0.0
 
     async def read(self) -> None:

@@ -44,9 +44,6 @@ _LOOK_EVERY = 0.5
 #: Jobs published at once, before the event loop runs other tasks.
 _AT_ONCE = 200
 
-#: Seconds until a refused job is tried again: doubled from the first to the last while the queue takes none.
-_AGAIN, _STILL_REFUSED = 1.0, 30.0
-
 
 @dataclass(order=True, slots=True)
 class HeldJob:
@@ -274,7 +271,7 @@ class DueJobs:
 
     async def _try_again(self, place: str | TenantQueue, error: PalermoError | None) -> None:
         """Publish the jobs that this place has refused: one at first, then more as long as the place takes them."""
-        refusals = Refusals(f"delayed jobs for queue {_queue(place)!r}", first=_AGAIN, last=_STILL_REFUSED)
+        refusals = Refusals(f"delayed jobs for queue {_queue(place)!r}")
         waiting, most = self._refused[place], 1
         try:
             while waiting:

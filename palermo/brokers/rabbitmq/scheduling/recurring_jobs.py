@@ -41,8 +41,8 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds between two readings of the wall clock, however far the next tick is: the clock may jump.
 _LOOK_EVERY = 0.5
 
-#: Seconds until an entry that was refused is tried again: doubled from the first to the last while it is refused.
-_AGAIN, _STILL_REFUSED = 1.0, 30.0
+#: Seconds until entries are fired again after an error.
+_AGAIN = 1.0
 
 #: Jobs that are published together; entries after this many jobs wait for the next turn.
 _AT_ONCE = 5_000
@@ -275,7 +275,7 @@ class RecurringJobs:
         refusals = self._refusals.get(name)
         if refusals is None:
             what = f"what recurring job {name!r} publishes"
-            refusals = self._refusals[name] = Refusals(what, first=_AGAIN, last=_STILL_REFUSED)
+            refusals = self._refusals[name] = Refusals(what)
         held.begun = step
         self._again.put(name, self._loop.time() + refusals.refused(step.error))
         step.error = None

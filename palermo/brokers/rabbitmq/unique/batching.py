@@ -254,4 +254,4 @@ def _fail(batch: Iterable[BatchRequest[Any]], error: Exception) -> None:
 
 
 def _leads_no_more() -> BrokerUnavailable:
-    return BrokerUnavailable("who kept the time does so no more.")
+    return BrokerUnavailable("this process is no longer the leader; the request was not carried out.")

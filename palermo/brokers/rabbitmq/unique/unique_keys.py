@@ -32,7 +32,8 @@ from palermo.brokers.rabbitmq.unique.batching import (
     RequestBatches,
     in_turns,
 )
-from palermo.brokers.rabbitmq.unique.key_log import KeyLog, RunEnd
+from palermo.brokers.rabbitmq.unique.key_log import KeyLog
+from palermo.brokers.rabbitmq.unique.key_records import RunEnd
 from palermo.contract.broker import KeyPage
 from palermo.contract.clock import seconds_until
 from palermo.core import unique_rules
@@ -319,8 +320,12 @@ class UniqueKeys:
             freed = []
             for name, serial in strays:
                 key = changes.get(name)
-                # A job that is owed is in no queue now, but the log will publish it.
-                if key.holder is not None and key.holder.serial == serial and key.holder.id not in self._log.owed:
+                # A refused job is in no queue now, but the log will publish it.
+                if (
+                    key.holder is not None
+                    and key.holder.serial == serial
+                    and key.holder.id not in self._log.refused.jobs
+                ):
                     changes.put(unique_rules.free(key, now=changes.now))
                     freed.append(name)
             return freed
@@ -402,10 +407,6 @@ class UniqueKeys:
             return
         self._learnt = False
         keys, ends = await self._log.open()
-        if self._log.was_deleted:
-            keys = list(self._known.keys.values())
-            log.warning("the queue of keys was deleted, and is made anew with all that are known keys=%d", len(keys))
-            await self._log.write_all(keys)
         self._known, self._learnt_at = KnownKeys(self._log.number), self._loop.time()
         async for some in in_turns(keys):
             for key in some:
@@ -469,7 +470,7 @@ class UniqueKeys:
                 continue
             for name in named[answer.id]:
                 changes.put(unique_rules.enqueue_refused(changes.get(name), answer.id, changes.now))
-            self._log.forgive(answer.id)
+            self._log.refused.jobs.pop(answer.id, None)
             gone.add(answer.id)
             withdrawn.append(asked)
         if changes.changed:
