@@ -24,6 +24,7 @@ from tests.contract.tenants import tenants
 from tests.contract.timing import due
 from tests.contract.tools import messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
+from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, becomes
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -195,8 +196,9 @@ async def test_a_leader_that_stands_in_hands_over_to_a_session_that_stands_by(
     worker = await another()
     standing_by = asyncio.ensure_future(worker.run_scheduler())
 
-    while Duty.MAIN not in worker.duties:  # it never is without a request for long
-        assert (await ask(broker, keyed("b"))).outcome == "duplicate"
+    async with asyncio.timeout(HANGS):
+        while Duty.MAIN not in worker.duties:
+            assert (await ask(broker, keyed("b"))).outcome == "duplicate"
 
     assert (await ask(broker, keyed("c"))).outcome == "duplicate"
     assert broker._leader_client._leaders == {}
