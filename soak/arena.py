@@ -11,6 +11,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
+import pika
+
 from palermo.errors import BrokerError
 from soak import traffic
 from soak.parts import DELAYED, FOREIGN, HOSTILE, RECURRING, REMADE, TENANTS, UNIQUE
@@ -20,7 +22,6 @@ from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
-from tests.raw_amqp import RawClient, text
 from tests.tcp_proxy import TcpProxy
 
 #: Workers that are pushed the jobs of one queue and workers that ask for those of several, of every pool.
@@ -198,9 +199,16 @@ class Arena:
     # The queue that is deleted and made again.
 
     def make_queue(self) -> None:
-        with RawClient(url_of(self.node)) as client:
-            client.make_exchange("palermo")
-            client.make_queue(REMADE_QUEUE, "palermo", x_queue_type=text(b"quorum"))
+        with pika.BlockingConnection(pika.URLParameters(url_of(self.node))) as connection:
+            channel = connection.channel()
+            channel.exchange_declare("palermo", "direct", durable=True)
+            channel.queue_declare(REMADE_QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
+            channel.queue_bind(REMADE_QUEUE, "palermo", REMADE_QUEUE)
+
+    def delete_queue(self) -> int:
+        """Returns how many jobs it held that no consumer had been given."""
+        with pika.BlockingConnection(pika.URLParameters(url_of(self.node))) as connection:
+            return int(connection.channel().queue_delete(REMADE_QUEUE).method.message_count)
 
     # Those that publish.
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from pika.exceptions import AMQPError
+
 from palermo.errors import BrokerError
 from palermo.inspector.inspector import Inspector
 from soak.arena import Arena
@@ -17,7 +19,7 @@ from tests.chaos.junk import RECORDS
 from tests.harness.processes import children
 from tests.helpers import eventually
 from tests.rabbitmq_node import url_of
-from tests.raw_amqp import RawClient, properties, table, text
+from tests.raw_amqp import RawClient, properties, table
 
 #: Seconds between two faults.
 PAUSE = (0.1, 1.2)
@@ -189,7 +191,8 @@ class Faults:
 
     def _broker_restarted(self) -> None:
         at = time.monotonic()
-        self._arena.node.restart()
+        self._arena.node.stop()
+        self._arena.node.start()
         self._done("broker restarted", at, links=[*self._arena.proxies])
 
     def _alarm(self) -> None:
@@ -230,13 +233,12 @@ class Faults:
 
     def _remade(self) -> None:
         """Delete a quorum queue that is in use, and make it again, if nobody was quicker."""
-        gone, at, jobs = self._chance.choice((0.0, self._chance.uniform(*GONE))), time.monotonic(), 0
-        with RawClient(url_of(self._arena.node)) as client:
-            jobs = client.delete_queue(REMADE_QUEUE)
-            if gone:
-                self._arena.pause(gone)
-            with suppress(ConnectionError):
-                client.make_queue(REMADE_QUEUE, "palermo", x_queue_type=text(b"quorum"))
+        gone, at = self._chance.choice((0.0, self._chance.uniform(*GONE))), time.monotonic()
+        jobs = self._arena.delete_queue()
+        if gone:
+            self._arena.pause(gone)
+        with suppress(AMQPError):
+            self._arena.make_queue()
         self._written = time.monotonic() + WRITTEN
         self._done("queue remade", at, queues=(REMADE_QUEUE,), jobs=jobs)
 

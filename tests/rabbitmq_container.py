@@ -110,11 +110,6 @@ class ContainerNode:
             self._engine.kill()
             self._engine.wait()
 
-    def restart(self) -> None:
-        """Stop in good order and start again on the same port and data."""
-        self.stop()
-        self.start()
-
     def ctl(self, *arguments: str) -> str:
         """What `rabbitmqctl -q` with these arguments prints. Takes a second or two."""
         code, output = self._engine.exec_run(["rabbitmqctl", "-q", *arguments])

@@ -103,14 +103,20 @@ class Node(Protocol):
     def kill9(self) -> None:
         """End its process with SIGKILL."""
 
-    def restart(self) -> None:
-        """Stop in good order and start again on the same port and data."""
-
     def ctl(self, *arguments: str) -> str:
         """What `rabbitmqctl -q` with these arguments prints. Takes a second or two of the processor."""
 
     def evaluate(self, expression: str) -> str:
         """The value of an Erlang expression in the node, as Erlang prints it."""
+
+
+@contextlib.contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """Leave nothing behind even if these tests are killed: neither the folder nor the process groups named in it."""
+    (folder / "groups").mkdir()
+    command = ["sh", "-c", _GUARD, "sh", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):
+        yield
 
 
 def with_durable_streams(node: Node) -> Node:
@@ -280,8 +286,7 @@ class LocalNode:
         self.folder = Path(tempfile.mkdtemp(prefix="palermo-rabbitmq-"))
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            (self.folder / "groups").mkdir()
-            undo.enter_context(self._guarded())
+            undo.enter_context(guarded(self.folder))
             self._write_files()
             if self._friend is None:
                 undo.enter_context(self._running_epmd())
@@ -340,11 +345,6 @@ class LocalNode:
             self._end(self._node)
             self._await_release()
             self._node = None
-
-    def restart(self) -> None:
-        """Stop in good order and start again on the same port and data."""
-        self.stop()
-        self.start()
 
     def ctl(self, *arguments: str) -> str:
         """What `rabbitmqctl -q` with these arguments prints. Takes a second or two."""
@@ -414,13 +414,6 @@ class LocalNode:
         (self.folder / "rabbitmq.conf").write_text(f"{CONFIG}{config}\n")
         for name, content in self._files.items():
             (self.folder / name).write_bytes(content)
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Leave nothing behind even if these tests are killed."""
-        command = ["sh", "-c", _GUARD, "sh", str(self.folder)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):
-            yield
 
     @contextlib.contextmanager
     def _running_epmd(self) -> Iterator[None]:

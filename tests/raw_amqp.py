@@ -132,28 +132,10 @@ class RawClient:
         self._give_back()
         return found
 
-    def ask(self, class_id: int, method_id: int, arguments: bytes) -> bytes:
-        """What the broker answers to a method whose answer has the next number."""
-        self._method(1, class_id, method_id, arguments)
-        return self._expect(class_id, method_id + 1)
-
-    def delete_queue(self, queue: str) -> int:
-        """How many messages it held that nobody had been given."""
-        return int(struct.unpack(">I", self.ask(50, 40, b"\0\0" + short(queue.encode()) + b"\0"))[0])
-
-    def make_queue(self, queue: str, exchange: str, **arguments: bytes) -> None:
-        """Declare it durable, and bind it by its name."""
-        self.ask(50, 10, b"\0\0" + short(queue.encode()) + b"\2" + table_of(_dashed(arguments)))
-        routed = short(queue.encode()) + short(exchange.encode()) + short(queue.encode())
-        self.ask(50, 20, b"\0\0" + routed + b"\0" + table())
-
-    def make_exchange(self, exchange: str) -> None:
-        self.ask(40, 10, b"\0\0" + short(exchange.encode()) + short(b"direct") + b"\2" + table())
-
     def consume_alone(self, queue: str) -> None:
         """Consume from a queue exclusively, with a prefetch of one. Raises ConnectionError while it has a consumer."""
-        self.ask(60, 10, struct.pack(">IHB", 0, 1, 0))
-        self.ask(60, 20, b"\0\0" + short(queue.encode()) + short(b"") + b"\4" + table())
+        self._ask(60, 10, struct.pack(">IHB", 0, 1, 0))
+        self._ask(60, 20, b"\0\0" + short(queue.encode()) + short(b"") + b"\4" + table())
 
     def _open(self) -> None:
         self._socket.sendall(b"AMQP\x00\x00\x09\x01")
@@ -165,8 +147,13 @@ class RawClient:
         self._method(0, 10, 31, most_channels + struct.pack(">IH", FRAME_MAX, 0))
         self._method(0, 10, 40, short(self._parameters.virtual_host.encode()) + short(b"") + b"\0")
         self._expect(10, 41)
-        self.ask(20, 10, short(b""))
-        self.ask(85, 10, b"\0")
+        self._ask(20, 10, short(b""))
+        self._ask(85, 10, b"\0")
+
+    def _ask(self, class_id: int, method_id: int, arguments: bytes) -> None:
+        """Send a method whose answer has the next number."""
+        self._method(1, class_id, method_id, arguments)
+        self._expect(class_id, method_id + 1)
 
     def _get(self, queue: str) -> tuple[bytes, bytes] | None:
         self._method(1, 60, 70, b"\0\0" + short(queue.encode()) + b"\0")
@@ -220,7 +207,3 @@ class RawClient:
         if flush:
             waiting, self._waiting = self._waiting, b""
             self._socket.sendall(waiting)
-
-
-def _dashed(arguments: dict[str, bytes]) -> dict[bytes, bytes]:
-    return {name.replace("_", "-").encode(): value for name, value in arguments.items()}

@@ -19,7 +19,7 @@ import redis
 
 from tests import debian, debian_root
 from tests.helpers import eventually
-from tests.rabbitmq_node import free_port
+from tests.rabbitmq_node import free_port, guarded
 
 #: Seconds a server may take to answer.
 _START_WITHIN = 60.0
@@ -46,15 +46,6 @@ _SENTINEL = """
 sentinel monitor shop 127.0.0.1 {port} 2
 sentinel down-after-milliseconds shop 1000
 sentinel failover-timeout shop 4000
-"""
-
-#: Ends with its standard input, that is with the tests, however they end; then kills what still runs and tidies up.
-_GUARD = """
-cat >/dev/null
-for file in "$1"/running/*; do
-    [ -e "$file" ] && kill -KILL "${file##*/}"
-done
-rm -rf "$1"
 """
 
 
@@ -102,7 +93,9 @@ class RedisNode:
         self.socket.unlink(missing_ok=True)
         command = [program, *self._config, *more]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
         self._running_file().touch()
         deadline = time.monotonic() + _START_WITHIN
         while not self._answers(may_load=bool(more)):
@@ -128,7 +121,7 @@ class RedisNode:
     def _running_file(self) -> Path:
         """The file by which the guard knows the process."""
         assert self._process is not None
-        return self._folder / "running" / str(self._process.pid)
+        return self._folder / "groups" / str(self._process.pid)
 
     def _answers(self, *, may_load: bool) -> bool:
         try:
@@ -187,16 +180,13 @@ def _redis_6() -> str:
 def running(*config: str, sentinel: str = "") -> Iterator[RedisNode]:
     """A server, with these options besides, as long as the block goes on."""
     # Not pytest's own folder: the path of a socket may have no more than about 100 bytes.
-    with tempfile.TemporaryDirectory(prefix="palermo-redis-") as folder:
-        (Path(folder) / "running").mkdir()
-        command = ["sh", "-c", _GUARD, "sh", folder]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):
-            node = RedisNode(Path(folder), *config, sentinel=sentinel)
-            try:
-                node.start()
-                yield node
-            finally:
-                node.kill9()
+    with tempfile.TemporaryDirectory(prefix="palermo-redis-") as folder, guarded(Path(folder)):
+        node = RedisNode(Path(folder), *config, sentinel=sentinel)
+        try:
+            node.start()
+            yield node
+        finally:
+            node.kill9()
 
 
 @dataclass(frozen=True)
