@@ -122,3 +122,28 @@ def test_the_examples_of_the_guide_to_django_make_a_project(tmp_path: Path) -> N
     assert "READY" in run(tmp_path, "manage.py", "shell", "-c", "import remind")
     run(tmp_path, "manage.py", "migrate", "-v0")
     run(tmp_path, "manage.py", "shell", "-c", _DJANGO)
+
+
+# -- the example projects
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+#: With Palermo's plugin alone: importing all others takes longer than the tests.
+_PYTEST = ("-m", "pytest", "-q", "-p", "palermo.testing.plugin", "-c", os.devnull, "--rootdir", ".")
+_WARNINGS = ("-p", "no:cacheprovider", "-W", "error", "-W", "ignore:Using `httpx` with")
+
+
+@pytest.mark.parametrize(
+    ("project", "command", "passed"),
+    [
+        ("django_shop", ("-W", "error", "manage.py", "test", "-v0"), "OK"),
+        ("flask_shop", (*_PYTEST, *_WARNINGS), "4 passed"),
+        ("fastapi_shop", (*_PYTEST, *_WARNINGS), "4 passed"),
+    ],
+)
+def test_the_tests_of_an_example_pass(project: str, command: tuple[str, ...], passed: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PALERMO_", "PYTEST_"))}
+    environment |= {"SHOP_DATA": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+    assert passed in output_of(command, EXAMPLES / project, environment)
