@@ -9,7 +9,7 @@ from rich.console import Console
 
 from palermo.demo.jobs import Parsed, around_process, parse
 from palermo.demo.screen import Screen
-from palermo.demo.steps import BAD_ENCODING, DAMAGED, damaged_files, interleave
+from palermo.demo.steps import BAD_ENCODING, DAMAGED, damaged_files
 
 #: How each of the damaged files fails.
 ERRORS: dict[str, tuple[type[Exception] | tuple[type[Exception], ...], str]] = {
@@ -54,20 +54,6 @@ def test_the_garbage_collector_works_again_after_a_job_that_failed() -> None:
 
     assert not within
     assert gc.isenabled()
-
-
-@pytest.mark.parametrize(("few", "many"), [(3, 100), (10, 3), (3, 0), (0, 3), (2, 9)])
-def test_few_files_are_spread_among_many(few: int, many: int) -> None:
-    rare = [Path(f"rare{number}") for number in range(few)]
-    common = [Path(f"common{number}") for number in range(many)]
-
-    mixed = interleave(rare, common)
-
-    assert [path for path in mixed if path in common] == common
-    assert [path for path in mixed if path in rare] == rare
-    assert len(mixed) == few + many
-    if (few, many) == (2, 9):
-        assert [mixed.index(path) for path in rare] == [3, 7]
 
 
 def test_progress_is_a_bar_on_a_terminal_and_no_text_of_a_job_drives_it() -> None:
