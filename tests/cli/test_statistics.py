@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from palermo.cli.top import RecentFailures, ScreenData, split_rows, view
+from palermo.cli.top import ScreenData, split_rows, view
 from palermo.cli.top_keys import HELP, TopKeys
 from palermo.client.client import Client
 from palermo.core.durations import Durations
-from palermo.core.journal_records import decode, encode
 from palermo.history.statistics import Rates
 from palermo.inspector.inspector import Inspector
 from tests.cli.conftest import Palermo, on_terminal, read_until
@@ -134,15 +133,6 @@ def test_top_shows_queues_workers_and_failures() -> None:
     assert r"\x1b[31mred line" in text
     row = scene.row()
     assert (row["pending"], row["failed"], row["queues"][1]["in_rate"]) == (1_503, 7, 2.5)
-
-
-def test_the_newest_failures_are_those_of_the_journal() -> None:
-    tail = RecentFailures(NOW - 3_600)
-    records = [{"kind": kind, "at": NOW - ago, "id": f"{ago}"} for ago, kind in ((9_999, "failed"), (5, "failed"))]
-
-    tail.take(decode(0, encode("w", [*records, {"kind": "retried", "at": NOW}, {"kind": "log", "at": NOW}])))
-
-    assert [(row["at"], row["id"], row["retried"]) for row in tail.newest()] == [(NOW, "", True), (NOW - 5, "5", False)]
 
 
 def test_top_prints_one_short_look_where_nobody_watches(palermo: Palermo, client: Client) -> None:
