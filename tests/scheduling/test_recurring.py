@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -11,24 +10,9 @@ from hypothesis import strategies as st
 from palermo.contract.recurring import RecurringJob, every_seconds
 from palermo.errors import OptionInvalid
 
-ROME = ZoneInfo("Europe/Rome")
-
 
 def cron(expression: str, *, tz: str = "Europe/Rome", missed: str = "once") -> RecurringJob:
     return RecurringJob(name="n", job="shop.sweep", cron=expression, tz=tz, missed=missed)
-
-
-def local(recurring: RecurringJob, after: datetime, count: int) -> list[str]:
-    ticks = islice(recurring.ticks(after.timestamp()), count)
-    return [datetime.fromtimestamp(tick, ZoneInfo(recurring.tz)).strftime("%d %H:%M%z") for tick in ticks]
-
-
-def test_a_skipped_time_runs_right_after_and_one_that_comes_twice_once() -> None:
-    """For the eye; test_clock_changes.py has all zones."""
-    spring, autumn = (datetime(2026, month, day, 23, 30, tzinfo=ROME) for month, day in ((3, 28), (10, 24)))
-
-    assert local(cron("30 2 * * *"), spring, 2) == ["29 03:00+0200", "30 02:30+0200"]
-    assert local(cron("30 2 * * *"), autumn, 2) == ["25 02:30+0200", "26 02:30+0100"]
 
 
 @given(
