@@ -76,7 +76,7 @@ def test_a_chart_shows_numbers_and_links_to_the_jobs_of_a_time(open_page: Open, 
     expect(page.locator("table.history tbody tr")).to_have_count(1)
 
 
-def test_a_zoom_holds_in_all_charts_and_in_the_address(open_page: Open) -> None:
+def test_a_zoom_holds_in_all_charts_and_in_the_address(web: Web, open_page: Open) -> None:
     page = open_page("/statistics")
     jobs = page.get_by_role("link", name="Jobs that ended")
 
@@ -102,8 +102,7 @@ def test_a_zoom_holds_in_all_charts_and_in_the_address(open_page: Open) -> None:
     assert path_of(page) == "/statistics"
     assert page.locator("#f-since").input_value().endswith("Z")
 
-
-def test_a_chart_goes_on_with_new_numbers_where_it_was_zoomed(web: Web, open_page: Open) -> None:
+    # It goes on with new numbers where it was zoomed.
     page = open_page("/statistics")
     expect(page.get_by_role("img", name="480 jobs processed")).to_be_visible()
     zoom(page)
