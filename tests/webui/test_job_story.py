@@ -9,11 +9,8 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.browsing import job_search
 from palermo.contract.rows import Row
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import encode
 from palermo.history.entry import entry
-from palermo.inspector.jobs import Jobs
-from palermo.inspector.scheduled import ScheduledJobs
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.webui.pages import job
@@ -173,26 +170,6 @@ def test_no_job_runs_again_with_arguments_that_are_not_its_own(web: Web, fields:
 
     whole = web.form("/jobs/a/again", "/jobs/a/again/edited", args='["hunter2", 7]', kwargs="{}")
     assert row_of(web, new_id(whole))["args"] == ["hunter2", 7]
-
-
-def test_a_job_that_is_over_is_looked_for_in_no_queue_or_schedule(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting, scheduled, listed = list[str](), list[Any](), ScheduledJobs.list
-
-    def look(jobs: ScheduledJobs, chosen: ScheduledFilter, **page: int) -> Any:
-        scheduled.append(chosen.ids)
-        return listed(jobs, chosen, **page)
-
-    monkeypatch.setattr(Jobs, "waiting", lambda jobs, id, queue: waiting.append(id))
-    monkeypatch.setattr(ScheduledJobs, "list", look)
-    schedule(web.client, due("later", 900))
-    write(web, "over")
-    write(web, "tried", "retried")
-
-    for id in ("over", "tried", "later"):
-        assert web.http.get(f"/jobs/{id}").status_code == 200
-
-    assert waiting == ["tried", "later"]
-    assert (frozenset({"over"}) in scheduled, frozenset({"later"}) in scheduled) == (False, True)
 
 
 def test_what_is_not_recorded_is_said_and_how_to_record_it(web: Web, settings: Settings, serve: Serve) -> None:
