@@ -71,33 +71,27 @@ def test_each_error_of_an_enqueue_is_at_its_field_and_what_was_typed_stays(web: 
     assert web.inspector.queues.list()[0]["name"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "field", "said"),
-    [
-        ({"name": ""}, "name", "cannot be used"),
-        ({"name": "taken"}, "name", "already"),
-        ({"job": ""}, "job", "cannot be used"),
-        ({"cron": "61 * * * *", "every": ""}, "cron", "cron='61 * * * *'"),
-        ({"cron": "5 * * * *", "every": "", "tz": "Europe/Rom"}, "tz", "'Europe/Rom' is no time zone"),
-        ({"cron": "5 * * * *"}, "cron", "and not both"),
-        ({"every": ""}, "cron", "and not both"),
-        ({"every": "soon"}, "every", "no duration"),
-        ({"every": "0.1"}, "every", "from 1 to a year"),
-        ({"queue": "failed"}, "queue", "failed"),
-        ({"missed": "some"}, "missed", "skip, once, all"),
-        ({"args": "{}"}, "args", "must be a JSON list"),
-        ({"kwargs": "["}, "kwargs", "are not JSON"),
-    ],
-)
-def test_an_error_of_a_recurring_job_is_at_its_field(web: Web, wrong: dict[str, str], field: str, said: str) -> None:
+#: Wrong fields of a recurring job: which is marked, and what is said there.
+WRONG: list[tuple[dict[str, str], str, str]] = [
+    ({"name": ""}, "name", "cannot be used"),
+    ({"name": "taken"}, "name", "already"),
+    ({"job": ""}, "job", "cannot be used"),
+    ({"cron": "61 * * * *", "every": ""}, "cron", "cron='61 * * * *'"),
+    ({"cron": "5 * * * *", "every": "", "tz": "Europe/Rom"}, "tz", "'Europe/Rom' is no time zone"),
+    *[({"cron": "5 * * * *"}, "cron", "and not both"), ({"every": ""}, "cron", "and not both")],
+    *[({"every": "soon"}, "every", "no duration"), ({"every": "0.1"}, "every", "from 1 to a year")],
+    *[({"queue": "failed"}, "queue", "failed"), ({"missed": "some"}, "missed", "skip, once, all")],
+    *[({"args": "{}"}, "args", "must be a JSON list"), ({"kwargs": "["}, "kwargs", "are not JSON")],
+]
+
+
+def test_an_error_of_a_recurring_job_is_at_its_field(web: Web) -> None:
     web.inspector.recurring.put("taken", "shop.sweep", every=60)
 
-    again = web.form("/recurring", "/recurring/add", **{"name": "new", "job": "shop.kept", "every": "5m", **wrong})
-
-    assert again.status_code == 422
-    assert list(found := problems_at(again)) == [field]
-    assert said in found[field]
-    assert focused(again) == [field]
+    for wrong, field, said in WRONG:
+        again = web.form("/recurring", "/recurring/add", **{"name": "new", "job": "shop.kept", "every": "5m", **wrong})
+        assert (again.status_code, list(found := problems_at(again)), focused(again)) == (422, [field], [field]), wrong
+        assert said in found[field]
     assert len(web.inspector.recurring.list()) == 1
 
 
