@@ -101,7 +101,9 @@ def test_the_token_changes_with_each_start_and_is_said_once(alone: WebProcess, s
     assert web.token not in ("", alone.token)
 
 
-def test_monitors_need_no_token_for_what_tells_nothing(alone: WebProcess) -> None:
+def test_monitors_and_who_wants_none_need_no_token(alone: WebProcess, without_token: WebProcess, start: Start) -> None:
+    for web in (without_token, start(PALERMO_WEB_TOKEN="off")):
+        assert (web.token, web.stranger.get("/queues").status_code) == ("", 200)
     scraper = {"Authorization": "Bearer a scraper's own secret"}
 
     assert alone.stranger.get("/healthz").json() == {"status": "ok"}
@@ -109,28 +111,18 @@ def test_monitors_need_no_token_for_what_tells_nothing(alone: WebProcess) -> Non
     assert alone.stranger.get("/queues", headers=scraper).status_code == 401
 
 
-def test_who_wants_no_token_needs_none(without_token: WebProcess, start: Start) -> None:
-    for web in (without_token, start(PALERMO_WEB_TOKEN="off")):
-        assert web.token == ""
-        assert web.stranger.get("/queues").status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_proxied_request_without_users_is_refused(
+    alone: WebProcess, without_token: WebProcess, trusting: Web
+) -> None:
+    for name, value in (
         *(("X-Forwarded-For", "192.0.2.7"), ("X-Forwarded-For", "127.0.0.1"), ("X-Real-IP", "192.0.2.7")),
         *(("X-Forwarded-Host", "jobs.example.com"), ("X-Forwarded-Proto", "https")),
         *(("Forwarded", "for=192.0.2.7"), ("Via", "1.1 proxy")),
-    ],
-)
-def test_a_proxied_request_without_users_is_refused(
-    alone: WebProcess, without_token: WebProcess, trusting: Web, name: str, value: str
-) -> None:
-    for http in (without_token.http, alone.http):
-        answer = http.get("/api/queues", headers={name: value})
-
-        assert answer.status_code == 403
-        assert "palermo web-user NAME >> users" in answer.json()["error"]
-        assert name.lower() in answer.json()["error"]
-    assert alone.stranger.get("/queues", headers={name: value}, params={"token": alone.token}).is_error
-    assert trusting.http.get("/api/queues", headers={name: value}).status_code in (400, 403)
+    ):
+        for http in (without_token.http, alone.http):
+            answer = http.get("/api/queues", headers={name: value})
+            assert answer.status_code == 403
+            for told in ("palermo web-user NAME >> users", name.lower()):
+                assert told in answer.json()["error"]
+        assert alone.stranger.get("/queues", headers={name: value}, params={"token": alone.token}).is_error
+        assert trusting.http.get("/api/queues", headers={name: value}).status_code in (400, 403)

@@ -47,7 +47,10 @@ def with_openid(settings: Settings, serve: Serve, provider: OpenIdProvider) -> W
     return serve(settings, **provider.options)
 
 
-def test_the_form_leads_to_the_requested_page(web: Web) -> None:
+def test_the_form_leads_to_the_requested_page(web: Web, shared_web: Web) -> None:
+    without_users = shared_web.http
+    assert without_users.get("/sign-in").status_code == 404
+    assert "Sign out" not in without_users.get("/queues").text
     led = web.http.get("/queues?text=a%26b", headers=_PAGE)
     assert led.status_code == 303
     form = web.http.get(led.headers["location"])
@@ -151,11 +154,6 @@ def test_neither_a_wrong_password_nor_another_sites_form_begins_a_session(web: W
         assert _sign_in(web, then=then).headers["location"] == "/", then
 
 
-def test_without_users_there_is_nothing_to_sign_in_to(shared_web: Web) -> None:
-    assert shared_web.http.get("/sign-in").status_code == 404
-    assert "Sign out" not in shared_web.http.get("/queues").text
-
-
 def test_a_user_of_the_provider_gets_their_highest_role(with_openid: Web, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "palermo.audit")
     assert "Sign in with 127.0.0.1" in with_openid.http.get("/sign-in").text
@@ -213,22 +211,17 @@ def test_an_absent_provider_is_named_its_secret_not(settings: Settings, serve: S
     assert CLIENT_SECRET not in answer.text + repr(replace(settings, web_oidc_client_secret=CLIENT_SECRET))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"oidc_client_id": ""}, "web_oidc_client_id"),
-        ({"oidc_roles": ()}, "web_oidc_roles"),
-        ({"oidc_roles": ("ops",)}, "VALUE=ROLE"),
-        ({"oidc_roles": ("ops=boss",)}, "'boss' is no role"),
-        ({"oidc_issuer": "login.example.com"}, "an address, such as https://"),
-    ],
-    ids=str,
-)
-def test_a_wrong_setting_of_the_provider_is_told_at_the_start(
-    settings: Settings, provider: OpenIdProvider, wrong: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(SettingInvalid, match=said):
-        create_app(settings=settings, **provider.options | wrong)
+def test_a_wrong_setting_of_the_provider_is_told_at_the_start(settings: Settings, provider: OpenIdProvider) -> None:
+    for name, wrong, said in (
+        *(("client_id", "", "web_oidc_client_id"), ("issuer", "login.example.com", "an address, such as https://")),
+        *(
+            ("roles", (), "web_oidc_roles"),
+            ("roles", ("ops",), "VALUE=ROLE"),
+            ("roles", ("ops=boss",), "'boss' is no role"),
+        ),
+    ):
+        with pytest.raises(SettingInvalid, match=said):
+            create_app(settings=settings, **provider.options | {f"oidc_{name}": wrong})
 
 
 def _write(path: Path, *, password: str, role: Role) -> None:
