@@ -43,26 +43,19 @@ def test_a_worker_warns_of_its_settings_once_also_if_its_jobs_enqueue(rig: Rig) 
     assert log.count("file of jobs is open to all users") == 1
 
 
-def test_standard_input_is_empty_and_output_is_written_after_each_job(rig: Rig) -> None:
+def test_jobs_get_no_input_lose_no_output_and_start_processes_that_obey_term(rig: Rig) -> None:
+    methods = get_all_start_methods()
     rig.enqueue("reads_stdin", str(rig.notes_path))
+    rig.enqueue("starts_a_program", str(rig.notes_path))
+    for method in methods:
+        rig.enqueue("starts_a_process", str(rig.notes_path), method)
     rig.enqueue("prints", "printed before the crash")
     rig.enqueue("killed", "SIGKILL")
 
     log = rig.burst()
 
-    assert rig.lines() == ["''"]
+    assert rig.lines() == ["''", *[str(-signal.SIGTERM)] * (1 + len(methods))]
     assert "printed before the crash" in log
-
-
-def test_programs_and_processes_that_a_job_starts_obey_term(rig: Rig) -> None:
-    rig.enqueue("starts_a_program", str(rig.notes_path))
-    methods = get_all_start_methods()
-    for method in methods:
-        rig.enqueue("starts_a_process", str(rig.notes_path), method)
-
-    rig.burst()
-
-    assert rig.lines() == [str(-signal.SIGTERM)] * (1 + len(methods))
 
 
 def test_without_a_list_a_worker_serves_the_queues_its_jobs_name(rig: Rig) -> None:

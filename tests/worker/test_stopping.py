@@ -65,7 +65,7 @@ def test_after_quit_a_job_may_outlast_the_shutdown_timeout(rig: Rig) -> None:
     assert rig.lines() == ["held begins", "held ends"]
 
 
-def test_a_paused_worker_takes_nothing_until_it_goes_on(rig: Rig) -> None:
+def test_a_paused_worker_takes_nothing_until_it_goes_on_or_stops(rig: Rig) -> None:
     worker = _holding(rig)
 
     worker.send(signal.SIGUSR2)
@@ -79,12 +79,7 @@ def test_a_paused_worker_takes_nothing_until_it_goes_on(rig: Rig) -> None:
 
     eventually(lambda: rig.lines()[-1] == "next")
     rig.ready(worker)
-
-
-def test_an_idle_worker_pauses_too_and_stops_at_once_while_paused(rig: Rig) -> None:
-    worker = rig.worker("-c", "2")
-    rig.ready(worker)
-    children = worker.grown(3)
+    children = worker.grown(2)
 
     worker.send(signal.SIGUSR2)
     eventually(lambda: rig.only_worker()["state"] == "paused")
@@ -93,4 +88,4 @@ def test_an_idle_worker_pauses_too_and_stops_at_once_while_paused(rig: Rig) -> N
 
     assert worker.wait() == 0
     assert not any(exists(pid) for pid in children)
-    assert (rig.workers(), rig.lines()) == ([], [])
+    assert (rig.workers(), rig.lines()[3:]) == ([], [])
