@@ -5,9 +5,9 @@ costs as much as a tenth of a whole publish. So a publish is one call into the l
 lock if the thread may send its message itself. client/sender.py does the work in the loop.
 
 A publish has the time of the setting publish_timeout for everything: name lookup, connecting, a session that turns
-out to be dead, publishing again. A session that answers nothing at all for half of that time is taken for a
-black hole (a firewall that forgot us sends no reset) and replaced, while there is time to publish again.
-Publishing again may double a job and never loses one.
+out to be dead, publishing again. A session that answers nothing at all to a single small message for half of that time
+is taken for a black hole (a firewall that forgot us sends no reset) and replaced, while there is time to publish again.
+Many messages, a large one and keys may take as long as that. Publishing again may double a job and never loses one.
 """
 
 import asyncio

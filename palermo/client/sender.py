@@ -244,9 +244,9 @@ class Sender:
     async def _attempt(self, publish: Publish, session: Broker, end: float) -> bool:
         """Publish once. Returns False if the session was given up, or did not store what was written directly.
 
-        After half of the publish's time a session that has answered nothing at all is given up: it is a black hole, and
-        there is time to publish again. An attempt that begins later has too little time to tell one from a slow broker.
-        Raises the error of the attempt.
+        After half of the publish's time a session is given up that has answered nothing at all, not even a single small
+        message: it is a black hole, and there is time to publish again. An attempt that begins later has too little
+        time to tell one from a slow broker. Raises the error of the attempt.
         """
         half = end - self._timeout / 2
         is_written = publish.session is session
