@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from palermo import blocked_signals
 from palermo.settings.environment import supervised_environment
@@ -50,20 +51,23 @@ class _Place:
     """The place of one worker: its process, and what is known of it."""
 
     def __init__(self) -> None:
+        #: The process of the worker; None before its start, while it waits for the code to change, and once it is over.
         self.process: subprocess.Popen[bytes] | None = None
         #: The pipe into which the worker writes an empty line once it has imported its modules.
-        self._pipe: int | None = None
-        self._told = b""
+        self._pipe: IO[bytes] | None = None
+        self._told: bytes | None = b""
         self.began = 0.0
-        #: Its exit code, once it has ended for good.
-        self.code: int | None = None
         #: Whether it waits for the code to change.
         self.waits = False
+        #: Its exit code, once it is over.
+        self.code: int | None = None
 
     def start(self) -> None:
-        self._close_pipe()
-        self._pipe, writing = os.pipe()
-        os.set_blocking(self._pipe, False)
+        if self._pipe is not None:
+            self._pipe.close()
+        reading, writing = os.pipe()
+        self._pipe = os.fdopen(reading, "rb", buffering=0)
+        os.set_blocking(reading, False)
         self._told, self.began, self.waits = b"", time.monotonic(), False
         # The worker inherits that, so a signal that is passed on waits until the worker obeys it.
         blocked_signals.block()
@@ -84,18 +88,12 @@ class _Place:
     def started(self) -> bool:
         """Whether the worker has imported its modules."""
         if self._pipe is not None and not self._told:
-            with suppress(BlockingIOError):
-                self._told = os.read(self._pipe, 1)
+            self._told = self._pipe.read(1)
         return self._told == b"\n"
 
     def send(self, row: SignalRow) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(row.number)
-
-    def _close_pipe(self) -> None:
-        if self._pipe is not None:
-            os.close(self._pipe)
-            self._pipe = None
 
 
 class _Supervisor:
@@ -138,32 +136,28 @@ class _Supervisor:
                 place.send(_ROWS[Action.RENEW])
 
     def _look_at(self, place: _Place) -> None:
-        if place.code is not None:
-            return
-        if place.process is None:
-            if self._stopping:
+        process = place.process
+        if process is None:
+            if place.code is None and self._stopping:
                 place.code = 0
-            elif self._places[0].started:
+            elif place.code is None and not place.waits and self._places[0].started:
                 place.start()
             return
-        status = place.process.poll()
-        if place.waits or status is None:
-            if place.waits and self._stopping:
-                place.code = 0
+        status = process.poll()
+        if status is None:
             return
         if self._stopping or status == 0:
-            place.code = max(0, status)
+            place.process, place.code = None, max(0, status)
         elif self._watched is not None:
-            log.error("worker %s, waits for the code to change pid=%d", describe_status(status), place.process.pid)
-            place.waits = True
-        elif not place.started:
-            # It has said why, and the others would end in the same way.
-            place.code = max(1, status)
-            self._pass_on(_ROWS[Action.STOP])
-        elif not self._restarts:
-            place.code = max(1, status)
+            log.error("worker %s, waits for the code to change pid=%d", describe_status(status), process.pid)
+            place.process, place.waits = None, True
+        elif not (place.started and self._restarts):
+            place.process, place.code = None, max(1, status)
+            if not place.started:
+                # It has said why, and the others would end in the same way.
+                self._pass_on(_ROWS[Action.STOP])
         elif time.monotonic() - place.began >= _RESTART_EVERY:
-            log.error("worker %s, starting another pid=%d", describe_status(status), place.process.pid)
+            log.error("worker %s, starting another pid=%d", describe_status(status), process.pid)
             place.start()
 
 
