@@ -17,8 +17,11 @@ from palermo.contract.broker import Broker, Consumer, SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.queue_selection import QueueSelection
 from palermo.settings.settings import Settings
+from palermo.worker.options import WorkerOptions
 from palermo.worker.parent import broker_session as sessions
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.session_duties import SessionDuties
+from palermo.worker.registered import Registered
 from tests.contract.tools import Report, until
 from tests.helpers import eventually
 from tests.scale import scaled
@@ -74,12 +77,23 @@ def test_a_worker_that_reconnects_often_holds_no_more_than_before(
 
     async def go() -> None:
         opened: asyncio.Queue[BrokerSession] = asyncio.Queue()
+        # It stands for leader in each session, without the pause of a worker that runs jobs first.
+        duties = SessionDuties(
+            WorkerOptions(settings=Settings(), modules=("shop",), burst=True),
+            Registered(jobs=(), queues=(), hooks=frozenset()),
+        )
+
+        def on_open(session: BrokerSession) -> None:
+            duties.begin(session.broker)
+            opened.put_nowait(session)
+
         sessions = BrokerSessions(
             SessionParameters(address=parse_url(proxy.url(rabbitmq_url)), exchange=exchange, name="worker"),
             give_up=False,
             consume=consume,
-            opened=opened.put_nowait,
+            opened=on_open,
             lost=lambda: None,
+            ending=lambda _: duties.end(),
         )
         holding = asyncio.ensure_future(sessions.keep_open())
         for number in range(SESSIONS):
