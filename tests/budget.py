@@ -4,6 +4,7 @@
   docstrings cost nothing.
 * Files that state an option of a job, a header or a setting: as a string, a parameter or a field of a class. A file
   that only reads `job.timeout` does not state it. The median over all of them.
+* Names that begin with `~` on RabbitMQ: docs/internals/on-the-broker.md lists them.
 * Attributes of the ten classes that have most: all that `self.x = …` sets, and the fields of a struct that is not
   frozen.
 
@@ -14,6 +15,7 @@ tree, by the options, headers and settings of this one.
 import argparse
 import ast
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +32,10 @@ RECORD = Path(__file__).with_suffix(".json")
 
 #: Options that are words of everyday code too, so that a search for them finds anything.
 _EVERYDAY = {"id", "queue", "name", "at", "delay", "job", "args", "kwargs", "limit", "every", "priority", "headers"}
+
+
+#: How code names a queue, a stream or an exchange of Palermo's own.
+_ON_RABBITMQ = re.compile(r'internal\([\w.]+, f?"([a-z.-]+)')
 
 
 def sources(root: Path) -> Iterator[tuple[str, Path]]:
@@ -109,8 +115,11 @@ def measure(root: Path) -> dict[str, Any]:
         rooms[room] += statements(tree)
         classes += attributes(tree)
         files.append(stated(tree))
+    brokers = (root / "palermo/brokers/rabbitmq").rglob("*.py")
+    on_rabbitmq = {name for path in brokers for name in _ON_RABBITMQ.findall(path.read_text())}
     settings = set(get_type_hints(SettingArguments)) - _EVERYDAY
     found: dict[str, Any] = {"statements": dict(sorted(rooms.items())), "all statements": rooms.total()}
+    found["names on RabbitMQ"] = len(on_rabbitmq)
     for what, names in (("option", option_names()), ("header", set(KNOWN_HEADERS) - _EVERYDAY), ("setting", settings)):
         counts = {name: sum(name in file for file in files) for name in names}
         found[f"files per {what}, median"] = median(counts.values())

@@ -184,6 +184,16 @@ def test_each_reader_understands_what_palermo_writes(source: str) -> None:
     assert [batch.unreadable for batch in readers.batches[1:]] == [0] * (source == "journal")
 
 
+@pytest.mark.parametrize("source", sorted(_GOOD))
+def test_each_reader_ignores_what_a_later_format_adds(source: str) -> None:
+    unreadable, readers = Unreadable(), _Readers()
+    for record in _GOOD[source]:
+        body = json.dumps({**record, "format": 99, "later": {"a": [1]}}).encode()
+        unreadable.take(source, body, lambda one: readers.read(source, one))
+
+    assert unreadable.counts == {}
+
+
 #: What a leader writes into `~unique`, the end of a run, and the state of a recurring job.
 _SOUND = {"z": {"name": "z", "serial": 1, "closed": {"until": 1.0, "id": "x"}}}
 _BATCH = {"n": 9, "by": "x", "keys": _SOUND, "jobs": []}

@@ -124,6 +124,16 @@ PERSISTENT = 2
 PERSISTENT_JSON = Properties(delivery_mode=PERSISTENT, content_type="application/json")
 TRANSIENT_JSON = Properties(delivery_mode=1, content_type="application/json")
 
+#: The format of the records and questions that this release writes. Readers ignore fields and kinds that they don't
+#: know. A change that an older reader would misread gets a new kind or a new field.
+FORMAT = 1
+
+
+def write_record(record: Mapping[str, Any]) -> bytes:
+    """The body of a record or a question, with its format."""
+    return json.dumps({"format": FORMAT, **record}).encode()
+
+
 #: The queue by which RabbitMQ sends a reply to the connection that asked (direct reply-to).
 REPLY_TO = "amq.rabbitmq.reply-to"
 

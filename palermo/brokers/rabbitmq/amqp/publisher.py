@@ -1,7 +1,6 @@
 """Publishes messages, each mandatory and confirmed, and makes their destinations again when those are gone."""
 
 import asyncio
-import json
 import struct
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import frames
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties, to_message, written
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties, to_message, write_record, written
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.contract.broker import OnPublished
 from palermo.core.message import Message
@@ -466,7 +465,7 @@ class RecordQueue:
 
     async def write(self, record: Mapping[str, Any]) -> None:
         """Add a record. Returns once it is stored. Raises Nacked; of a quorum queue after five seconds of refusals."""
-        body = json.dumps(record).encode()
+        body = write_record(record)
 
         async def send() -> None:
             await (await self._publisher()).send("", self.name, PERSISTENT_JSON, body)

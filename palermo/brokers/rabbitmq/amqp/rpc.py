@@ -10,13 +10,19 @@ sends an empty part every second. Replies to `ask_all` are single messages.
 
 import asyncio
 import itertools
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
-from palermo.brokers.rabbitmq.amqp.messages import REPLY_TO, Got, Properties, read_object, request_properties
+from palermo.brokers.rabbitmq.amqp.messages import (
+    REPLY_TO,
+    Got,
+    Properties,
+    read_object,
+    request_properties,
+    write_record,
+)
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.errors import BrokerRefused, PalermoError
 
@@ -165,7 +171,7 @@ async def ask_all(
         done.set()
 
     async with _replies(connection, on_reply, on_end) as channel:
-        channel.publish(exchange, "", request_properties(seconds=timeout), json.dumps(values).encode())
+        channel.publish(exchange, "", request_properties(seconds=timeout), write_record(values))
         try:
             async with asyncio.timeout(timeout):
                 await done.wait()

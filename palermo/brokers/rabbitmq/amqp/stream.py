@@ -17,7 +17,6 @@ sessions use the new one. What was in the broken one is lost.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -28,7 +27,7 @@ from pika import spec
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection, uninterrupted
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, write_record
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import NotOnThisNode
@@ -199,7 +198,7 @@ class Stream:
     async def _declare(self, connection: Connection) -> None:
         await connection.declare(self.name, {"x-queue-type": "stream", **self._arguments})
         publisher = await Publisher.open(connection)
-        await self._publish(publisher, [record_entry(one) for one in [{"format": 1}, *self.refill()]])
+        await self._publish(publisher, [record_entry(one) for one in [{}, *self.refill()]])
         publisher.channel.abandon()
         await connection.persist_queues()
 
@@ -476,4 +475,4 @@ def offset_of(properties: spec.BasicProperties) -> int:
 
 def record_entry(record: Record) -> Entry:
     """The entry that stores a record."""
-    return spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json"), json.dumps(record).encode()
+    return spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json"), write_record(record)

@@ -40,9 +40,6 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: The format of the records.
-FORMAT = 1
-
 #: The kinds of facts, each named by a queue, a group or a job.
 QUEUE, PAUSE, GROUP, UNIQUE_JOB = "queue", "pause", "group", "unique job"
 
@@ -178,7 +175,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
 
 def fact(kind: str, name: str, value: object) -> Record:
     """The record of a fact."""
-    return {"format": FORMAT, "kind": kind, "name": name, "value": value}
+    return {"kind": kind, "name": name, "value": value}
 
 
 class Facts(FollowedStream[FactState]):

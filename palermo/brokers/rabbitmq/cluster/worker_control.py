@@ -8,7 +8,6 @@ when its node is back. Meanwhile the number is unknown.
 """
 
 import asyncio
-import json
 import logging
 import time
 import uuid
@@ -25,7 +24,7 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.alarms import no_asking
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object, write_record
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all
 from palermo.contract.trouble import Trouble
@@ -229,7 +228,7 @@ class WorkerControl:
         if not reply_to:
             return
         # On the publishing connection: one that has ever published hangs under a memory alarm, acks included.
-        body = json.dumps(answer).encode()
+        body = write_record(answer)
         try:
             publisher = await self._publisher()
             await publisher.send("", reply_to, Properties(content_type="application/json"), body)
