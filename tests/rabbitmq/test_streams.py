@@ -249,9 +249,9 @@ async def test_names_that_are_written_again_are_no_news_to_a_worker(
 
     await other._facts.put(QUEUE, "images")
     assert await other._facts.write_again(connection) == 1  # there is no queue "images"
-    await other._facts.put(QUEUE, "mail")
+    await other._facts.put(QUEUE, "new")
 
-    await becomes(lambda: told, [{"mail"}, {"images", "mail"}, {"images", "mail"}])
+    await becomes(lambda: told, [{"mail"}, {"images", "mail"}, {"images", "mail", "new"}])
 
 
 async def test_a_deleted_stream_of_facts_is_written_again_from_a_workers_memory(
