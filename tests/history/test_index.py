@@ -45,7 +45,7 @@ JOBS = batch(
     enqueued("a"),
     ended("a", at=NOON + 1, took=0.1),
     ended("b", at=NOON + 2, queue="slow", job="shop.mail.send", took=9),
-    failed("c", at=NOON + 3, took=1.5, message="No SUCH thing: ü 100%_x A!b"),
+    failed("c", at=NOON + 3, took=1.5, message="No SUCH thing: ü Straße 100%_x A!b"),
     failed("d", "retried", at=NOON + 4, delay=15),
     ended("d", "discarded", at=NOON + 5, reason="too late", took=None),
     ended("e", "cancelled", at=NOON + 6, by="anna", took=None),
@@ -76,6 +76,7 @@ JOBS = batch(
         ({"text": "valueerror"}, "c"),
         ({"text": "mail.send"}, "b"),
         ({"text": "HOP.MA"}, "b"),
+        ({"text": "strasse"}, "c"),
         ({"error": "ValueError"}, "c"),
         ({"error": "builtins.Value*"}, "c"),
         ({"error": "=Value"}, ""),
@@ -118,7 +119,7 @@ def test_a_row_tells_how_a_run_ended(index: Index) -> None:
         "took": 1.5,
         "attempt": 1,
         "worker": "pid:7@host/worker-2",
-        "error": {"class": "builtins.ValueError", "message": "No SUCH thing: ü 100%_x A!b"},
+        "error": {"class": "builtins.ValueError", "message": "No SUCH thing: ü Straße 100%_x A!b"},
         "reason": None,
     }
     assert [rows[id]["reason"] for id in "ade"] == [None, "too late", "by anna"]
