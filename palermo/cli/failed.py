@@ -9,7 +9,7 @@ from palermo.cli.completion import complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import FAILED_JOBS, whole_ids
 from palermo.cli.listings import note_unread, print_page
-from palermo.cli.options import filter_options, paging_options, query_options
+from palermo.cli.options import filter_options, paging_options, query_options, wanted_jobs
 from palermo.cli.output import Column, confirm, field, print_facts, print_rows, printed_json, progress
 from palermo.cli.selection import chosen_ids, run_on_failed, selection_options
 from palermo.core.text import count, one_line, safe
@@ -31,7 +31,7 @@ def failed() -> None:
 def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List failed jobs, the oldest failure first."""
     offset = (page - 1) * limit
-    wanted = JobFilter(**filters)
+    wanted = wanted_jobs(**filters)
     listing = context.inspector().failed.list(offset=offset, limit=limit, newest=newest, filter=wanted, count=False)
     columns: list[Column] = [
         field("Id"),
@@ -65,7 +65,7 @@ def list_groups(context: Context, /, **filters: Any) -> None:
         ("Error", lambda row: f"{row['error']}: {row['message']}"),
     ]
     with progress("group", of="failed jobs") as show:
-        rows = context.inspector().failed.groups(JobFilter(**filters), progress=show)
+        rows = context.inspector().failed.groups(wanted_jobs(**filters), progress=show)
     print_rows(rows, columns, none="no failed jobs.")
 
 
@@ -136,7 +136,7 @@ def requeue(
     Each job is stored in its queue before it leaves `failed`, so nothing is lost if this command is killed. In that
     case run it again: up to 100 jobs may run twice then, and more if RabbitMQ is killed.
     """
-    wanted = JobFilter(**filters)
+    wanted = wanted_jobs(**filters)
     which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
     changes = {"args": parse_args(args_text), "kwargs": parse_kwargs(kwargs_text), "queue": to_queue}
     if to_queue is not None:
@@ -160,7 +160,7 @@ def requeue(
 @click.pass_obj
 def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, **filters: Any) -> None:
     """Discard failed jobs for good: those with these ids, or with --all those that the filters match."""
-    wanted = JobFilter(**filters)
+    wanted = wanted_jobs(**filters)
     which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
     inspector = context.inspector()
     confirm(lambda: _question("Discard", inspector, which, " for good"), yes=yes)

@@ -12,6 +12,7 @@ from palermo.cli.listings import none_here, print_page
 from palermo.cli.options import (
     all_of,
     error_filter,
+    filter_text,
     job_filter,
     limit_option,
     page_option,
@@ -21,6 +22,7 @@ from palermo.cli.options import (
     queue_filter,
     since_filter,
     until_filter,
+    wanted_jobs,
     worker_filter,
 )
 from palermo.cli.output import Column, field, misuse, note, print_facts, print_rows, printed_json, progress, wants_json
@@ -28,7 +30,6 @@ from palermo.contract.rows import Row
 from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
 from palermo.history.filters import STATES, AuditFilter
-from palermo.views.filter import JobFilter
 
 #: The fields of a step that are shown without their names; all others are shown as `name=value`.
 _IN_COLUMNS = ("kind", "at", "job", "queue", "worker", "error", "text", "attempt")
@@ -55,6 +56,7 @@ _time_options = all_of(since_filter, until_filter, page_option, limit_option)
 @click.command()
 @click.argument("id", required=False)
 @query_options
+@filter_text
 @_time_options
 @click.option("--text", metavar="TEXT", help="Only jobs with this text in the id, name, arguments, error or reason.")
 @click.option("--longer", type=parse_duration, metavar="DURATION", help="Only jobs that ran this long or longer.")
@@ -70,7 +72,7 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
 
     The setting journal decides which jobs are recorded: "failures" records failed jobs, "all" every job.
     """
-    wanted = JobFilter(**filters)
+    wanted = wanted_jobs(**filters)
     if id is not None:
         if any(value is not None for value in filters.values()):
             raise misuse("filters are for the list, not for one job")

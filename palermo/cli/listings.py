@@ -6,7 +6,7 @@ import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_queue
-from palermo.cli.options import paging_options, query_options
+from palermo.cli.options import filter_text, paging_options, query_options, wanted_jobs
 from palermo.cli.output import Column, field, note, print_rows, wants_json
 from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.text import count
@@ -39,10 +39,16 @@ def queues(context: Context, /) -> None:
 @click.argument("queue", shell_complete=complete_queue)
 @query_options
 @paging_options
+@filter_text
 @click.pass_obj
-def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool) -> None:
-    """List the waiting jobs of QUEUE, oldest first. Jobs in the state cancelled will not run."""
-    listing = context.inspector().jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
+def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, filter: str | None) -> None:
+    """List the waiting jobs of QUEUE, oldest first. Jobs in the state cancelled will not run.
+
+    --filter shows only the jobs of the page that match; --limit makes the page larger.
+    """
+    wanted = wanted_jobs(filter)
+    jobs = context.inspector().jobs
+    listing = jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=wanted)
     columns: list[Column] = [
         field("Id"),
         field("Job"),

@@ -1,13 +1,16 @@
 """The options that commands share, and the parsers of durations and instants."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.contract import clock
+
+if TYPE_CHECKING:
+    from palermo.views.filter import JobFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -148,6 +151,9 @@ paging_options = all_of(click.option("--newest", is_flag=True, help="Newest firs
 yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")
 
 # The conditions of filters, for lists of jobs in any state.
+filter_text = click.option(
+    "--filter", metavar="FILTER", help="Several conditions: 'queue:mail error:Timeout since:1h \"no answer\"'."
+)
 queue_filter = click.option(
     "--queue",
     metavar="QUEUE",
@@ -174,8 +180,18 @@ since_filter = click.option(
 )
 until_filter = click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
 
+
+def wanted_jobs(filter: str | None, **conditions: Any) -> "JobFilter":
+    """The filter of these options, which name no condition twice. Raises OptionInvalid."""
+    from palermo.views.filter import JobFilter, filter_of, written
+
+    given = dict(written(JobFilter(**conditions)))
+    return filter_of(given if filter is None else {**given, "filter": filter}, clock.now())
+
+
 #: The filters of `palermo failed`.
 filter_options = all_of(
+    filter_text,
     since_filter,
     click.option("--requeued", is_flag=True, default=None, help="Only jobs that failed again after a requeue."),
     queue_filter,

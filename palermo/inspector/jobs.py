@@ -19,7 +19,7 @@ from palermo.inspector.control import cancel
 from palermo.inspector.judges import Progress
 from palermo.jobs.redaction import masked_row
 from palermo.views.facts import facts_of_row, may_contain
-from palermo.views.filter import JobFilter
+from palermo.views.filter import EVERYTHING, JobFilter
 
 
 class Jobs(EndedJobs, waiting.JobsInQueue):
@@ -91,23 +91,23 @@ class Jobs(EndedJobs, waiting.JobsInQueue):
         return None
 
     def list(
-        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, text: str | None = None
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, filter: JobFilter = EVERYTHING
     ) -> Listing[JobRow]:
         """Jobs that wait in a queue, oldest first; those whose state is "cancelled" will not run.
 
-        With `text` only those jobs of the page that have it: see JobFilter.text.
+        With a filter only the jobs of the page that match.
 
         Raises NotFound for a queue that does not exist.
         """
         check_queue_name(queue)
         page = self._browse(queue, offset=offset, limit=limit, newest=newest)
         state = JobState.FAILED if is_failed(queue) else JobState.PENDING
-        messages = [one for one in page.messages if text is None or may_contain(one, text.casefold())]
+        text = (filter.text or "").casefold()
+        messages = [one for one in page.messages if not text or may_contain(one, text)]
         rows = self._rows(messages, state)
         for row, message in zip(rows, messages, strict=True):
             if message.id in page.cancelled:
                 row["state"] = CANCELLED
-        if text is not None:
-            filter = JobFilter(text=text)
+        if not filter.everything:
             rows = [row for row in rows if filter.matches(facts_of_row(masked_row(row, self._hidden)))]
         return Listing(rows, page.total, page.unseen)

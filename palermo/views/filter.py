@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from palermo.contract.rows import iso_instant
-from palermo.core.conditions import check_conditions
+from palermo.core.conditions import check_condition, check_conditions
 from palermo.core.failure import printable
 from palermo.core.text import fits, nearest
 from palermo.core.times import parse_duration, parse_time
@@ -230,9 +230,19 @@ def parse_filter(text: str, now: float) -> JobFilter:
 
 
 def filter_of(written: Mapping[str, str], now: float) -> JobFilter:
-    """The filter with these conditions, each as it is written. Raises OptionInvalid."""
+    """The filter with these conditions, each as it is written; `filter` is a text with more of them.
+
+    Raises OptionInvalid, also for a blank filter and for a condition that is given twice.
+    """
+    more = written.get("filter")
+    check_condition("filter", more)
+    given = {name: value for name, value in written.items() if name != "filter"}
+    for chip in chips(more or ""):
+        if (name := chip.name or "text") in given:
+            raise OptionInvalid(f"{name} is given twice: as {given[name][:40]!r}, and in the filter {more!r}.")
+        given[name] = chip.value
     values: dict[str, str | float | bool] = {}
-    for name, value in written.items():
+    for name, value in given.items():
         if name in _TIMES:
             values[name] = parse_moment(value, name, now)
         elif name in _DURATIONS:

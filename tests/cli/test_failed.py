@@ -42,6 +42,8 @@ def three(client: Client) -> None:
         (["--worker", "*@test"], ["1", "2", "3"]),
         (["--worker", "*@elsewhere"], []),
         (["--queue", "mail", "--error", "ValueError"], ["1", "3"]),
+        (["--filter", "state:failed queue:mail late"], ["3"]),
+        (["--filter", "error:valueerror,keyerror", "--since", "2023-11-14T22:15:00Z"], ["2", "3"]),
     ],
 )
 @pytest.mark.parametrize("action", ["requeue", "discard"])

@@ -40,3 +40,10 @@ def test_an_id_is_never_broken_over_two_lines_of_a_terminal(palermo: Palermo, mo
         for whole in (id, "shop.mail.SendMail"):
             assert any(whole in line for line in shown.splitlines()), columns
         assert shown.strip().startswith(first)
+
+
+def test_a_filter_shows_the_matching_jobs_of_a_queue(palermo: Palermo, client: Client) -> None:
+    publish(client, message("1", "order 7"), message("2", "order 8"), message("3", "order 8", job="shop.print"))
+
+    assert palermo.ids("jobs", "mail", "--filter", 'job:send "ORDER 8"') == ["2"]
+    assert palermo.ids("jobs", "mail", "--filter", "state:retrying") == []

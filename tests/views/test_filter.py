@@ -16,7 +16,7 @@ from palermo.history import entry
 from palermo.history.filters import FINAL, STATES
 from palermo.history.index import Index as HistoryIndex
 from palermo.views.facts import facts_of_failed
-from palermo.views.filter import NAMES, Chip, Facts, JobFilter, chips, parse_filter
+from palermo.views.filter import NAMES, Chip, Facts, JobFilter, chips, filter_of, parse_filter
 from palermo.webui.failed import index as indexing
 from palermo.webui.failed.entry import EntryBuilder
 from palermo.webui.failed.index import Index as FailedIndex
@@ -59,6 +59,16 @@ def test_a_text_means_a_filter(text: str, wanted: dict[str, Any]) -> None:
 def test_a_text_that_means_nothing_is_refused(text: str, told: str) -> None:
     with pytest.raises(OptionInvalid, match=told):
         parse_filter(text, NOW)
+
+
+def test_conditions_beside_a_text_narrow_it_and_none_is_given_twice() -> None:
+    assert filter_of({"filter": "queue:mail since:1h", "job": "send"}, NOW) == JobFilter(
+        queue="mail", job="send", since=NOW - 3_600
+    )
+    with pytest.raises(OptionInvalid, match="queue is given twice: as 'slow', and in the filter 'queue:mail'"):
+        filter_of({"filter": "queue:mail", "queue": "slow"}, NOW)
+    with pytest.raises(OptionInvalid, match="filter is blank"):
+        filter_of({"filter": " "}, NOW)
 
 
 def test_a_text_is_taken_apart_into_chips() -> None:

@@ -76,6 +76,16 @@ def test_blanks_around_a_text_are_part_of_it_and_blank_fields_no_filter(web: Web
     assert web.ids("failed") == ["1", "2"]
 
 
+def test_a_text_filters_failed_jobs_and_chooses_those_to_discard(web: Web) -> None:
+    publish_failed(web.client, (message("1"), failure()), (message("2"), failure("KeyError")))
+    eventually(lambda: web.ids("failed") == ["1", "2"])
+
+    assert web.ids("failed", filter="state:failed error:key") == ["2"]
+    chosen = {"filter": {"filter": "error:key"}}
+    assert ended(web, web.http.post("/api/failed/discard", json=chosen))["taken"] == 1
+    assert web.http.get("/api/failed", params={"filter": "eror:key"}).status_code == 422
+
+
 def test_a_group_is_named_by_its_error_and_not_its_fingerprint(web: Web) -> None:
     publish_failed(web.client, (message("1"), failure()), (message("2"), failure("KeyError", at=1_000)))
     [key_error] = [row["fingerprint"] for row in web.api("failed/groups")["rows"] if row["error"] == "KeyError"]

@@ -50,6 +50,7 @@ class Filter(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    filter: str | None = Field(default=None, description='Several conditions: `error:Timeout since:1h "no answer"`.')
     queue: str | None = None
     job: str | None = None
     error: str | None = None
@@ -119,6 +120,7 @@ _BEGUN: dict[int | str, dict[str, Any]] = {
 
 
 def asked(
+    filter: Text = None,
     queue: Text = None,
     job: Text = None,
     error: Text = None,
@@ -130,8 +132,17 @@ def asked(
     worker: Text = None,
     tenant: Text = None,
 ) -> JobFilter:
-    """The filter of a request. A part of a name is enough; times are durations ago (`2h`) or instants."""
-    given = {"queue": queue, "job": job, "error": error, "text": text, "since": since, "until": until, "group": group}
+    """The filter of a request: a text such as `error:Timeout since:1h "no answer"`, or its conditions one by one."""
+    given = {
+        "filter": filter,
+        "queue": queue,
+        "job": job,
+        "error": error,
+        "text": text,
+        "since": since,
+        "until": until,
+        "group": group,
+    }
     given |= {"requeued": _flag_text(requeued), "worker": worker, "tenant": tenant}
     return asked_filter(given)
 

@@ -87,6 +87,7 @@ class Actions(Rows[ActionRow]):
 @router.get("/history", name="api_history")
 def history(
     visit: Visiting,
+    filter: Text = None,
     queue: Text = None,
     job: Text = None,
     worker: Text = None,
@@ -106,8 +107,9 @@ def history(
     or instants (`2026-12-01T09:00Z`). `longer` and `shorter` are
     the shortest and the longest duration of a run (`0.5s`, `5m`).
     """
-    filter = asked_filter(
+    wanted = asked_filter(
         {
+            "filter": filter,
             "queue": queue,
             "job": job,
             "worker": worker,
@@ -122,8 +124,8 @@ def history(
     )
     known = journal_views(visit.site)
     known.check_ready()
-    rows = [entry.row() for entry in known.index.page(filter, offset=(page - 1) * limit, limit=limit)]
-    return Finished.of(rows, total=known.index.count(filter), page=page, limit=limit)
+    rows = [entry.row() for entry in known.index.page(wanted, offset=(page - 1) * limit, limit=limit)]
+    return Finished.of(rows, total=known.index.count(wanted), page=page, limit=limit)
 
 
 @router.get("/history/{id:palermo}", name="api_history_job")

@@ -3,7 +3,8 @@
 from pydantic import BaseModel, Field
 
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Jobs, PageLimit, PageNumber, Removed, Rows
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Jobs, PageLimit, PageNumber, Removed, Rows, Text
+from palermo.webui.filters import asked_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state import listings
 from palermo.webui.threads import Router
@@ -52,13 +53,21 @@ def queues(visit: Visiting) -> Queues:
 
 
 @router.get("/{name:palermo}/jobs", name="api_queue_jobs")
-def jobs(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit = 100, newest: bool = False) -> Jobs:
-    """Jobs that wait in a queue, oldest first.
+def jobs(
+    visit: Visiting,
+    name: str,
+    filter: Text = None,
+    page: PageNumber = 1,
+    limit: PageLimit = 100,
+    newest: bool = False,
+) -> Jobs:
+    """Jobs that wait in a queue, oldest first. With a filter only the jobs of the page that match.
 
     Reading takes no job and keeps the order. Quorum queues are not read (409), because reading
     would count against the delivery limit of their jobs.
     """
-    listing = listings.jobs(visit, name, page=page, limit=limit, newest=newest)
+    wanted = asked_filter({"filter": filter})
+    listing = listings.jobs(visit, name, page=page, limit=limit, newest=newest, filter=wanted)
     return Jobs.of(listing.rows, total=listing.total, page=page, limit=limit)
 
 

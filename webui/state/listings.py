@@ -6,6 +6,7 @@ An event topology is a listing of groups and exchanges. It is cached, so that ma
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.jobs.redaction import masked_arguments, masked_row
+from palermo.views.filter import EVERYTHING, JobFilter
 from palermo.webui.site import Cached, Refused, Site, Visit
 from palermo.webui.state.scheduled_view import scheduled_view
 
@@ -17,9 +18,9 @@ _CACHED = 2.0
 
 
 def jobs(
-    visit: Visit, queue: str, *, page: int, limit: int, newest: bool = False, text: str | None = None
+    visit: Visit, queue: str, *, page: int, limit: int, newest: bool = False, filter: JobFilter = EVERYTHING
 ) -> Listing[Row]:
-    """A page of a queue's waiting jobs; with `text` those of them that have it.
+    """A page of a queue's waiting jobs; with a filter those of them that match.
 
     Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
     """
@@ -27,7 +28,7 @@ def jobs(
         raise Refused(
             422, f"pages lead no further than {MAX_DEPTH:,} jobs into a queue; newest=true begins at its end."
         )
-    listing = visit.inspector.jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest, text=text)
+    listing = visit.inspector.jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=filter)
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total)
 
 

@@ -301,11 +301,7 @@ def _waiting(
         return [name for name in names if name not in looks]
 
     def look(name: str) -> Listing[Row] | None:
-        return (
-            None
-            if time.monotonic() > until
-            else listings.jobs(visit, name, page=1, limit=most, text=query.text or None)
-        )
+        return None if time.monotonic() > until else listings.jobs(visit, name, page=1, limit=most, filter=query)
 
     if last is not None:
         begin(last)
