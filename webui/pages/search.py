@@ -112,10 +112,10 @@ def _links(request: Request, asked: Sequence[Chip], group: Group) -> list[Link]:
         case "failed":
             return [to("failures", "Show in Failures", FAILED)]
         case "retrying":
-            return [to("retries", "Retries with these names", ("queue", "job"))]
+            return [to("retries", "Retries", ("queue", "job"))]
         case "scheduled":
             given["retries"] = "no"
-            return [to("scheduled", "Scheduled jobs with these names", ("queue", "job", "retries"))]
+            return [to("scheduled", "Scheduled jobs", ("queue", "job", "retries"))]
         case "waiting":
             queues = sorted((group.queues or {}).items(), key=lambda each: -each[1])[:5]
             text = {"text": given.get("text", "")}
