@@ -13,9 +13,9 @@ from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
+from tests.contract.tools import Report
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
-from tests.rabbitmq.test_silence import nobody
 from tests.tcp_proxy import TcpProxy
 
 
@@ -25,7 +25,7 @@ def test_a_job_that_ran_just_before_its_session_was_given_up_is_counted(tmp_path
     ended = asyncio.Event()
 
     async def consume(broker: Broker) -> Consumer:
-        return await broker.consume(QueueSelection.parse("jobs"), slots=1, tag="pid:1@h", report=nobody)
+        return await broker.consume(QueueSelection.parse("jobs"), slots=1, tag="pid:1@h", report=Report("jobs", pid=1))
 
     def opened(session: BrokerSession) -> None:
         recorder.attach(session.broker.journal)
