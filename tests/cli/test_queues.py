@@ -66,5 +66,5 @@ def test_dequeue_by_arguments_leaves_the_rest_and_tells_of_scheduled_ones(palerm
 
     assert result.stdout == "removed 1 job from queue mail.\n"
     assert "1 such job scheduled" in result.stderr
-    assert "`palermo scheduled cancel --all --job shop.send --args JSON`" in result.stderr
+    assert "`palermo scheduled cancel --all --job '=shop.send' --args JSON`" in result.stderr
     assert palermo.ids("jobs", "mail") == ["2"]

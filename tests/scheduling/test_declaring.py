@@ -67,7 +67,7 @@ def test_a_tick_publishes_the_message_that_an_enqueue_publishes(client: Client, 
 
     (made,) = declarations(client)
 
-    enqueued = prepare(client, sweep.definition, ("eu",), {}, {}, lambda _: None).message
+    enqueued = prepare(client, sweep.definition, ("eu",), {}, {}, None).message
     assert enqueued is not None
     assert made.message == replace(enqueued, id=made.name, created_at=None, queued_at=None)
     assert RecurringEntry.from_plain({**made.to_plain(), "from a later version": 1}) == made

@@ -41,7 +41,7 @@ def test_a_job_may_be_named_and_arguments_are_compared_as_they_arrive(palermo: P
     palermo.assert_enqueued("tests.testing.jobs.add", 1, b=2)
     palermo.assert_enqueued("elsewhere.job", "a", b=1)
     palermo.refute_enqueued("elsewhere.job", "b")
-    with pytest.raises(TypeError, match="is no job"):
+    with pytest.raises(TypeError, match="isn't a job"):
         palermo.assert_enqueued(len)
 
 

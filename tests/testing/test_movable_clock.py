@@ -26,7 +26,7 @@ def test_a_clock_goes_on_and_is_moved_and_stopped() -> None:
     assert clock.now() == stopped + 3600
     clock.unfreeze()
     assert clock.now() >= stopped + 3600
-    with pytest.raises(ValueError, match="does not go back"):
+    with pytest.raises(ValueError, match="can't move the clock back"):
         clock.advance(-1)
     with pytest.raises(OptionInvalid, match="no time zone"):
         clock.travel_to(datetime(2030, 1, 1))

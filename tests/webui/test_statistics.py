@@ -209,7 +209,7 @@ def test_chart_numbers_are_on_the_page_with_links_to_the_jobs(web: Web) -> None:
     done, waited = (json.loads(html.unescape(text)) for text in re.findall(r'data-plot="([^"]*)"', page)[:2])
     assert [row for row in done["rows"] if any(row)] == [[3, 1, 0]]
     assert [each["name"] for each in done["bars"] + done["lines"]] == ["succeeded", "failed", "enqueued"]
-    assert (done["unit"], waited["unit"], done["jobs"]) == ("jobs", "seconds", "/history?queue=mail")
+    assert (done["unit"], waited["unit"], done["jobs"]) == ("jobs", "seconds", "/history?queue=%3Dmail")
     assert [release for _, release in done["marks"]] == ["1.4.2"]
     without_scripts = re.findall(r"<noscript>.*?</noscript>", page, re.DOTALL)[0]
     assert re.findall(r'<td class="num">(.*?)</td>', without_scripts) == ["3", "1", "0"]

@@ -14,11 +14,11 @@ def test_odd_jobs_end_in_failed_and_the_jobs_behind_them_run(any_rig: Rig) -> No
     ids = [
         enqueue("hostile.no\0te", ("a",), {}).id,
         enqueue("hostile.\u2028\x1b[31m", ("a",), {}).id,
-        enqueue("hostile.raises", ("a",), {}, id="nul\0id").id,
-        enqueue("hostile.raises", ("a",), {}, id="é" * 127).id,
-        enqueue("hostile.raises_at_length", ("a",), {}).id,
+        enqueue("mixed.hostile", ("a",), {}, id="nul\0id").id,
+        enqueue("mixed.hostile", ("a",), {}, id="é" * 127).id,
+        enqueue("mixed.monster", ("a",), {}).id,
         enqueue("hostile.no\0te", ("a",), {}, delay=0.1, tenant="t\0").id,
-        enqueue("hostile.raises", ("a",), {}, limit=1, limit_key="k\0", unique="until_done", unique_key="u\0").id,
+        enqueue("mixed.hostile", ("a",), {}, limit=1, limit_key="k\0", unique="until_done", unique_key="u\0").id,
     ]
     enqueue("hostile.note", ("behind",), {})
 
