@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from palermo.brokers.features.steps import Job, Refused, Step, StepStore, text_of, unchanged
+from palermo.brokers.features.unique_keys import remove_keyed
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.sqlite.broker import SqliteBroker
-from palermo.contract.broker import Broker
+from palermo.contract.broker import Broker, Delivery
 from palermo.contract.scheduled import RUN, ScheduledFilter
-from tests.contract.tools import consume, counts, ids, message, messages, take
+from palermo.core.lifecycle import Fail, Release, Reschedule, Settlement, fail
+from palermo.core.message import Message
+from palermo.errors import DeliveryLost
+from tests.contract.tools import FAILURE, consume, counts, ids, message, messages, take
+from tests.contract.unique_jobs import ask, holders, keyed
 
 
 @pytest.fixture(params=["broker", "redis_broker"], ids=["sqlite", "redis"])
@@ -25,11 +30,16 @@ def steps_of(broker: Broker) -> StepStore:
     return broker._steps if isinstance(broker, SqliteBroker) else broker._store
 
 
-async def read_first(steps: StepStore) -> tuple[str, Any]:
-    """The place and the number of the first job in the queue, as a sweep reads them."""
+async def read_jobs(steps: StepStore) -> tuple[str, list[tuple[Any, Message]]]:
+    """The place, the numbers and the messages of the jobs in the queue, as a sweep reads them."""
     extent = await steps.extent("jobs")
     part = await steps.part("jobs", extent.places[0], None, extent.last, ())
-    return extent.places[0], part.jobs[0][1]
+    return extent.places[0], [(number, found) for _, number, found in part.jobs]
+
+
+async def take_back(steps: StepStore, held: Delivery) -> None:
+    """Give the job back, as another process does that takes its worker for dead."""
+    await steps.change((), [("give_back", held.token.holder, held.token.number)])
 
 
 @pytest.mark.parametrize("read", [None, "older"])
@@ -55,7 +65,7 @@ async def test_a_change_to_what_another_has_changed_is_refused(either: Broker, r
 async def test_a_job_that_was_taken_is_neither_removed_nor_moved(either: Broker) -> None:
     steps = steps_of(either)
     await either.publish_many(messages(2))
-    place, number = await read_first(steps)
+    place, ((number, _), _) = await read_jobs(steps)
     held = await take(await consume(either))
 
     for replacement in (False, Job(message("copy"))):
@@ -81,3 +91,55 @@ async def test_a_job_that_came_due_is_neither_cancelled_nor_put_off(either: Brok
         assert (await steps.try_change([("scheduled", number)], [removal])).failed == 1
 
     assert await ids(either) == ["due"]
+
+
+async def test_a_job_that_was_taken_back_is_not_started(either: Broker) -> None:
+    await ask(either, keyed("a"))
+    consumer = await consume(either)
+    held = await take(consumer)
+    await take_back(steps_of(either), held)
+
+    with pytest.raises(DeliveryLost):
+        await consumer.admit(held)
+
+    assert await holders(either) == [("a", "waiting")]
+    assert await ids(either) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "settlement",
+    [
+        Fail(fail(message("a"), FAILURE, worker="pid:1@h/worker-1")),
+        Reschedule(message("a", retries=1)),
+        Release(),
+    ],
+    ids=["fail", "retry", "release"],
+)
+async def test_a_job_that_was_taken_back_is_not_settled(either: Broker, settlement: Settlement) -> None:
+    await either.publish(message("a"))
+    consumer = await consume(either)
+    held = await take(consumer)
+    await take_back(steps_of(either), held)
+
+    with pytest.raises(DeliveryLost):
+        await consumer.settle(held, settlement)
+
+    assert [info.name for info in await either.queues()] == ["jobs"]
+    assert await ids(either) == ["a"]
+
+
+async def test_of_keyed_jobs_to_remove_one_that_was_taken_stays(either: Broker) -> None:
+    steps = steps_of(either)
+    for id in "abc":
+        await ask(either, keyed(id, key=id), key=id)
+    place, found = await read_jobs(steps)
+    removals: list[tuple[Message, Step, Step]] = [
+        (one, ("waits", "jobs", place, number), ("remove", "jobs", place, number, False)) for number, one in found
+    ]
+    await take(await consume(either))
+
+    removed = await remove_keyed(steps, removals)
+
+    assert [one.id for one in removed] == ["b", "c"]
+    assert await holders(either) == [("a", "waiting")]
+    assert await ids(either) == []
