@@ -98,7 +98,7 @@ def test_each_missing_permission_is_a_problem(module_node: Node, monkeypatch: py
     assert lacking["nothing"] == set()
     left = names_of(module_node)
     assert '"mail"' in left
-    assert "doctor" not in left
+    assert "~check" not in left
 
 
 def test_the_permissions_of_the_guide_are_enough_for_doctor_and_worker(
@@ -137,7 +137,7 @@ def test_an_alarm_is_found_and_what_was_tried_is_removed_all_the_same(module_nod
     assert found["alarms"].level == "problem"
     assert "memory alarm" in found["alarms"].text
     assert took < 30
-    assert "doctor" not in names_of(module_node)
+    assert "~check" not in names_of(module_node)
 
 
 def alarmed(node: Node) -> dict[str, Finding]:

@@ -141,6 +141,7 @@ class FollowedStream(Generic[S]):
         return end is not None and await self._follower.has_come_to(end, within=self._patience)
 
     async def _follow(self, connection: Connection) -> None:
+        needed = self._follower is not None or bool(self._listeners)
         if self._follower is not None:
             await self._follower.close()
         state = self._fresh()
@@ -151,9 +152,11 @@ class FollowedStream(Generic[S]):
                 self._tell(record)
 
         follower = await self.stream.follow(connection, apply)
-        if follower is None:
-            with suppress(BrokerRefused):  # a user who may only read
-                await self.stream.make()
+        if follower is None and needed:
+            # A user may only read, or an alarm may hold back what is written.
+            with suppress(BrokerRefused, TimeoutError):
+                async with asyncio.timeout(self._patience):
+                    await self.stream.make()
             follower = await self.stream.follow(connection, apply)
         self._follower = follower
         if follower is not None:
