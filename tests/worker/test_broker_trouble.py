@@ -11,7 +11,7 @@ from palermo.contract.broker import Broker, Consumer
 from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from palermo.worker.parent import broker_session
-from palermo.worker.parent.broker_session import BrokerSessions, Opener
+from palermo.worker.parent.broker_session import BrokerSessions
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually, has_traceback
 
@@ -98,11 +98,16 @@ def test_a_burst_gives_up_after_30_seconds_and_not_before(monkeypatch: pytest.Mo
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
+    async def no_consumer(broker: Broker) -> Consumer:
+        raise AssertionError
+
+    session = Settings(url="amqp://guest:guest@127.0.0.1:1/").session("worker")
+    sessions = BrokerSessions(session, give_up=True, consume=no_consumer, opened=lambda _: None, lost=lambda: None)
     monkeypatch.setattr(broker_session, "asyncio", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(broker_session, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
-    settings = Settings(url="amqp://guest:guest@127.0.0.1:1/")
 
-    assert asyncio.run(Opener(settings.session("worker"), give_up=True).open()) is None
+    asyncio.run(sessions.keep_open())
+
     assert sum(waits) == pytest.approx(30)
 
 
