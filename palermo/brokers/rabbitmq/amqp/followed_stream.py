@@ -24,6 +24,9 @@ _AGAIN = 2.0
 #: Seconds that a stream may stay down once RabbitMQ has made another one in its place: it is small, and opens at once.
 _GRACE = 0.5
 
+#: Seconds between two looks whether an alarm holds back the making of a stream.
+_LOOK_EVERY = 0.1
+
 #: Seconds for which a watcher waits for a stream that it cannot read.
 _UNKNOWING = 30.0
 
@@ -141,7 +144,6 @@ class FollowedStream(Generic[S]):
         return end is not None and await self._follower.has_come_to(end, within=self._patience)
 
     async def _follow(self, connection: Connection) -> None:
-        needed = self._follower is not None or bool(self._listeners)
         if self._follower is not None:
             await self._follower.close()
         state = self._fresh()
@@ -152,17 +154,24 @@ class FollowedStream(Generic[S]):
                 self._tell(record)
 
         follower = await self.stream.follow(connection, apply)
-        if follower is None and needed:
-            # A user may only read, or an alarm may hold back what is written.
-            with suppress(BrokerRefused, TimeoutError):
-                async with asyncio.timeout(self._patience):
-                    await self.stream.make()
+        if follower is None and await self._make_unless_blocked():
             follower = await self.stream.follow(connection, apply)
         self._follower = follower
         if follower is not None:
             self.state = state
             if self._known.is_set():
                 self._tell({})
+
+    async def _make_unless_blocked(self) -> bool:
+        """Make the stream, unless this user may only read. During an alarm it is made later, and this returns False."""
+        making = asyncio.ensure_future(self.stream.make())
+        making.add_done_callback(lambda done: done.cancelled() or done.exception())
+        while not making.done() and not self._writing.blocked:
+            await asyncio.wait({making}, timeout=_LOOK_EVERY)
+        if making.done():
+            with suppress(BrokerRefused):
+                making.result()
+        return making.done()
 
     def _tell(self, record: Record) -> None:
         for listener in self._listeners:
