@@ -125,7 +125,7 @@ def _start(found: Ground, what: str, begins: float = 0.0) -> "subprocess.Popen[s
 
 
 def _leaders(found: Ground, count: int) -> "list[subprocess.Popen[str]]":
-    """So many sessions that stand for election together."""
+    """Sessions that are all ready to lead."""
     leaders = [_start(found, "lead") for _ in range(count)]
     for leader in leaders:
         assert leader.stdout is not None

@@ -1,4 +1,4 @@
-"""What the consumers of SQLite and Redis share: how they start, postpone and settle the jobs that they hold.
+"""The common part of the SQLite and Redis consumers: starting, postponing and settling their jobs.
 
 Each of these is one step under the condition that the job is still ours. How jobs are claimed, and plain ones deleted,
 is each broker's own: that must be fast.

@@ -49,7 +49,7 @@ async def finish(work: Awaitable[None]) -> None:
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Await this. It goes on to its end if the caller is cancelled meanwhile."""
+    """Await this, and let it finish even if the caller is cancelled."""
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone
     return await asyncio.shield(task)
@@ -144,7 +144,7 @@ class Channel:
     ) -> str:
         """Subscribe to a queue, and call `on_message` with each message. Returns the consumer tag.
 
-        With `late` the properties of most messages are read only when somebody asks for them. Such a subscription is
+        With `late` the properties of most messages are read only on demand. Such a subscription is
         the only one of its channel, and ends with `unsubscribe` or with the channel.
         """
         tag = f"late.{uuid.uuid4().hex}" if late else ""
@@ -162,7 +162,7 @@ class Channel:
         return str(frame.method.consumer_tag)
 
     async def unsubscribe(self, tag: str) -> None:
-        """End a subscription. RabbitMQ gets back what it delivers meanwhile."""
+        """End a subscription. Messages that arrive before it has ended return to their queue."""
         self.connection.raw.deliver_no_more(self.raw)
         await self.call(self.raw.basic_cancel, tag)
 
@@ -252,7 +252,7 @@ class Channel:
         for future in self._waiting:
             if not future.done():
                 future.set_exception(self.error)
-                future.exception()  # a get that was cancelled only waits for its end: nobody else looks at it
+                future.exception()  # a get that was cancelled only waits for its end: no other code reads it
         self._waiting.clear()
         self.connection.raw.deliver_no_more(self.raw)
         closers, self._closers = self._closers, []
@@ -292,7 +292,7 @@ class Channel:
     # -- declarations. If RabbitMQ refuses one, it closes the channel.
 
     async def probe(self, queue: str) -> Probe:
-        """What RabbitMQ knows of a queue; nothing is created. Closes the channel if it is missing or locked.
+        """Ask RabbitMQ about a queue without creating it. Closes the channel if it is missing or locked.
 
         Raises BrokerUnavailable if the queue's node is down.
         """
@@ -303,7 +303,7 @@ class Channel:
         return Probe(exists=True, ready=int(frame.method.message_count), subscribed=int(frame.method.consumer_count))
 
     def unanswered(self, error: PalermoError) -> Probe:
-        """What an error says of the queue that was asked about. Raises it if that is nothing."""
+        """The state of a queue as the error describes it. Raises the error if it is about something else."""
         if self.missing:
             return Probe(exists=False, error=error)
         if self.code == RESOURCE_LOCKED:
@@ -372,8 +372,8 @@ class Connection:
         self.unreadable = Unreadable()
         #: Why RabbitMQ reads nothing from it, in its words such as "low on memory"; "" while it reads.
         self.blocked = ""
-        self._spare: list[Channel] = []  #: Open channels that nobody uses now.
-        #: How many calls of `persist_queues` there were, and the last one that is done.
+        self._spare: list[Channel] = []  #: Open channels that are not in use.
+        #: The number of calls of `persist_queues`, and the last finished one.
         self._persists_wanted = self._persisted = 0
         self._persisting = asyncio.Lock()
 
@@ -409,7 +409,7 @@ class Connection:
     async def spare_channel(self) -> AsyncIterator[Channel]:
         """A channel for calls that leave nothing behind. It is used again afterwards, if it is still open.
 
-        Nobody else uses it meanwhile: an answer that closes the channel fails no call of another task.
+        No other task uses it in the meantime, so an answer that closes the channel fails no other call.
         """
         self._spare = [channel for channel in self._spare if channel.is_open]
         channel = self._spare.pop() if self._spare else await self.channel()
@@ -425,7 +425,7 @@ class Connection:
             await channel.close()
 
     async def probe(self, queue: str) -> Probe:
-        """What RabbitMQ knows of a queue; nothing is created. Raises BrokerUnavailable if the queue's node is down."""
+        """Ask RabbitMQ about a queue without creating it. Raises BrokerUnavailable if the queue's node is down."""
         async with self.spare_channel() as channel:
             return await channel.probe(queue)
 
@@ -444,7 +444,7 @@ class Connection:
 
         Before 4.3 it keeps what it writes about them in memory for up to two seconds, or until that is 64 kB (Erlang's
         disk_log): the confirmed messages in a queue that it forgets are lost. So an exchange with so large an argument
-        is made and deleted, which takes about five milliseconds. Calls that come meanwhile share the next one.
+        is made and deleted, which takes about five milliseconds. Calls during that time share the next one.
         """
         if not versions.forgets_new_queues(self.version):
             return
@@ -459,7 +459,7 @@ class Connection:
             except PalermoError as error:
                 if self.error is not None:
                     raise
-                # A user who may make this queue and no exchange: the queue is there all the same.
+                # This user may create the queue but no exchange; the queue exists anyway.
                 log.warning("a new queue is forgotten if RabbitMQ is killed within two seconds error=%r", str(error))
             self._persisted = wanted
 

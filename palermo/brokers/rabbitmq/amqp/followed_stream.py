@@ -1,4 +1,4 @@
-"""What the records of a stream add up to, as one session keeps it in memory.
+"""The state that the records of a stream add up to, as one session keeps it in memory.
 
 Law: a state is only ever read from the stream. A stream that was deleted is written again from the memory of the
 session that notices first; the others read it again from there.
@@ -32,7 +32,7 @@ _UNKNOWING = 30.0
 
 
 class State(Protocol):
-    """What records add up to."""
+    """A state that is built from records."""
 
     def apply(self, record: Record) -> None:
         """Apply one more record."""
@@ -77,7 +77,7 @@ class FollowedStream(Generic[S]):
         self._known = asyncio.Event()
 
     async def read(self, connection: Connection) -> S:
-        """What everything that is stored by now adds up to. Raises BrokerUnavailable if the stream stays down."""
+        """The state, including every record stored so far. Raises BrokerUnavailable if the stream stays down."""
         async with self._reading:
             if not await self._is_up_to_date(connection):
                 await self._follow(connection)

@@ -329,7 +329,7 @@ class Destination(Struct, frozen=True):
 
     * `publish` returns once the message is stored in a queue that existed at that moment.
     * A refusal (Nacked), a destination that is gone twice in a row, and the error of a lost session are raised. After
-      NotFound or a lost session the message may be stored all the same: a second copy has the same id.
+      NotFound or a lost session the message may be stored anyway; a second copy has the same id.
     * kill -9 of this process: a destination may exist without a message, and a message never without a destination
       that was made before it.
 

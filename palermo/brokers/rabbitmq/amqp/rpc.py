@@ -70,7 +70,7 @@ class _Request:
             self.future.set_exception(error)
 
     def close(self) -> None:
-        """Stop the timer, since nobody waits for the reply any more."""
+        """Stop the timer, because no caller waits for the reply any longer."""
         self._alarm.cancel()
 
     def _look(self) -> None:
@@ -93,7 +93,7 @@ class Rpc:
         self._numbers = itertools.count()
 
     async def tell(self, body: bytes, *, within: float) -> None:
-        """Send something that needs no reply; it expires after so many seconds, or is lost.
+        """Send something that needs no reply; it expires after `within` seconds, or is lost.
 
         Raises the session's error.
         """

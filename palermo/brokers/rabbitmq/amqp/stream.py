@@ -359,7 +359,7 @@ class Follower:
             raise self._channel.error
 
     async def has_come_to(self, end: int, *, within: float) -> bool:
-        """Wait until it has read the entry at this offset, at most so many seconds. False if it has not, or has ended.
+        """Wait until it has read the entry at this offset. False if that takes longer than `within`, or it has ended.
 
         One caller at a time.
         """
@@ -394,7 +394,7 @@ class Follower:
 async def come_to_end(end: asyncio.Event, read: Callable[[], int], *, patience: float) -> bool:
     """Wait until a reader has come to its end. False if the offset that it has `read` stays for `patience` seconds.
 
-    The stream may have been made anew since it was asked for its end, and have fewer entries.
+    The stream may have been recreated since it was asked for its end, and have fewer entries.
     """
     while not end.is_set():
         before = read()

@@ -58,7 +58,7 @@ class FailedOffsets:
     def __init__(self) -> None:
         #: The offset of the next record to learn.
         self.next = 0
-        #: A hash of the last record learned: tells it from another one at its place, in a log that was made anew.
+        #: A hash of the last record learned: tells it from another one at its place, in a recreated log.
         self.mark = 0
         self._there: dict[str, dict[str, tuple[int, ...]]] = {}
         self._early: dict[tuple[str, str], int] = {}
@@ -104,7 +104,7 @@ class FailedOffsets:
         return sorted((offset, key) for key, offsets in self._there.get(queue, {}).items() for offset in offsets)
 
     def copies(self, queue: str) -> Counter[str]:
-        """How many copies are in this queue, by key."""
+        """The number of copies in this queue, by key."""
         return Counter({key: len(offsets) for key, offsets in self._there.get(queue, {}).items()})
 
 
@@ -265,7 +265,7 @@ class FailedLog:
         return swept
 
     async def known(self, connection: Connection, queue: str, *, most: int) -> Counter[str] | None:
-        """How many copies the log has, by key; None if it cannot be read, or has more than `most` new entries."""
+        """The number of copies in the log, by key; None if it cannot be read, or has more than `most` new entries."""
         try:
             async with asyncio.timeout(_WITHIN):
                 end = await self._stream.end(connection)
@@ -285,7 +285,7 @@ class FailedLog:
             if end is None or end < self._offsets.next:
                 return
             while not await self._read_on(connection, self._offsets, end):
-                # The stream was deleted and made anew, or truncated beyond the last entry that was read.
+                # The stream was deleted and recreated, or truncated beyond the last entry that was read.
                 self._offsets = FailedOffsets()
 
     async def _read_on(self, connection: Connection, offsets: FailedOffsets, end: int) -> bool:
@@ -309,7 +309,7 @@ class FailedLog:
     async def _jobs(
         self, connection: Connection, queue: str, places: Sequence[tuple[int, str]]
     ) -> AsyncGenerator[Message, None]:
-        """The jobs at these places of the log, in order; jobs that the stream has dropped meanwhile are left out."""
+        """The jobs at these places of the log, in order; jobs that the stream has dropped since are left out."""
         missing = dict(places)
         for first, last in _ranges(places):
             async with aclosing(self._stream.read(connection, first, last)) as entries:
@@ -318,7 +318,7 @@ class FailedLog:
                         continue
                     headers: dict[str, Any] = dict(properties.headers or {})
                     if (headers.pop(_IN, None), _key(properties)) != (queue, missing.pop(offset)):
-                        # The stream was made anew: what was read of the old one is void.
+                        # The stream was recreated, so everything read from the old one is void.
                         self._offsets = FailedOffsets()
                         continue
                     headers.pop(_OFFSET, None)
@@ -379,7 +379,7 @@ def _key(properties: Properties) -> str:
 #: A job that failed less than this many seconds ago may be in the queue while its entry is on its way into the log.
 _YOUNG = 60.0
 
-#: The most new entries of the log that are read before a sweep: so many, and so many more for each message of the
+#: The most new entries of the log that are read before a sweep: a base number, and more for each message of the
 #: queue. Reading more would take longer than the sweep itself, so the log is not corrected then.
 _ENTRIES, _PER_MESSAGE = 5_000, 2
 
