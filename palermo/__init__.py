@@ -26,17 +26,15 @@ if TYPE_CHECKING:
     from palermo.client.subscribe import subscribe
     from palermo.contract.row_types import FailedRow, JobRow, QueueRow, ScheduledRow, WorkerRow
     from palermo.contract.rows import Listing
-    from palermo.contract.scheduled import ScheduledFilter
     from palermo.core.backoff import Exponential, Fixed, Linear
     from palermo.core.retry_policy import Discard, Retry, Snooze
     from palermo.errors import PalermoError
-    from palermo.history.filters import AuditFilter
     from palermo.inspector.inspector import Inspector
     from palermo.jobs.batch import Batch
     from palermo.jobs.current import current_job, track
     from palermo.jobs.hooks import DontEnqueue, DontProcess, failure_backend, hook
     from palermo.settings.settings import Settings
-    from palermo.views.filter import JobFilter
+    from palermo.views.filter import AuditFilter, JobFilter
     from palermo.worker.handle import start_worker
 
 __all__ = [
@@ -60,7 +58,6 @@ __all__ = [
     "PalermoError",
     "QueueRow",
     "Retry",
-    "ScheduledFilter",
     "ScheduledRow",
     "Settings",
     "Snooze",
@@ -112,11 +109,10 @@ _HOMES = {
     "Linear": "palermo.core.backoff",
     "current_job": "palermo.jobs.current",
     "track": "palermo.jobs.current",
-    "AuditFilter": "palermo.history.filters",
+    "AuditFilter": "palermo.views.filter",
     "JobFilter": "palermo.views.filter",
     "JobStatus": "palermo.client.status",
     "Listing": "palermo.contract.rows",
-    "ScheduledFilter": "palermo.contract.scheduled",
     "Inspector": "palermo.inspector.inspector",
     "start_worker": "palermo.worker.handle",
     "subscribe": "palermo.client.subscribe",

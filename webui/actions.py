@@ -18,17 +18,17 @@ from palermo.client.handle import Job
 from palermo.client.recorded_jobs import RecordedJob
 from palermo.contract import clock
 from palermo.contract.rows import Row, iso_instant
-from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.failure import printable
 from palermo.core.text import some_of
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
+from palermo.inspector.jobs import WaitingJobs, check_move
 from palermo.inspector.judges import Which
 from palermo.inspector.queues import unserved_text
 from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
-from palermo.inspector.waiting import WaitingJobs, check_move
 from palermo.jobs.options import EnqueueOptions
 from palermo.views.filter import JobFilter
 from palermo.webui.failed.failed_jobs import failed_jobs
@@ -455,17 +455,11 @@ def alter_scheduled(
     wait for a retry are meant.
     Returns None if that takes longer than `wait` seconds; the command then goes on.
     """
-    ids = (
-        None
-        if isinstance(which, ScheduledFilter)
-        else [which]
-        if isinstance(which, str)
-        else list(dict.fromkeys(which))
-    )
+    ids = None if isinstance(which, JobFilter) else [which] if isinstance(which, str) else list(dict.fromkeys(which))
     for id in ids or ():
         check_id(id)
     name, to = _SCHEDULED[action], iso_instant(at) or (f"{later:g}s later" if later is not None else "-")
-    about = describe_ids(ids) if ids is not None else _filtered(which) if isinstance(which, ScheduledFilter) else ""
+    about = describe_ids(ids) if ids is not None else _filtered(which) if isinstance(which, JobFilter) else ""
 
     def on_end(work: Future[list[Row]]) -> None:
         problem = work.exception()
@@ -490,13 +484,9 @@ def _states(rows: list[Row]) -> dict[str, object]:
     return {"jobs": len(rows) - gone, "gone": gone}
 
 
-def _filtered(chosen: ScheduledFilter) -> str:
+def _filtered(chosen: JobFilter) -> str:
     """A short text for the scheduled jobs that a filter means."""
-    what = {None: "scheduled jobs", True: "retries", False: "scheduled jobs but retries"}[chosen.retries]
-    due = chosen.due and "/".join(iso_instant(each) or "" for each in chosen.due)
-    named = (("queue", chosen.queue), ("job", chosen.job), ("due", due))
-    parts = [f"{name}={value}" for name, value in named if value is not None]
-    return f"{what} with {' '.join(parts)}" if parts else f"all {what}"
+    return "all scheduled jobs" if chosen.everything else f"scheduled jobs with {chosen}"
 
 
 # -- recurring jobs

@@ -12,9 +12,8 @@ from palermo.contract import clock
 from palermo.core.conditions import check_condition
 from palermo.core.failure import printable
 from palermo.core.text import nearest
-from palermo.core.times import parse_instant, parse_time, unix_seconds
-from palermo.history.filters import AuditFilter
-from palermo.views.filter import NAMES, JobFilter, filter_of, parse_moment, written
+from palermo.core.times import parse_instant, unix_seconds
+from palermo.views.filter import NAMES, AuditFilter, JobFilter, filter_of, parse_moment, written
 from palermo.webui.site import Refused
 
 #: The conditions on failed jobs and on finished ones, by their names in an address, and those on actions.
@@ -63,9 +62,8 @@ def field_text(name: str, text: str | None) -> str:
 def audit_filter(given: Mapping[str, str | None]) -> RequestedFilter[AuditFilter]:
     """The filter for actions in these texts. Blank texts are ignored. Raises OptionInvalid."""
     texts = {name: field_text(name, given.get(name)) for name in AUDIT}
-    values: dict[str, Any] = {name: text for name, text in texts.items() if text}
-    values |= {name: parse_moment(values[name], name, _now()) for name in ("since", "until") if name in values}
-    return RequestedFilter(AuditFilter(**values), texts)
+    asked = {name: text for name, text in texts.items() if text}
+    return RequestedFilter(filter_of(asked, _now(), AuditFilter), texts)
 
 
 def only_one(**names: str | None) -> dict[str, str]:
@@ -152,18 +150,5 @@ def instant_of(value: str | float, name: str) -> float:
         return unix_seconds(value)
     try:
         return unix_seconds(parse_instant(value))
-    except ValueError as error:
-        raise Refused(422, f"{name}: {error}") from None
-
-
-def due_of(value: str | float | None, name: str) -> float | None:
-    """Unix seconds of the instant from or until which jobs are due: as above, or a duration from now.
-
-    Raises Refused (422), OptionInvalid.
-    """
-    if not isinstance(value, str):
-        return None if value is None else unix_seconds(value)
-    try:
-        return unix_seconds(parse_time(value, clock.now(), ago=False))
     except ValueError as error:
         raise Refused(422, f"{name}: {error}") from None

@@ -17,6 +17,8 @@ from palermo.core.topology import check_new_queue
 from palermo.inspector.inspector import Inspector
 from palermo.views.filter import JobFilter
 
+_filters = filter_options("since", "until", "queue", "job", "error", "worker", "tenant", "group", "requeued")
+
 
 @click.group()
 def failed() -> None:
@@ -26,7 +28,7 @@ def failed() -> None:
 @failed.command("list")
 @query_options
 @paging_options
-@filter_options
+@_filters
 @click.pass_obj
 def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List failed jobs, the oldest failure first."""
@@ -48,7 +50,7 @@ def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filt
 
 @failed.command("groups")
 @query_options
-@filter_options
+@_filters
 @click.pass_obj
 def list_groups(context: Context, /, **filters: Any) -> None:
     """Group failed jobs by job, exception and place in the code.
@@ -110,7 +112,7 @@ def show(context: Context, /, id: str) -> None:
 
 
 @failed.command("requeue")
-@selection_options(filter_options)
+@selection_options(_filters)
 @click.option("--args", "args_text", metavar="JSON", help="Other positional arguments, as a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Other named arguments, as a JSON object.")
 @click.option(
@@ -156,7 +158,7 @@ def requeue(
 
 
 @failed.command("discard")
-@selection_options(filter_options)
+@selection_options(_filters)
 @click.pass_obj
 def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, **filters: Any) -> None:
     """Discard failed jobs for good: those with these ids, or with --all those that the filters match."""

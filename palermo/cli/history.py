@@ -10,26 +10,18 @@ from palermo.cli.command_group import Context
 from palermo.cli.job_ids import known_ids
 from palermo.cli.listings import none_here, print_page
 from palermo.cli.options import (
-    all_of,
-    error_filter,
-    filter_text,
-    job_filter,
+    filter_options,
     limit_option,
     page_option,
-    parse_duration,
     parse_since,
     query_options,
-    queue_filter,
-    since_filter,
-    until_filter,
+    wanted_actions,
     wanted_jobs,
-    worker_filter,
 )
 from palermo.cli.output import Column, field, misuse, note, print_facts, print_rows, printed_json, progress, wants_json
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
-from palermo.history.filters import STATES, AuditFilter
 
 #: The fields of a step that are shown without their names; all others are shown as `name=value`.
 _IN_COLUMNS = ("kind", "at", "job", "queue", "worker", "error", "text", "attempt")
@@ -50,22 +42,12 @@ _NUMBERS = (
 _TIMES = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 
 
-_time_options = all_of(since_filter, until_filter, page_option, limit_option)
-
-
 @click.command()
 @click.argument("id", required=False)
 @query_options
-@filter_text
-@_time_options
-@click.option("--text", metavar="TEXT", help="Only jobs with this text in the id, name, arguments, error or reason.")
-@click.option("--longer", type=parse_duration, metavar="DURATION", help="Only jobs that ran this long or longer.")
-@click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only jobs that ran this long or shorter.")
-@click.option("--state", type=click.Choice(list(STATES)), help="Only jobs that ended so; all but retrying by default.")
-@job_filter
-@worker_filter
-@error_filter
-@queue_filter
+@filter_options("since", "until", "state", "queue", "job", "error", "worker", "longer", "shorter")
+@page_option
+@limit_option
 @click.pass_obj
 def history(context: Context, /, id: str | None, limit: int, page: int, **filters: Any) -> None:
     """List finished jobs, newest first; or with ID show the timeline of that job, oldest first.
@@ -101,17 +83,15 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
 
 @click.command()
 @query_options
-@_time_options
-@click.option("--text", metavar="TEXT", help="Only actions with this text in the ids of their jobs or in the details.")
-@queue_filter
-@click.option("--action", metavar="ACTION", help="Only actions with this text in their name.")
-@click.option("--by", metavar="NAME", help="Only actions of users with this text in their name.")
+@filter_options("since", "until", "queue", "action", "by", of_actions=True)
+@page_option
+@limit_option
 @click.pass_obj
 def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
     """List the actions of operators on queues, jobs and workers, newest first: on pages, in commands, in programs."""
     with progress("read", of="batches of the journal") as show:
         listing = context.inspector().history.audit(
-            AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show
+            wanted_actions(**filters), offset=(page - 1) * limit, limit=limit, progress=show
         )
     columns: list[Column] = [
         ("At", lambda row: row["at"]),

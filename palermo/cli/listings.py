@@ -1,12 +1,13 @@
 """`palermo queues`, `jobs`, `workers`, `limits` and `tenants`: listings, which change nothing."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_queue
-from palermo.cli.options import filter_text, paging_options, query_options, wanted_jobs
+from palermo.cli.options import filter_options, paging_options, query_options, wanted_jobs
 from palermo.cli.output import Column, field, note, print_rows, wants_json
 from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.text import count
@@ -39,14 +40,14 @@ def queues(context: Context, /) -> None:
 @click.argument("queue", shell_complete=complete_queue)
 @query_options
 @paging_options
-@filter_text
+@filter_options()
 @click.pass_obj
-def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, filter: str | None) -> None:
+def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List the waiting jobs of QUEUE, oldest first. Jobs in the state cancelled will not run.
 
-    --filter shows only the jobs of the page that match; --limit makes the page larger.
+    --filter is compared with the first 10,000 jobs of the queue, or the last ones with --newest.
     """
-    wanted = wanted_jobs(filter)
+    wanted = wanted_jobs(**filters)
     jobs = context.inspector().jobs
     listing = jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=wanted)
     columns: list[Column] = [
@@ -58,6 +59,8 @@ def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, f
         ("Arguments", lambda row: row["preview"]),
     ]
     print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit)
+    if not wanted.everything:
+        note_unsearched(listing.unseen)
 
 
 @click.command()
@@ -132,6 +135,12 @@ def note_rest(here: int, total: int | None, *, page: int, what: str = "job") -> 
     if here and (total is None or here < total):
         of = "and there are more" if total is None else f"of {total:,}"
         note(f"page {page}: {count(here, what)} {of}. --page and --limit show others.")
+
+
+def note_unsearched(unseen: int) -> None:
+    """Say on stderr how many jobs were not compared with the filter."""
+    if unseen:
+        note(f"{count(unseen, 'job')} beyond those were not compared with the filter.")
 
 
 def note_unread(unseen: int) -> None:

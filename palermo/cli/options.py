@@ -10,7 +10,7 @@ from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.contract import clock
 
 if TYPE_CHECKING:
-    from palermo.views.filter import JobFilter
+    from palermo.views.filter import AuditFilter, JobFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,13 +48,6 @@ def parse_since(text: str) -> float:
     from palermo.core import times
 
     return max(0.0, _checked(times.parse_time, text, clock.now(), ago=True))
-
-
-def parse_due(text: str) -> float:
-    """Unix seconds of an instant, or of a duration from now. Raises click.BadParameter."""
-    from palermo.core import times
-
-    return _checked(times.parse_time, text, clock.now(), ago=False)
 
 
 def _checked(parse: Callable[..., float], *values: Any, **more: Any) -> float:
@@ -150,59 +143,50 @@ limit_option = click.option(
 paging_options = all_of(click.option("--newest", is_flag=True, help="Newest first."), page_option, limit_option)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")
 
-# The conditions of filters, for lists of jobs in any state.
-filter_text = click.option(
-    "--filter", metavar="FILTER", help="Several conditions: 'queue:mail error:Timeout since:1h \"no answer\"'."
-)
-queue_filter = click.option(
-    "--queue",
-    metavar="QUEUE",
-    shell_complete=complete_queue,
-    help="Only queues with this text in their name; =mail is exactly mail.",
-)
-job_filter = click.option(
-    "--job",
-    metavar="NAME",
-    shell_complete=complete_job,
-    help="Only jobs with this text in their name; * stands for any characters.",
-)
-worker_filter = click.option(
-    "--worker",
-    metavar="WORKER",
-    shell_complete=complete_worker,
-    help="Only jobs of workers with this text in their id, as in `palermo workers`.",
-)
-error_filter = click.option(
-    "--error", metavar="CLASS", help="Only exception classes with this text in their dotted name."
-)
-since_filter = click.option(
-    "--since", type=parse_since, metavar="WHEN", help="Only since then: 2h (ago) or 2026-12-01T09:00Z."
-)
-until_filter = click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
+#: What completes the value of a condition, and what stands for it in the help, unless it is text.
+_COMPLETED = {"queue": complete_queue, "job": complete_job, "worker": complete_worker}
+_METAVARS = {
+    **dict.fromkeys(("since", "until", "due_from", "due_until"), "WHEN"),
+    **dict.fromkeys(("longer", "shorter"), "TIME"),
+    "requeued": "true|false",
+}
 
 
-def wanted_jobs(filter: str | None, **conditions: Any) -> "JobFilter":
+def filter_options(*names: str, of_actions: bool = False) -> Options:
+    """Add `--filter`, `--text`, and an option for each of these conditions on jobs, or on actions."""
+    from palermo.views.filter import ACTION_CHIPS, CHIPS
+
+    chips = ACTION_CHIPS if of_actions else CHIPS
+    text = (
+        "Text in the ids of its jobs or in its details." if of_actions else "Text in its id, name, arguments or error."
+    )
+    several = "Several conditions: 'queue:mail since:1h \"no answer\"'."
+    options = [
+        click.option("--filter", metavar="FILTER", help=several),
+        click.option("--text", metavar="TEXT", help=text),
+    ]
+    for name in names:
+        meaning = chips[name][1]
+        options.append(
+            click.option(
+                f"--{name.replace('_', '-')}",
+                metavar=_METAVARS.get(name, "TEXT"),
+                help=f"{meaning[0].upper()}{meaning[1:]}.",
+                shell_complete=_COMPLETED.get(name),
+            )
+        )
+    return all_of(*options)
+
+
+def wanted_jobs(**conditions: str | None) -> "JobFilter":
     """The filter of these options, which name no condition twice. Raises OptionInvalid."""
-    from palermo.views.filter import JobFilter, filter_of, written
+    from palermo.views.filter import filter_of
 
-    given = dict(written(JobFilter(**conditions)))
-    return filter_of(given if filter is None else {**given, "filter": filter}, clock.now())
+    return filter_of({name: text for name, text in conditions.items() if text is not None}, clock.now())
 
 
-#: The filters of `palermo failed`.
-filter_options = all_of(
-    filter_text,
-    since_filter,
-    click.option("--requeued", is_flag=True, default=None, help="Only jobs that failed again after a requeue."),
-    queue_filter,
-    job_filter,
-    worker_filter,
-    click.option("--tenant", metavar="TENANT", help="Only jobs of tenants with this text in their name."),
-    error_filter,
-    click.option("--group", metavar="GROUP", help="Only jobs of this group from `palermo failed groups`."),
-    click.option(
-        "--text",
-        metavar="TEXT",
-        help="Only jobs with this text in the error message, the traceback, the id or the shown arguments.",
-    ),
-)
+def wanted_actions(**conditions: str | None) -> "AuditFilter":
+    """The same for actions."""
+    from palermo.views.filter import AuditFilter, filter_of
+
+    return filter_of({name: text for name, text in conditions.items() if text is not None}, clock.now(), AuditFilter)

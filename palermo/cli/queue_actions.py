@@ -12,12 +12,12 @@ from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.options import broker_options, query_options, yes_option
 from palermo.cli.output import confirm, misuse, note, printed_json, progress
 from palermo.client.actor import Actor
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.text import count, exactly, safe
 from palermo.core.topology import MIGRATABLE, PRIORITY, check_job_queue, check_queue_name, has_controls, is_failed
 from palermo.errors import NotFound, UsageError
 from palermo.inspector.inspector import Inspector
 from palermo.jobs.user_modules import import_modules
+from palermo.views.filter import JobFilter
 
 
 @click.command()
@@ -107,7 +107,7 @@ def dequeue(
     import_modules(client.settings.imports)
     inspector = Inspector(client, Actor.here("cli"))
     chosen = queue or inspector.jobs.queue_of(job)
-    later = inspector.scheduled.ids_with(ScheduledFilter(queue=exactly(chosen), job=exactly(job)), args, kwargs)
+    later = inspector.scheduled.ids_with(JobFilter(queue=exactly(chosen), job=exactly(job)), args, kwargs)
     removed = 0
     # A queue whose jobs are all scheduled need not exist yet.
     with suppress(NotFound) if later else nullcontext():

@@ -10,8 +10,8 @@ from typing import Any
 from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
-from palermo.history.filters import AuditFilter
 from palermo.temp_index import Database, TempIndex, fold
+from palermo.views.filter import AuditFilter
 
 #: The most actions that are kept, the newest; how many are forgotten at once; the most characters of each text.
 MAX_ACTIONS, _AT_ONCE, _MAX_TEXT = 100_000, 1_000, 2_000

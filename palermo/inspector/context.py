@@ -10,7 +10,7 @@ from palermo.client.failed_queues import sweep_failed
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Page, QueueInfo
 from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
-from palermo.contract.rows import job_row, queue_row, worker_row
+from palermo.contract.rows import Row, job_row, queue_row, worker_row
 from palermo.contract.serialization import MAX_DECOMPRESSED
 from palermo.contract.sweep import SweepProgress
 from palermo.contract.trouble import unless_blocked
@@ -29,13 +29,18 @@ from palermo.inspector.judges import (
     report_taken,
     stoppable,
 )
-from palermo.inspector.masking import masked_preview
 from palermo.inspector.rates import Snapshot
+from palermo.jobs.redaction import masked_preview, masked_row
+from palermo.views.facts import facts_of_row
+from palermo.views.filter import JobFilter
 
 if TYPE_CHECKING:
     from palermo.client.client import Client
 
 T = TypeVar("T")
+
+#: The number of waiting or scheduled jobs that a list compares with a filter.
+SEARCHED = 10_000
 
 #: Seconds that a worker gets to answer a question that only shows something.
 PROMPT = 1.0
@@ -171,6 +176,10 @@ class Context:
 
     def _shown(self, message: Message) -> str | None:
         return masked_preview(message, self._client.serializers, self._hidden)
+
+    def _fits(self, row: Row, filter: JobFilter) -> bool:
+        """Whether a job meets a filter by its row. What is hidden is not searched."""
+        return filter.matches(facts_of_row(masked_row(row, self._hidden)))
 
     def _worker_rows(self, found: Iterable[WorkerInfo]) -> list[WorkerRow]:
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes

@@ -5,10 +5,9 @@ from palermo.contract.rows import Listing, Row
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_id
 from palermo.errors import NotFound
-from palermo.history.filters import ANYTHING, AuditFilter
 from palermo.inspector.context import Context
 from palermo.inspector.judges import Progress
-from palermo.views.filter import EVERYTHING, JobFilter
+from palermo.views.filter import ANYTHING, EVERYTHING, AuditFilter, JobFilter
 
 #: How far statistics look back by default, in seconds.
 _A_DAY = 86_400.0

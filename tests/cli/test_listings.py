@@ -46,4 +46,5 @@ def test_a_filter_shows_the_matching_jobs_of_a_queue(palermo: Palermo, client: C
     publish(client, message("1", "order 7"), message("2", "order 8"), message("3", "order 8", job="shop.print"))
 
     assert palermo.ids("jobs", "mail", "--filter", 'job:send "ORDER 8"') == ["2"]
+    assert palermo.ids("jobs", "mail", "--filter", '"order 8"', "--limit", "1", "--page", "2") == ["3"]
     assert palermo.ids("jobs", "mail", "--filter", "state:retrying") == []

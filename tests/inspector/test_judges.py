@@ -2,15 +2,13 @@ from typing import Any
 
 import pytest
 
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import IdInvalid, OptionInvalid, QueueNameInvalid
-from palermo.history.filters import AuditFilter
 from palermo.inspector.judges import FindJudge, GroupJudge, PageJudge, Selection, TakeJudge, report_taken
 from palermo.views.facts import facts_of_failed
-from palermo.views.filter import JobFilter
+from palermo.views.filter import AuditFilter, JobFilter
 
 
 def failed(
@@ -160,7 +158,6 @@ def test_a_filter_prints_what_it_asks_for() -> None:
     ("kind", "name"),
     [
         *((JobFilter, name) for name in ("queue", "job", "error", "text", "group", "worker", "tenant", "state")),
-        *((ScheduledFilter, name) for name in ("queue", "job")),
         *((AuditFilter, name) for name in ("by", "action", "queue", "text")),
     ],
 )

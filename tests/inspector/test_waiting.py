@@ -121,7 +121,9 @@ def test_a_number_is_found_however_the_body_writes_it(client: Client, inspector:
     assert [row["id"] for row in inspector.jobs.list("mail", filter=JobFilter(text="4711"))] == [
         each.id for each in meant
     ]
-    assert inspector.jobs.list("mail", filter=JobFilter(text="4711")).total == 8
+    assert inspector.jobs.list("mail", filter=JobFilter(text="4711")).total == 6
+    first = inspector.jobs.list("mail", filter=JobFilter(text="4711"), offset=1, limit=1, depth=3)
+    assert ([row["id"] for row in first.rows], first.total, first.unseen) == (["meant-1"], 3, 5)
     assert inspector.jobs.count("mail", JobFilter(text="4711")) == 6
 
 

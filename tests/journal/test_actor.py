@@ -11,7 +11,6 @@ import palermo
 from palermo.client.actor import Actor, record_action
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import Record
 from palermo.core.lifecycle import Fail, fail
 from palermo.core.queue_selection import QueueSelection
@@ -173,14 +172,14 @@ def test_what_was_done_to_many_jobs_names_the_filter(client: Client, actions: Ca
 
     inspector.failed.requeue(JobFilter(job="a", text="boom"))
     inspector.failed.discard(JobFilter())
-    inspector.scheduled.cancel(ScheduledFilter(queue="jo*", due=(0, 4_000_000_000)))
+    inspector.scheduled.cancel(JobFilter(queue="jo*", due_until=4_000_000_000))
     inspector.jobs.move("jobs", JobFilter(job="a"), "other")
     inspector.jobs.discard("other", JobFilter(text="x"))
 
     assert [one.get("what") for one in actions(5)] == [
         "job:a boom",
         "everything",
-        "queue='jo*' due 1970-01-01T00:00:00Z to 2096-10-02T07:06:40Z",
+        "queue:jo* due_until:2096-10-02T07:06:40Z",
         "from jobs, job:a",
         "x",
     ]

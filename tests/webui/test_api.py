@@ -7,13 +7,12 @@ from urllib.parse import quote
 import pytest
 
 import palermo
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.errors import ArgumentsInvalid
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.masking import unmasked
-from palermo.jobs.redaction import MASK, masked_row
+from palermo.jobs.redaction import MASK, masked_row, unmasked
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.history.written import ended, failed, write
@@ -43,7 +42,7 @@ ROWS: dict[str, Callable[[Inspector], Any]] = {
     "/api/queues/mail/jobs?newest=true": lambda known: known.jobs.list("mail").rows[::-1],
     "/api/failed": lambda known: known.failed.list().rows,
     "/api/scheduled": lambda known: known.scheduled.list().rows,
-    "/api/retries": lambda known: known.scheduled.list(ScheduledFilter(retries=True)).rows,
+    "/api/retries": lambda known: known.scheduled.list(JobFilter(state="retrying")).rows,
     "/api/recurring": lambda known: known.recurring.list(),
     "/api/history": lambda known: known.history.list().rows,
     "/api/audit": lambda known: known.history.audit().rows,

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from palermo.inspector.masking import MASK
+from palermo.jobs.redaction import MASK
 from tests.helpers import eventually
 from tests.history.written import ended, write
 from tests.webui.server import Web, text_of

@@ -19,7 +19,6 @@ from palermo.brokers.rabbitmq.amqp.messages import Got
 from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListing
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.election import Duty
 from palermo.core.time_slots import TimeSlot
 from palermo.core.times import parse_instant
@@ -27,6 +26,7 @@ from palermo.core.topology import FAILED_QUEUE
 from palermo.inspector import scheduled as scheduled_jobs
 from palermo.inspector.scheduled import ScheduledJobs
 from palermo.settings.settings import Settings
+from palermo.views.filter import JobFilter
 from palermo.webui.state import scheduled_view as scheduled_views
 from palermo.webui.state.scheduled_view import scheduled_view
 from tests.helpers import HANGS, Stopwatch, eventually
@@ -138,7 +138,7 @@ def test_retries_are_run_now_or_given_up_and_nothing_else_is(
     assert "Give up 2 jobs?" in web.shown("/retries/confirm?act=give+up&all=1")
     with caplog.at_level(logging.INFO, logger="palermo.audit"):
         assert told(web, "retries/give-up", {"filter": {"queue": "mail"}}) == {"5": "failed", "6": "failed"}
-    assert "of=retries with queue=mail to=- jobs=2 gone=0" in caplog.text
+    assert "of=scheduled jobs with queue:mail state:retrying to=- jobs=2 gone=0" in caplog.text
     assert "Nothing was changed" in web.form("/scheduled", "/retries/act", act="cancel", id="plain").text
 
     assert web.ids("scheduled") == ["plain"]
@@ -219,10 +219,10 @@ def test_a_look_is_shown_again_for_as_long_as_it_cost(web: Web) -> None:
     schedule(web.client, due("a", 100))
     page = scheduled_view(web.app.state.site)
     began, watch = time.monotonic(), Stopwatch()
-    assert page.page(ScheduledFilter()).total == 1
+    assert page.page(JobFilter()).total == 1
 
     schedule(web.client, due("b", 100))
-    while page.page(ScheduledFilter()).total == 1:
+    while page.page(JobFilter()).total == 1:
         assert watch.seconds() < 100
     assert time.monotonic() - began >= 0.5
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.contract.rows import Listing
-from palermo.inspector.masking import MASK
+from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
 from palermo.webui.site import Visit

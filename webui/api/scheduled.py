@@ -7,15 +7,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract import clock
 from palermo.contract.rows import Row
-from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, due_between
-from palermo.contract.scheduled import ScheduledFilter as Conditions
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core import times
 from palermo.errors import NotFound
 from palermo.inspector.scheduled import Which
 from palermo.jobs.redaction import masked_row
+from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Instant, JobRow, Jobs, Text, meant_jobs
-from palermo.webui.filters import due_of, instant_of
+from palermo.webui.filters import asked_filter, instant_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.listings import MAX_LIMIT
@@ -38,6 +38,7 @@ class Names(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    filter: str | None = Field(default=None, description='Several conditions: `error:Timeout since:1h "no answer"`.')
     queue: str | None = _NAME
     job: str | None = _NAME
     due_from: str | float | None = Field(default=None, description=_DUE.format("after"))
@@ -104,6 +105,7 @@ class AlteredRows(BaseModel):
 @router.get("", name="api_scheduled")
 def scheduled(
     visit: Visiting,
+    filter: Text = None,
     queue: Text = None,
     job: Text = None,
     retries: bool | None = None,
@@ -115,9 +117,10 @@ def scheduled(
     """Jobs that are due later, soonest first. A part of a name is enough; `=mail` is exactly `mail`.
 
     The state "retrying" means that a job has failed and waits for its next try. `retries` selects only those, or only
-    the others. The list may be as old as ten times the time that reading it takes.
+    the others. The list may be as old as ten times the time that reading it takes. `filter` compares all jobs by their
+    queue, job, due time and these two states, and the soonest 10,000 by anything else.
     """
-    return _page(visit, _conditions(queue, job, due_from, due_until, retries), page, limit)
+    return _page(visit, _conditions(filter, queue, job, due_from, due_until, retries), page, limit)
 
 
 @router.post("/cancel", name="api_cancel_scheduled_many")
@@ -171,6 +174,7 @@ def move(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
 @retries_router.get("", name="api_retries")
 def retries(
     visit: Visiting,
+    filter: Text = None,
     queue: Text = None,
     job: Text = None,
     due_from: Due = None,
@@ -182,7 +186,7 @@ def retries(
 
     `error` is the last error, `attempts` are the errors of all tries, `retries` counts the retries by then.
     """
-    return _page(visit, _conditions(queue, job, due_from, due_until, True), page, limit)
+    return _page(visit, _conditions(filter, queue, job, due_from, due_until, True), page, limit)
 
 
 @retries_router.post("/run", name="api_run_retries_many")
@@ -212,26 +216,29 @@ def give_up(visit: Visiting, id: Id) -> AlteredRow:
     return _altered(visit, GIVE_UP, id).rows[0]
 
 
-def _page(visit: Visit, chosen: Conditions, page: int, limit: int) -> Jobs:
+def _page(visit: Visit, chosen: JobFilter, page: int, limit: int) -> Jobs:
     listing = listings.scheduled(visit, chosen, page=page, limit=limit)
     return Jobs.of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 def _conditions(
+    filter: str | None,
     queue: str | None,
     job: str | None,
     due_from: str | float | None,
     due_until: str | float | None,
     retries: bool | None,
-) -> Conditions:
-    """The filter that these values ask for. Raises Refused (422), OptionInvalid."""
-    due = due_between(due_of(due_from, "due_from"), due_of(due_until, "due_until"))
-    return Conditions(queue=queue, job=job, retries=retries, due=due)
+) -> JobFilter:
+    """The filter that these values ask for. Raises OptionInvalid."""
+    state = None if retries is None else "retrying" if retries else "scheduled"
+    first, last = (f"@{at!r}" if isinstance(at, int | float) else at for at in (due_from, due_until))
+    given = {"filter": filter, "queue": queue, "job": job, "due_from": first, "due_until": last, "state": state}
+    return asked_filter(given)
 
 
-def _of_body(filter: Names) -> Conditions:
-    retries = filter.retries if isinstance(filter, ScheduledFilter) else True
-    return _conditions(filter.queue, filter.job, filter.due_from, filter.due_until, retries)
+def _of_body(body: Names) -> JobFilter:
+    retries = body.retries if isinstance(body, ScheduledFilter) else True
+    return _conditions(body.filter, body.queue, body.job, body.due_from, body.due_until, retries)
 
 
 def _altered(

@@ -417,8 +417,8 @@ class Queries:
                 rows = self._db.execute("select id, text from name")
                 matching = [str(id) for id, text in rows if filter.fits_name(column, text)]
                 parts.append(f"{column} in ({','.join(matching)})")
-        if filter.longer is not None or filter.shorter is not None:
-            parts.append("0")  # a failed job doesn't say how long it ran
+        if any(getattr(filter, name) is not None for name in ("longer", "shorter", "due_from", "due_until")):
+            parts.append("0")  # a failed job doesn't say how long it ran, and is not due later
         if filter.first is not None:
             parts.append("at <> 0 and at >= ?")
             values.append(filter.first)

@@ -19,8 +19,8 @@ from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
+from palermo.inspector.jobs import WaitingJobs, check_move
 from palermo.inspector.judges import TakenJob, Which
-from palermo.inspector.waiting import WaitingJobs, check_move
 from palermo.views.filter import JobFilter
 from palermo.webui.failed.view import FailedView
 from palermo.webui.site import Refused

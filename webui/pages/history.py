@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row
-from palermo.history.filters import FINAL, STATES, AuditFilter
+from palermo.history.entry import FINAL, STATES
+from palermo.views.filter import AuditFilter
 from palermo.webui.filters import AUDIT, HISTORY, RequestedFilter, audit_filter, known_names, requested_filter
 from palermo.webui.pages.failures import TIMES
 from palermo.webui.render.formats import action

@@ -23,8 +23,8 @@ from palermo.core.topology import check_new_queue
 from palermo.errors import NotFound
 from palermo.history.entry import Entry
 from palermo.history.recurring_runs import RUN_ID, PastRun
-from palermo.inspector.masking import unmasked
 from palermo.jobs.definition import check_job_name
+from palermo.jobs.redaction import unmasked
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.pages.forms import (

@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
-from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter, due_between
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.text import count
 from palermo.inspector.scheduled import GONE, Which, counted
+from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.filters import field_text, known_names
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
@@ -82,16 +83,12 @@ class ListFilter(Struct, frozen=True):
     retries: str = ""
 
     @property
-    def chosen(self) -> ScheduledFilter:
+    def chosen(self) -> JobFilter:
         """The jobs that the filter means. Raises Refused (422), OptionInvalid."""
-        kind = True if self.job_list is RETRIES else {"yes": True, "no": False}.get(self.retries)
-        return ScheduledFilter(queue=self.queue or None, job=self.job or None, retries=kind, due=self._due)
-
-    @property
-    def _due(self) -> tuple[float, float] | None:
+        state = "retrying" if self.job_list is RETRIES else {"yes": "retrying", "no": "scheduled"}.get(self.retries)
         # Whole minutes: a list from now on stays the same for a minute, and is not read again for each look.
         first, last = (later_of(text) // 60 * 60 if text else None for text in (self.due_from, self.due_until))
-        return due_between(first, last)
+        return JobFilter(queue=self.queue or None, job=self.job or None, state=state, due_from=first, due_until=last)
 
     @property
     def written(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ from fastapi import Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.inspector.waiting import WaitingJobs
+from palermo.inspector.jobs import WaitingJobs
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.failed.operations import Action

@@ -17,7 +17,7 @@ from palermo.core.text import count, exactly
 from palermo.errors import NotFound
 from palermo.history.series import Window
 from palermo.history.worker_lives import WorkerLife
-from palermo.inspector.masking import masked_worker
+from palermo.jobs.redaction import masked_worker
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.filters import known_names

@@ -22,10 +22,10 @@ from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
 from palermo.history.statistics import Rates
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.masking import masked_worker
 from palermo.inspector.problems import WORST_FIRST, mixed, queue_problem, resting_queues
 from palermo.inspector.queues import unserved_text
 from palermo.inspector.rates import Sample, Samples, Snapshot
+from palermo.jobs.redaction import masked_worker
 from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site, Turns
 from palermo.webui.state.journal_views import journal_views
