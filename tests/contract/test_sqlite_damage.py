@@ -36,7 +36,7 @@ def columns() -> list[tuple[str, str]]:
 
 def at_once() -> list[list[tuple[str, str]]]:
     """The columns that are damaged at once: one of each table that no other operation reads, and each other alone."""
-    apart = ("event", "cancel", "journal", "command", "recurring", "limited", "unique_job")
+    apart = ("log", "cancel", "command", "recurring", "limited", "unique_job", "told")
     found = columns()
     together = zip_longest(*([one for one in found if one[0] == table] for table in apart))
     alone = [[one] for one in found if one[0] not in apart]
@@ -64,6 +64,7 @@ async def make(path: Path) -> None:
                 "insert into command (exchange, body, until) values ('palermo', '{}', ?)", (time.time() + DAY,)
             ).lastrowid
             db.execute("insert into answer values (?, ?, '{}')", (number, name))
+            db.execute("insert into told values ('palermo', ?, '0 1')", (name,))
             db.execute(
                 "insert or ignore into turn (queue, mark) select id, 1 from queue where name = ?", (f"{name}-queue",)
             )

@@ -94,6 +94,17 @@ class Part(Struct, frozen=True):
     jobs: list[tuple[int, Any, Message]]
 
 
+class Entry(Struct, frozen=True):
+    """One entry of a log."""
+
+    #: Later entries have higher places.
+    place: int
+    body: bytes
+    topic: str
+    #: Unix seconds, as its writer gave them.
+    at: float
+
+
 class StepStore(abc.ABC):
     """The data of one exchange, in tables of states by name; and its jobs, which only steps change."""
 
@@ -138,6 +149,22 @@ class StepStore(abc.ABC):
     @abc.abstractmethod
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
         """The names that are due now, the longest overdue first."""
+
+    @abc.abstractmethod
+    async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
+        """The first entries of a log from one place to another, both included; None for the end."""
+
+    @abc.abstractmethod
+    async def newest(self, log: str, count: int = 1) -> int | None:
+        """The place of the first of the last `count` entries of a log; None for an empty log."""
+
+    @abc.abstractmethod
+    async def place_at(self, log: str, instant: float) -> int:
+        """A place behind the entries that were appended before this instant, in Unix seconds."""
+
+    @abc.abstractmethod
+    async def size(self, log: str) -> int:
+        """The number of entries of a log."""
 
     @property
     @abc.abstractmethod

@@ -15,6 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.features import limits, sweep
+from palermo.brokers.features.events import StepEvents
+from palermo.brokers.features.journal import StepJournal
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.steps import text_of
@@ -22,10 +24,8 @@ from palermo.brokers.features.unique_keys import Keys, as_they_run, change_keys,
 from palermo.brokers.redis import workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
-from palermo.brokers.redis.events import RedisEvents
 from palermo.brokers.redis.job_search import find_jobs
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
-from palermo.brokers.redis.journal import RedisJournal
 from palermo.brokers.redis.served_queues import paused_in, paused_queues
 from palermo.brokers.redis.store import Store, open_store
 from palermo.contract import clock
@@ -79,8 +79,8 @@ class RedisBroker:
         self._store = store
         self._session = session
         self._recurring = Recurring(store)
-        self.journal = RedisJournal(store, session)
-        self.events = RedisEvents(store, session)
+        self.journal = StepJournal(store, session)
+        self.events = StepEvents(store, session)
         self.keys = Keys(store)
         self.tenants = RedisTenants(store)
         self._scheduled_jobs = ScheduledJobs(store, self.keys, self._recurring)

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from palermo.brokers.features.events import VERSION
 from palermo.brokers.features.steps import text_of
-from palermo.brokers.redis.events import VERSION
 from palermo.brokers.redis.jobs import to_job
 from palermo.brokers.redis.store import Store
 from palermo.contract.broker import Finding

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import cache
@@ -19,7 +20,7 @@ import msgpack
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from palermo.brokers.features.steps import Extent, Job, Outcome, Part, Step, StepStore, Stored, text_of
+from palermo.brokers.features.steps import Entry, Extent, Job, Outcome, Part, Step, StepStore, Stored, text_of
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated, trouble_of
 from palermo.brokers.redis.direct_calls import DirectCalls
@@ -53,6 +54,15 @@ _SCAN_SIZE = 500
 
 #: How many messages, and how many bytes of them, a sweep has in memory at once; and how many a step of a purge removes.
 _STEP, _STEP_BYTES, _PURGE_STEP = 200, 8 * 1024 * 1024, 2_000
+
+#: Seconds by which Redis's clock may differ from ours: reading by time begins so much earlier.
+_CLOCK_DIFFERENCE = 2.0
+
+#: An id in a stream is milliseconds and a number. A place is both as one number, with this many digits for the latter.
+_DIGITS = 6
+
+#: A number as a script writes it; an entry of another program may have anything there.
+_NUMBER = re.compile(rb"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 @cache
@@ -148,6 +158,21 @@ class Store(StepStore):
             if not await self.call("ZLEXCOUNT", self.key("later-ids"), f"[{id}\0", f"({id}\x01"):
                 absent.add(id)
         return absent
+
+    async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
+        end = "+" if last is None else _id_of(last)
+        found = await self.call("XRANGE", self.key(log), _id_of(first), end, "COUNT", most)
+        return [_entry(id, dict(zip(fields[::2], fields[1::2], strict=True))) for id, fields in found]
+
+    async def newest(self, log: str, count: int = 1) -> int | None:
+        found = await self.run("look", "newest", log, count)
+        return _place_of(found) if found else None
+
+    async def place_at(self, log: str, instant: float) -> int:
+        return _place_of(b"%d-0" % max(0, int((instant - _CLOCK_DIFFERENCE) * 1_000)))
+
+    async def size(self, log: str) -> int:
+        return int(await self.call("XLEN", self.key(log)))
 
     async def keys_held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """The jobs among these that have keys, each with the key's name."""
@@ -421,6 +446,26 @@ _PROMISED = ("publish", "change")
 def _packed(job: Job) -> Any:
     """A job in a step as the scripts take it."""
     return to_job(job.message, job.queue)
+
+
+def _entry(id: bytes, fields: dict[bytes, bytes]) -> Entry:
+    at = fields.get(b"at", b"")
+    return Entry(
+        place=_place_of(id),
+        body=fields.get(b"blob", b""),
+        topic=text_of(fields.get(b"topic", b"")),
+        at=float(at) if _NUMBER.fullmatch(at) else 0.0,
+    )
+
+
+def _place_of(id: bytes) -> int:
+    milliseconds, _, number = id.partition(b"-")
+    return int(milliseconds + number.zfill(_DIGITS))
+
+
+def _id_of(place: int) -> str:
+    milliseconds, number = divmod(place, 10**_DIGITS)
+    return f"{milliseconds}-{number}"
 
 
 def _prefix(session: SessionParameters) -> str:

@@ -11,6 +11,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from palermo.brokers.features import limits, sweep
+from palermo.brokers.features.events import StepEvents
+from palermo.brokers.features.journal import BELL, StepJournal
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.unique_keys import Keys, jobs_cancelled
@@ -18,13 +20,11 @@ from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
 from palermo.brokers.sqlite.direct_insert import DirectInsert
-from palermo.brokers.sqlite.events import SqliteEvents, unsubscribe_group_of
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.opening import open_store, side_directory
 from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
 from palermo.brokers.sqlite.job_search import find_jobs
-from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.steps import SqliteSteps, change_keys, read_keys
 from palermo.brokers.sqlite.tables import pauses_and_cancels
 from palermo.brokers.sqlite.tables.jobs import (
@@ -99,14 +99,16 @@ class SqliteBroker:
         self._session = session
         self._exchange = exchange
         self._directory = side_directory(store.path)
-        self._notifier = Notifier(self._directory, store.data_version)
-        self._steps = SqliteSteps(store, exchange, self._notifier)
+        names = {"": "bell", BELL: "journal-bell"}
+        self._bells = {one: Notifier(self._directory, store.data_version, name) for one, name in names.items()}
+        self._notifier = self._bells[""]
+        self._steps = SqliteSteps(store, exchange, self._bells)
         self.tenants = SqliteTenants(store, self._steps, exchange)
         self._recurring = Recurring(self._steps)
         self.keys = Keys(self._steps)
         self._scheduled_jobs = ScheduledJobs(self._steps, self.keys, self._recurring)
-        self.journal = SqliteJournal(store, Notifier(self._directory, store.data_version, "journal-bell"), session)
-        self.events = SqliteEvents(store, self._notifier, session)
+        self.journal = StepJournal(self._steps, session)
+        self.events = StepEvents(self._steps, session)
         self._direct_insert = DirectInsert(store, exchange)
         self._grouped_inserts = GroupedInserts(store, exchange, self._notifier)
         self._consumers: list[SqliteConsumer] = []
@@ -179,7 +181,7 @@ class SqliteBroker:
             one.lock.release()
         consumer = SqliteConsumer(
             self._store,
-            self._notifier,
+            self._bells,
             directory=self._directory,
             lock=lock,
             holder=holder,
@@ -331,12 +333,12 @@ class SqliteBroker:
 
     async def delete(self, queue: str) -> int:
         removed = await self.purge(queue)
+        await self.events.unsubscribe_queue(queue)
 
         def drop(db: sqlite3.Connection) -> bool:
             number = queue_number(db, self._exchange, queue, self._store.display_path)
             if db.execute("select 1 from job where queue = ? and holder is null", (number,)).fetchone():
                 return False
-            unsubscribe_group_of(db, self._exchange, queue)
             # The row is only hidden while a worker holds a job: the job may come back, and then needs its queue.
             db.execute("update queue set hidden = 1 where id = ?", (number,))
             db.execute(
@@ -371,7 +373,8 @@ class SqliteBroker:
             await consumer.close()
         await self.journal.close()
         self._direct_insert.close()
-        self._notifier.close()
+        for bell in self._bells.values():
+            bell.close()
         self._store.close()
 
     @property

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import sqlite3
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from palermo.brokers.features.consumer import Claim, StepConsumer
@@ -73,7 +73,7 @@ class SqliteConsumer(StepConsumer):
     def __init__(
         self,
         store: Store,
-        notifier: Notifier,
+        bells: Mapping[str, Notifier],
         *,
         directory: str,
         lock: workers.WorkerLock,
@@ -87,10 +87,10 @@ class SqliteConsumer(StepConsumer):
         resumes: bool,
     ) -> None:
         """`resumes` is whether the holder has jobs from a session before it (workers.take_over)."""
-        steps = SqliteSteps(store, exchange, notifier, lambda work, _: self._write(work))
+        steps = SqliteSteps(store, exchange, bells, self._write)
         super().__init__(steps, reported.id, store.display_path)
         self._store = store
-        self._notifier = notifier
+        self._notifier = notifier = steps.bell()
         self._lock = lock
         self._holder = holder
         self._commands = commands

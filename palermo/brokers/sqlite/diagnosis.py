@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from palermo.brokers.features.events import VERSION
 from palermo.brokers.sqlite.file.mounts import mounts
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import declare_queue, insert, to_row
@@ -95,7 +96,7 @@ def _settings(db: sqlite3.Connection) -> list[Finding]:
 
 
 #: The tables whose rows are as many as the jobs; their readers pass over nothing.
-_LARGE = ("job", "later", "journal", "event")
+_LARGE = ("job", "later", "log")
 
 #: What a column of each type may hold.
 _HOLDS = {"text": ("text",), "integer": ("integer",), "real": ("real", "integer"), "blob": ("blob",)}
@@ -136,7 +137,7 @@ def _unreadable(db: sqlite3.Connection, exchange: str) -> list[Finding]:
     found = []
     for table, read in _STATES.items():
         rows = db.execute(f"select name, state from {table} where exchange = ?", (exchange,)).fetchall()
-        names = [str(name) for name, state in rows if read(name, state) is None]
+        names = [str(name) for name, state in rows if name != VERSION and read(name, state) is None]
         if names:
             text = (
                 f"in table {table} Palermo passes over {count(len(names), 'row')}"

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from functools import partial
 from typing import Any, TypeVar
 
-from palermo.brokers.features.steps import Decide, Extent, Job, Outcome, Part, Step, StepStore, Stored
+from palermo.brokers.features.steps import Decide, Entry, Extent, Job, Outcome, Part, Step, StepStore, Stored
 from palermo.brokers.features.unique_keys import KeyStates
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store, Work
 from palermo.brokers.sqlite.tables import later, pauses_and_cancels, waiting
 from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
-from palermo.brokers.sqlite.tables.jobs import insert, queue_number, to_row
+from palermo.brokers.sqlite.tables.jobs import declare_queue, insert, queue_number, to_row
 from palermo.brokers.sqlite.tables.permits import count_permits, delete_jobs, permit_name
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
@@ -23,24 +23,34 @@ T = TypeVar("T")
 _SCAN_SIZE = 500
 
 #: The tables of states, by their names in steps.
-_TABLES = {"recurring": "recurring", "keys": "key", "unique-jobs": "unique_job", "limits": "limited"}
+_TABLES = {
+    "recurring": "recurring",
+    "keys": "key",
+    "unique-jobs": "unique_job",
+    "limits": "limited",
+    "groups": "subscription",
+    "groups-told": "told",
+}
+
+#: The changes that no session waits for, unless a message tells of them.
+_OF_LOGS = ("append", "trim")
 
 
 class SqliteSteps(StepStore):
-    """The steps of one session with a file, which `notifier` tells others about."""
+    """The steps of one session with a file."""
 
     def __init__(
         self,
         store: Store,
         exchange: str,
-        notifier: Notifier,
-        write: Callable[[Work[Outcome], bool], Awaitable[Outcome]] | None = None,
+        bells: Mapping[str, Notifier],
+        write: Callable[[Work[Outcome]], Awaitable[Outcome]] | None = None,
     ) -> None:
-        """`write` carries out a transaction, and is told whether it stores a job."""
+        """`bells` has the notifiers of channels, and under "" that of all others. `write` carries out a transaction."""
         self._store = store
         self._exchange = exchange
-        self._notifier = notifier
-        self._write = write or (lambda work, publishing: store.write(work, publishing=publishing))
+        self._bells = bells
+        self._write = write or partial(store.write, publishing=True)
 
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
         return await self._store.read(lambda db: [_state(db, self._exchange, table, name) for name in names])
@@ -83,22 +93,52 @@ class SqliteSteps(StepStore):
         rows = await self._store.read(lambda db: db.execute(query, (self._exchange, now, most)).fetchall())
         return [name for (name,) in rows]
 
+    async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
+        query = (
+            "select id, cast(body as blob), topic, at from log where exchange = ? and name = ? and id >= ?"
+            " and (id <= ? or ? is null) and typeof(topic) = 'text' and typeof(at) = 'real' order by id limit ?"
+        )
+        values = (self._exchange, log, first, last, last, most)
+        return [Entry(*row) for row in await self._store.read(lambda db: db.execute(query, values).fetchall())]
+
+    async def newest(self, log: str, count: int = 1) -> int | None:
+        query = "select min(id) from (select id from log where exchange = ? and name = ? order by id desc limit ?)"
+        found: int | None = await self._one(query, self._exchange, log, count)
+        return found
+
+    async def place_at(self, log: str, instant: float) -> int:
+        # From the end: nearly all callers ask for the latest.
+        query = "select (select id + 1 from log where exchange = ? and name = ? and at < ? order by id desc limit 1)"
+        return int(await self._one(query, self._exchange, log, instant) or 0)
+
+    async def size(self, log: str) -> int:
+        return int(await self._one("select count(*) from log where exchange = ? and name = ?", self._exchange, log))
+
+    async def _one(self, query: str, *values: Any) -> Any:
+        """The one value that a query finds."""
+        ((found,),) = await self._store.read(lambda db: db.execute(query, values).fetchall())
+        return found
+
     @property
     def ended(self) -> bool:
         return False  # a file does not go away by itself
 
+    def bell(self, channel: str = "") -> Notifier:
+        """The notifier of a channel."""
+        return self._bells.get(channel, self._bells[""])
+
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        self._notifier.listen(callback)
+        self.bell(channel).listen(callback)
 
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
-        self._notifier.unlisten(callback)
+        self.bell(channel).unlisten(callback)
 
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:
         due = await self._store.read(self._next_due)
         if due[0] is None or due[0] > now:
             return due
         await self._store.write(lambda db: later.put_due(db, self._exchange, now, most))
-        self._notifier.notify()
+        self.bell().notify()
         return await self._store.read(self._next_due)
 
     def _next_due(self, db: sqlite3.Connection) -> Sequence[float | None]:
@@ -151,23 +191,28 @@ class SqliteSteps(StepStore):
         )
 
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        publishing = any(name in ("put", "key", "remove", "remove_later") for name, *_ in changes)
-        outcome = await self._write(lambda db: carry_out(db, self._exchange, conditions, changes), publishing)
-        self._notifier.notify()
+        outcome = await self._write(lambda db: carry_out(db, self._exchange, conditions, changes))
+        self._notify(changes)
         return outcome
 
     async def try_decide(
         self, table: str, names: Sequence[Stored], decide: Decide, conditions: Sequence[Step], changes: Sequence[Step]
     ) -> Outcome:
         """See StepStore. It reads, decides and changes in one transaction, so no state changes in the meantime."""
+        made: list[Step] = []
 
         def make(db: sqlite3.Connection) -> Outcome:
-            _, more = decide([_state(db, self._exchange, table, name) for name in names])
-            return carry_out(db, self._exchange, conditions, [*changes, *more])
+            made[:] = [*changes, *decide([_state(db, self._exchange, table, name) for name in names])[1]]
+            return carry_out(db, self._exchange, conditions, made)
 
-        outcome = await self._write(make, True)
-        self._notifier.notify()
+        outcome = await self._write(make)
+        self._notify(made)
         return outcome
+
+    def _notify(self, changes: Sequence[Step]) -> None:
+        """Wake those that wait for such changes."""
+        for channel in {change[1] if change[0] == "publish" else "" for change in changes if change[0] not in _OF_LOGS}:
+            self.bell(channel).notify()
 
 
 def carry_out(db: sqlite3.Connection, exchange: str, conditions: Iterable[Step], changes: Iterable[Step]) -> Outcome:
@@ -298,6 +343,40 @@ def _remove_later(db: sqlite3.Connection, exchange: str, number: int, job: Job |
     return removed
 
 
+def _declare(db: sqlite3.Connection, exchange: str, queue: str) -> None:
+    declare_queue(db, exchange, queue)
+
+
+#: SQL for the size of all bodies of a log.
+_UPTO = "select upto from log where exchange = :exchange and name = :name order by id desc limit 1"
+
+
+def _append(db: sqlite3.Connection, exchange: str, name: str, body: bytes, topic: str, at: float) -> None:
+    db.execute(
+        "insert into log (exchange, name, topic, at, body, upto)"
+        f" values (:exchange, :name, :topic, :at, :body, length(:body) + coalesce(({_UPTO}), 0))",
+        {"exchange": exchange, "name": name, "topic": topic, "at": at, "body": body},
+    )
+
+
+def _trim(db: sqlite3.Connection, exchange: str, name: str, oldest: float, most: int) -> None:
+    """Remove the entries of a log that are too old or too many."""
+    for kept in ("at >= :oldest", f"upto - length(body) >= ({_UPTO}) - :most"):
+        db.execute(
+            "delete from log where exchange = :exchange and name = :name and id < (select id from log"
+            f" where exchange = :exchange and name = :name and {kept} order by id limit 1)",
+            {"exchange": exchange, "name": name, "oldest": oldest, "most": most},
+        )
+
+
+def _tell(db: sqlite3.Connection, exchange: str, name: str, group: str) -> None:
+    """Note that a group is to get the entries of a log up to the newest one, and has none of them yet."""
+    query = "select max(id) from log where exchange = ? and name = ?"
+    ((newest,),) = db.execute(query, (exchange, name)).fetchall()
+    if newest is not None:
+        _set(db, exchange, "groups-told", group, f"0 {newest}")
+
+
 def _permit(db: sqlite3.Connection, exchange: str, number: int, permit: str) -> None:
     db.execute("update job set permit = ? where id = ?", (permit_name(exchange, permit), number))
 
@@ -329,5 +408,10 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "entry": _entry,
     "permit": _permit,
     "wait": _wait,
+    "declare": _declare,
+    "append": _append,
+    "trim": _trim,
+    "tell": _tell,
+    "publish": lambda db, exchange, channel, text: None,
     "forget_limit": _forget_limit,
 }

@@ -156,18 +156,18 @@ local make = {
   append = function(name, blob, topic, at)
     local size = call('INCRBY', key(name .. '-bytes'), #blob)
     call('XADD', key(name), '*', 'blob', blob, 'size', size, 'topic', topic, 'at', at)
-    call('PUBLISH', key('bell:' .. name), '')
   end,
   -- Note that a group is to get the kept events up to the newest one, and has got none of them yet.
   tell = function(name, group)
     local newest = call('XREVRANGE', key(name), '+', '-', 'COUNT', 1)[1]
     if newest then
-      call('HSET', key('groups-told'), group, '0-0 ' .. newest[1])
+      local milliseconds, number = string.match(newest[1], '(%d+)-(%d+)')
+      call('HSET', key('groups-told'), group, string.format('0 %s%06d', milliseconds, number)) -- place_of in store.py
     end
   end,
   -- Remove what is too old or too much from a log.
   trim = function(name, oldest, most)
-    call('XTRIM', key(name), 'MINID', oldest)
+    call('XTRIM', key(name), 'MINID', string.format('%.0f', oldest * 1000))
     local from = tonumber(call('GET', key(name .. '-bytes')) or 0) - most
     if from <= 0 then
       return

@@ -7,7 +7,7 @@
 --   limits KEY…                                 of each of these limited keys how many jobs run, are called and wait
 --   find CURSOR BEGINNINGS IDS…                 the jobs with these ids, or whose ids begin so, in some of all; next cursor
 --   place QUEUE TENANT NUMBER                   whether a job is later, waits or is held; its queue or worker; its cancel mark
---   newest LOG PLACE COUNT                      where the last so many entries of a log begin, from a place back
+--   newest LOG COUNT                            where the last so many entries of a log begin
 --   workers                                     all workers, with what they report and when their leases end
 
 local what, queue = ARGV[1], ARGV[2]
@@ -153,7 +153,7 @@ local looks = {
     return { '', '', mark }
   end,
   newest = function()
-    local found = call('XREVRANGE', key(ARGV[2]), ARGV[3], '-', 'COUNT', ARGV[4])
+    local found = call('XREVRANGE', key(ARGV[2]), '+', '-', 'COUNT', ARGV[3])
     return #found > 0 and found[#found][1] or ''
   end,
   extent = function()

@@ -143,20 +143,8 @@ create table recurring (
 
 create index recurring_due on recurring (exchange, due) where due is not null;
 
--- The journal. `body` is a batch as palermo.core.journal_records encodes it, `at` when it was stored. `upto` is the
--- number of bytes of the batches of an exchange up to this one, deleted ones included: so the surplus is found without
--- reading all batches.
-create table journal (
-    seq integer primary key autoincrement,
-    exchange text not null,
-    at real not null,
-    body blob not null,
-    upto integer not null default 0
-);
-
-create index journal_of on journal (exchange, seq);
-
--- Events: the groups that subscribe, and the events that are kept. What a group gets is a job of its own.
+-- Groups and their topics; and of groups that are getting earlier events, the place of the last one that they got and of
+-- the last one that they will get.
 create table subscription (
     exchange text not null,
     name text not null,
@@ -164,21 +152,27 @@ create table subscription (
     primary key (exchange, name)
 ) without rowid;
 
-create table event (
+create table told (
+    exchange text not null,
+    name text not null,
+    state text not null,
+    primary key (exchange, name)
+) without rowid;
+
+-- Two logs: `journal`, whose `body` is a batch as palermo.core.journal_records encodes it, and `events`, the kept ones as
+-- JSON. `upto` is the size of all bodies of a log up to this one, deleted ones included: so the surplus is found without
+-- reading all entries.
+create table log (
     id integer primary key autoincrement,
     exchange text not null,
+    name text not null,
     topic text not null,
-    -- When it was published.
     at real not null,
-    message_id text not null,
-    content_type text not null,
-    content_encoding text not null,
-    headers text not null,
-    properties text not null,
-    body blob not null
+    body blob not null,
+    upto integer not null
 );
 
-create index event_of on event (exchange, id);
+create index log_of on log (exchange, name, id);
 
 -- Keys of unique jobs. `holder` is the job that has the key, null if none has. At `due` a job that is
 -- kept in the state is published, or else the row says nothing any more.
