@@ -83,9 +83,8 @@ class Crew:
         while True:
             name, id = f"key {random.randrange(KEYS)}", uuid.uuid4().hex
             due = time.time() + random.uniform(0, 0.3) if random.random() < 0.2 else None
-            job = with_lock(
-                Message(id=id, queue="jobs", job="x", body=b"[]", run_at=due), UniqueLock(key=name, mode=Mode.DONE)
-            )
+            job = Message(id=id, queue="jobs", job="x", body=b"[]", run_at=due)
+            job = with_lock(job, UniqueLock(key=name, mode=Mode.DONE))
             way = random.choice([RETURN, RETURN, REPLACE, RERUN])
             (answer,) = await broker.keys.enqueue([KeyRequest(key=name, message=job, call=id, on_duplicate=way)])
             # One that is to run next may be replaced by another, of which nobody may live to tell.

@@ -42,9 +42,8 @@ class Kills:
         self._chance = random.Random(7)
 
     def _start(self, pool: int) -> WorkerProcess:
-        return self.rig.worker(
-            *POOLS[pool], modules=("adverse",), times={"palermo.worker.parent.broker_session.MAX_PAUSE": 2.0}
-        )
+        times = {"palermo.worker.parent.broker_session.MAX_PAUSE": 2.0}
+        return self.rig.worker(*POOLS[pool], modules=("adverse",), times=times)
 
     def parent(self) -> None:
         pool = self._chance.randrange(len(POOLS))

@@ -97,9 +97,7 @@ def leader(rig: Rig) -> int:
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_no_job_or_tick_is_lost_or_doubled_while_leaders_are_killed(
-    module_node: Node, exchange: str, tmp_path: Path, queue_type: str
-) -> None:
+def test_dying_leaders_lose_or_double_no_job(module_node: Node, exchange: str, tmp_path: Path, queue_type: str) -> None:
     with Rig(tmp_path, url_of(module_node), exchange, queue_type=queue_type, module="shop") as rig:
         duties = Duties(rig, module_node)
         for _ in range(2):

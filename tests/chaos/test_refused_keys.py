@@ -82,10 +82,8 @@ def test_a_unique_job_that_a_full_queue_refuses_leaves_no_key(
     first, second = clients
     slot = time_slot_of(TOMORROW, time.time())
     assert slot is not None
-    names = {
-        "delayed": delay_queue_name(exchange, slot),
-        "declared": tenant_queue_name(exchange, TenantQueue("jobs", "a")),
-    }
+    tenants_own = tenant_queue_name(exchange, TenantQueue("jobs", "a"))
+    names = {"delayed": delay_queue_name(exchange, slot), "declared": tenants_own}
     queue = full(names.get(form, amqp_queue(exchange, "jobs")))
 
     for client in (first, second, first):
@@ -181,10 +179,8 @@ async def test_of_many_keys_at_once_only_those_of_refused_jobs_go_back(
 
     async with two_brokers(session) as (leader, broker), time_kept(leader):
         queues = ["jobs" if number % 2 else "other" for number in range(20)]
-        asked = (
-            ask(broker, keyed(f"{number}", key=f"{number}", queue=queue), key=f"{number}")
-            for number, queue in enumerate(queues)
-        )
+        jobs = [keyed(f"{number}", key=f"{number}", queue=queue) for number, queue in enumerate(queues)]
+        asked = (ask(broker, job, key=job.id) for job in jobs)
         answers = await asyncio.gather(*asked, return_exceptions=True)
 
         refused = [number for number, one in enumerate(answers) if isinstance(one, PublishRefused)]

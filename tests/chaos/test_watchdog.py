@@ -129,9 +129,7 @@ def test_no_alarm_among_workers_that_share_a_busy_queue(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("kind", "queues"), [("classic", "jobs"), ("quorum", "jobs,mail")])
-def test_a_job_behind_many_delayed_ones_runs(
-    rig: Rig, rabbitmq_url: str, exchange: str, kind: str, queues: str
-) -> None:
+def test_a_job_behind_delayed_ones_runs(rig: Rig, rabbitmq_url: str, exchange: str, kind: str, queues: str) -> None:
     later = time.time() + 3_600
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         channel = connection.channel()

@@ -40,12 +40,10 @@ async def fill(session: SessionParameters) -> list[Broker]:
         await broker.publish(due(f"{name}-later", DAY))
         await broker.change_recurring(EntryChange.put(entry(f"{name}-entry", every=3_600.0)))
         await broker.events.subscribe(group(name))
-        await broker.keys.enqueue(
-            [KeyRequest(key=f"{name}-key", message=keyed(f"{name}-keyed", key=f"{name}-key", queue="keyed"), call=name)]
-        )
-        await broker.keys.announce(
-            [], [UniqueJob(name=f"{name}.unique", options={"unique": 1.0}, parameters=(("x", 1),))]
-        )
+        job = keyed(f"{name}-keyed", key=f"{name}-key", queue="keyed")
+        await broker.keys.enqueue([KeyRequest(key=f"{name}-key", message=job, call=name)])
+        unique = UniqueJob(name=f"{name}.unique", options={"unique": 1.0}, parameters=(("x", 1),))
+        await broker.keys.announce([], [unique])
         await broker.pause(f"{name}-paused", by=name)
         await broker.cancel([f"{name}-cancelled"], by=name)
         await broker.journal.append(encode("w", []))

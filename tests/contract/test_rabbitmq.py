@@ -69,12 +69,8 @@ class TestRabbitmq(BrokerContract):
     @pytest.fixture
     def session(self, rabbitmq_url: str, tidy: Tidy, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionParameters]:
         have_patience(monkeypatch)
-        session = SessionParameters(
-            address=parse_url(rabbitmq_url),
-            exchange=f"test-{uuid.uuid4().hex[:8]}",
-            queue_type=self.queue_type,
-            timeout=PATIENT,
-        )
+        address, exchange = parse_url(rabbitmq_url), f"test-{uuid.uuid4().hex[:8]}"
+        session = SessionParameters(address=address, exchange=exchange, queue_type=self.queue_type, timeout=PATIENT)
         yield session
         for exchange in (session.exchange, f"{session.exchange}-2"):
             tidy(rabbitmq_url, exchange)

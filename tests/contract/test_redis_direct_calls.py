@@ -207,9 +207,7 @@ def test_a_job_whose_server_is_killed_before_the_answer_is_stored_once(
     ready(client)
 
 
-def test_a_session_that_is_given_up_before_the_answer_leaves_one_job(
-    client: Client, monkeypatch: pytest.MonkeyPatch, otherwise: list[str]
-) -> None:
+def test_a_lost_session_leaves_one_job(client: Client, monkeypatch: pytest.MonkeyPatch, otherwise: list[str]) -> None:
     io, before = client._io(), session_of(client)
 
     def give_up() -> None:

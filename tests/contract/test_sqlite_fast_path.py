@@ -35,9 +35,7 @@ async def test_ends_of_a_turn_share_a_commit(
     assert {delivery.slot for delivery in slots.taken[2:]} == {1, 2}
 
 
-async def test_a_slot_that_stops_receiving_gets_no_job_for_the_one_it_ends(
-    broker: SqliteBroker, start_slots: StartSlots
-) -> None:
+async def test_a_slot_that_stops_gets_no_job_for_the_one_it_ends(broker: SqliteBroker, start_slots: StartSlots) -> None:
     await broker.publish_many(messages(2))
     slots = await start_slots(broker)
 
@@ -49,9 +47,7 @@ async def test_a_slot_that_stops_receiving_gets_no_job_for_the_one_it_ends(
     assert not (await take(await consume(broker))).redelivered
 
 
-async def test_while_another_process_writes_the_ordinary_way_waits_for_it(
-    broker: SqliteBroker, start_slots: StartSlots, path: Path
-) -> None:
+async def test_the_ordinary_way_waits_for_the_writer(broker: SqliteBroker, start_slots: StartSlots, path: Path) -> None:
     await broker.publish_many(messages(2))
     slots = await start_slots(broker)
     first = await slots.given("jobs-0")

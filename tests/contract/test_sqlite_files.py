@@ -151,9 +151,7 @@ async def test_a_file_that_is_read_only_is_refused_and_keeps_its_jobs(open_folde
     [(15, "in use on another machine", 16), (-10_000_000, "try again in half a minute", 31)],
     ids=["a moment ago", "by a clock far ahead"],
 )
-async def test_a_file_of_another_machine_is_taken_over_after_half_a_minute(
-    path: Path, ago: float, told: str, then: float
-) -> None:
+async def test_a_file_of_another_machine_is_taken_over_in_time(path: Path, ago: float, told: str, then: float) -> None:
     await fill(path, message("7c9e"))
     change(path, "update meta set value = 'another' where key = 'machine'")
     change(path, "update meta set value = ? where key = 'seen'", time.time() - ago)
@@ -398,9 +396,7 @@ unfinished = asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.parametrize(("how", "deaths"), [("stopped", ()), ("lost", ()), ("killed", ("pid:4711@example",))])
-async def test_a_worker_ending_on_a_full_disk_has_not_died_of_its_job(
-    broker: Broker, path: Path, how: str, deaths: tuple[str, ...]
-) -> None:
+async def test_a_full_disk_is_no_workers_death(broker: Broker, path: Path, how: str, deaths: tuple[str, ...]) -> None:
     await broker.publish(message("7c9e"))
     command = [sys.executable, "-c", _ENDS_ON_A_FULL_DISK, str(path), how]
     await asyncio.to_thread(subprocess.run, command, check=how != "killed")

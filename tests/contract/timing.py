@@ -239,12 +239,8 @@ class TimingContract:
 
         assert ([(one.id, one.queue) for one in altered], gone) == ([("a", "jobs")], [])
         assert found.keys() == {"a", "b"}
-        assert (found["a"].body, found["a"].preview, found["a"].queue, found["a"].priority) == (
-            b"[42]",
-            "42",
-            "slow",
-            5,
-        )
+        changed = found["a"]
+        assert (changed.body, changed.preview, changed.queue, changed.priority) == (b"[42]", "42", "slow", 5)
         assert (found["a"].run_at, found["a"].retries, found["a"].failure) == (old.run_at, 1, FAILURE)
         assert found["b"].queue == "jobs"
 
@@ -339,14 +335,8 @@ class RetryingContract:
 
     async def test_a_dead_lettered_job_survives_its_retry(self, broker: Broker) -> None:
         """RabbitMQ silently drops a message whose old x-death shows a cycle: the trap of every second delay."""
-        death = {
-            "count": 1,
-            "reason": "expired",
-            "queue": "jobs",
-            "exchange": "",
-            "routing-keys": ["jobs"],
-            "time": datetime(2026, 1, 1, tzinfo=UTC),
-        }
+        death = {"count": 1, "reason": "expired", "queue": "jobs", "exchange": "", "routing-keys": ["jobs"]}
+        death["time"] = datetime(2026, 1, 1, tzinfo=UTC)
         extra = {"x-death": [death], "x-first-death-queue": "jobs", "x-first-death-reason": "expired", "mine": 1}
         await broker.publish(message("7c9e", extra=extra))
         consumer = await consume(broker)
@@ -366,13 +356,9 @@ class RetryingContract:
         await broker.publish_many([*sent, retrying("slow", 2 * DAY, queue="slow")])
 
         async def found() -> list[list[str]]:
-            every = [
-                RETRIES,
-                ScheduledFilter(retries=False),
-                ScheduledFilter(retries=True, queue="jobs"),
-                ScheduledFilter(retries=True, job="x"),
-            ]
-            return [await listed(broker, chosen) for chosen in every]
+            every: list[dict[str, Any]] = [{"retries": True}, {"retries": False}]
+            every += [{"retries": True, "queue": "jobs"}, {"retries": True, "job": "x"}]
+            return [await listed(broker, ScheduledFilter(**chosen)) for chosen in every]
 
         wanted = [["near", "far", "slow"], ["plain"], ["near", "far"], []]
         assert await found() == wanted
@@ -394,10 +380,8 @@ class RetryingContract:
 
         async with time_kept(await another()) if kept else nullcontext():
             altered = await broker.alter_scheduled(ScheduledFilter(), GIVE_UP, failed_per_queue=apart)
-            assert [(one.id, one.queue, one.run_at) for one in altered] == [
-                ("soon", "jobs", soon.run_at),
-                ("far", "jobs", far.run_at),
-            ]
+            given_up = [(one.id, "jobs", one.run_at) for one in (soon, far)]
+            assert [(one.id, one.queue, one.run_at) for one in altered] == given_up
             assert await broker.alter_scheduled(ScheduledFilter(ids=frozenset(("soon", "plain"))), GIVE_UP) == []
 
         assert await listed(broker, ScheduledFilter()) == ["plain"]

@@ -50,15 +50,8 @@ class Report:
     """What a worker says of itself; a test may change it."""
 
     def __init__(self, queues: str, *, slots: int = 1, pid: int = 4711) -> None:
-        self.info = WorkerInfo(
-            id=f"pid:{pid}@example",
-            host="example",
-            pid=pid,
-            queues=tuple(queues.split(",")),
-            slots=slots,
-            state="idle",
-            started_at=1_700_000_000.5,
-        )
+        place = {"id": f"pid:{pid}@example", "host": "example", "pid": pid, "started_at": 1_700_000_000.5}
+        self.info = WorkerInfo(**place, queues=tuple(queues.split(",")), slots=slots, state="idle")
 
     def __call__(self) -> WorkerInfo:
         return self.info
@@ -135,9 +128,8 @@ async def consume(
 ) -> Worker:
     report = report or Report(queues, slots=slots)
     selection = QueueSelection.parse(queues)
-    return Worker(
-        await broker.consume(selection, slots=slots, tag=report.info.id, report=report, on_command=on_command), report
-    )
+    tag = report.info.id
+    return Worker(await broker.consume(selection, slots=slots, tag=tag, report=report, on_command=on_command), report)
 
 
 async def take(consumer: Consumer, slot: int = 1, *, within: float = HANGS) -> Delivery:

@@ -118,9 +118,8 @@ class KeyingContract:
         assert await ask(other, keyed("d")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
 
     async def test_announced_unique_jobs_are_known(self, broker: Broker, another: Open) -> None:
-        sync = UniqueJob(
-            name="shop.sync", options={"unique": "until_done"}, parameters=(("shop", 1), ("full", 3, False))
-        )
+        parameters = (("shop", 1), ("full", 3, False))
+        sync = UniqueJob(name="shop.sync", options={"unique": "until_done"}, parameters=parameters)
         index = UniqueJob(name="shop.index", options={"unique": 1.5}, keyed_by_code=True)
         other = await another()
         assert await broker.keys.announced() == {}
@@ -148,10 +147,8 @@ class KeyingContract:
         assert await ids(broker) == stored
 
     async def test_many_keys_at_once_in_one_call(self, broker: Broker) -> None:
-        claims = [
-            KeyRequest(key=f"key {n % 30}", message=keyed(f"job {n}", key=f"key {n % 30}"), call=str(n))
-            for n in range(60)
-        ]
+        keys = [f"key {n % 30}" for n in range(60)]
+        claims = [KeyRequest(key=k, message=keyed(f"job {n}", key=k), call=str(n)) for n, k in enumerate(keys)]
 
         answers = await broker.keys.enqueue(claims)
 

@@ -193,9 +193,7 @@ def test_a_session_on_the_connection_of_a_test_enqueues_at_its_commit(engine: En
         assert session.execute(outbox.table.select()).first() is None
 
 
-def test_only_one_commit_waits_for_an_absent_broker(
-    engine: Engine, away: Away, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_commit_waits_for_an_absent_broker(engine: Engine, away: Away, caplog: pytest.LogCaptureFixture) -> None:
     with away():
         for number in (1, 2):
             with Session(engine) as session, session.begin():
@@ -254,9 +252,7 @@ def test_a_row_that_can_never_go_lets_others_pass(swept: bool, engine: Engine, a
 
 
 @pytest.mark.parametrize("ended_by", [JobTimeout, JobTerminated, JobCancelled])
-def test_a_sweep_that_is_ended_leaves_its_row_there(
-    ended_by: type[Exception], engine: Engine, waiting: Waiting
-) -> None:
+def test_a_sweep_that_is_ended_leaves_its_row(ended_by: type[Exception], engine: Engine, waiting: Waiting) -> None:
     @palermo.job
     def interrupted(number: int) -> None:
         """A job whose enqueue is interrupted once."""

@@ -91,9 +91,8 @@ def outbox_on(connection: Connection, session: SessionParameters) -> Outbox:
     async def register(queue: str) -> None:
         pass
 
-    declarer = Declarer(
-        connection, session.exchange, kind="classic", register=register, register_found=lambda queue: None
-    )
+    known = {"register": register, "register_found": lambda queue: None}
+    declarer = Declarer(connection, session.exchange, kind="classic", **known)
     return Outbox(session, connection, declarer)
 
 

@@ -88,9 +88,7 @@ async def being_made(connection: Connection, node: Node, name: str) -> "asyncio.
     return making
 
 
-async def test_a_record_is_stored_in_a_quorum_queue_that_is_being_made(
-    session: SessionParameters, shared_node: Node
-) -> None:
+async def test_a_record_waits_for_a_quorum_queue_being_made(session: SessionParameters, shared_node: Node) -> None:
     session, opened = replace(session, address=parse_url(url_of(shared_node))), list[Publisher]()
     async with connected(session) as one, connected(session) as other:
 
@@ -207,9 +205,7 @@ async def snooze(worker: RabbitmqBroker) -> None:
     await consumer.settle(delivery, Reschedule(replace(delivery.message, run_at=time.time() + 60)))
 
 
-async def test_a_snoozed_unique_job_too_large_for_the_worker_fails(
-    broker: RabbitmqBroker, narrow: RabbitmqBroker
-) -> None:
+async def test_a_snoozed_unique_job_with_large_headers_fails(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     async with time_kept(broker):
         await ask(broker, keyed("large", extra=LARGE))
 
@@ -246,9 +242,7 @@ async def test_a_job_of_others_that_is_not_due_and_does_not_fit_the_frames_fails
     await has_failed(broker, "large")
 
 
-async def test_a_failed_job_is_migrated_with_its_error_cut_to_the_frames(
-    broker: RabbitmqBroker, narrow: RabbitmqBroker
-) -> None:
+async def test_a_failed_job_is_migrated_with_its_error_cut(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     failure = Failure(exception_class="shop.Full", message="no", stack_trace="line\n" * 4_000, failed_at=5)
     await broker._outbox.publish(fail(message("long"), failure, worker="w"), "failed")
 
@@ -259,9 +253,7 @@ async def test_a_failed_job_is_migrated_with_its_error_cut_to_the_frames(
     assert (failed.id, failed.failure.exception_class, failed.failure.message) == ("long", "shop.Full", "no")
 
 
-async def test_a_migration_stopped_by_small_frames_continues_with_larger_ones(
-    broker: RabbitmqBroker, narrow: RabbitmqBroker
-) -> None:
+async def test_a_migration_continues_with_larger_frames(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     await broker.publish_many([message("first"), message("large", extra=LARGE), message("last")])
 
     for _ in range(2):

@@ -83,11 +83,8 @@ def test_each_missing_permission_is_a_problem(module_node: Node, monkeypatch: py
     add_user(module_node, "clerk", "secret")
     url = url_of(module_node, user="clerk", password="secret")
     lacking = {}
-    for what, permissions in {
-        "declare": ("^$", ".*", ".*"),
-        "publish": (".*", r"^palermo\.~", ".*"),
-        "nothing": (".*", ".*", ".*"),
-    }.items():
+    permitted = {"declare": ("^$", ".*", ".*"), "publish": (".*", r"^palermo\.~", ".*"), "nothing": (".*", ".*", ".*")}
+    for what, permissions in permitted.items():
         set_permissions(module_node, "clerk", *permissions)
         found = diagnosed(url_of(module_node), "palermo", publish="mail") and diagnosed(url, "palermo")
         lacking[what] = {check for check, finding in found.items() if finding.level == "problem"}

@@ -36,9 +36,7 @@ def second(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Conne
 # -- mutex
 
 
-async def test_one_session_and_one_of_its_tasks_at_a_time_holds_a_mutex(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_mutex_is_held_by_one_session_and_task(connection: Connection, second: Connection, lock: str) -> None:
     ours, theirs = Mutex(lock), Mutex(lock)
     async with ours.held(connection) as mine, theirs.held(second, patience=0.0) as other:
         assert (mine, other) == (True, False)
@@ -53,9 +51,7 @@ async def test_one_session_and_one_of_its_tasks_at_a_time_holds_a_mutex(
             assert at_last
 
 
-async def test_tasks_that_share_a_mutex_hold_it_until_the_last_one_ends(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_tasks_share_a_mutex_until_the_last_ends(connection: Connection, second: Connection, lock: str) -> None:
     mutex = Mutex(lock)
     async with mutex.shared(connection):
         async with mutex.shared(connection) as both:
@@ -64,9 +60,7 @@ async def test_tasks_that_share_a_mutex_hold_it_until_the_last_one_ends(
     assert not (await second.probe(lock)).exists
 
 
-async def test_a_session_that_gave_up_waiting_leaves_no_lock_behind(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_session_that_gave_up_leaves_no_lock(connection: Connection, second: Connection, lock: str) -> None:
     for turns in range(20):
         taking = asyncio.ensure_future(Mutex(lock).take(connection))
         for _ in range(turns):
@@ -83,9 +77,7 @@ async def test_a_session_that_gave_up_waiting_leaves_no_lock_behind(
 # -- probes and declarations
 
 
-async def test_a_probe_says_what_there_is_and_leaves_the_connection_usable(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_probe_leaves_the_connection_usable(connection: Connection, second: Connection, lock: str) -> None:
     missing = await connection.probe(lock)
     assert not missing.exists
     with pytest.raises(NotFound):
@@ -170,9 +162,7 @@ async def test_each_request_gets_its_own_reply(connection: Connection, second: C
     assert await asyncio.gather(*(client.ask(body, silence=60.0) for body in bodies)) == bodies
 
 
-async def test_a_slow_reply_is_waited_for_while_its_process_lives(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_slow_reply_of_a_live_process_is_awaited(connection: Connection, second: Connection, lock: str) -> None:
     # Where no sign of life comes none of them is answered; where the machine stands still the longest is.
     for number, silence in enumerate((1.5, 5.0, 15.0)):
         await responder(second, f"{lock}.{number}", delay=2 * silence)
@@ -182,9 +172,7 @@ async def test_a_slow_reply_is_waited_for_while_its_process_lives(
     assert reply == b"1"
 
 
-async def test_a_request_that_no_process_takes_or_answers_ends(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_request_that_nobody_answers_ends(connection: Connection, second: Connection, lock: str) -> None:
     client = Rpc(connection, lock)
     for is_there in (False, True):
         if is_there:  # a queue that has no consumer
@@ -250,9 +238,7 @@ def mail(channel: Any, exchange: str) -> str:
     return name
 
 
-async def test_several_messages_are_asked_for_in_one_write(
-    connection: Connection, exchange: str, mail: str, channel: Any
-) -> None:
+async def test_several_are_asked_for_at_once(connection: Connection, exchange: str, mail: str, channel: Any) -> None:
     empty = amqp_queue(exchange, "empty")
     channel.queue_declare(empty, durable=True)
     asking = await connection.channel()
@@ -275,9 +261,7 @@ async def test_whoever_asked_and_is_cancelled_gives_back_what_came(connection: C
     assert [got and got.body for got in await channel.get_each([mail] * 4)] == [b"first", LONG, b"last", None]
 
 
-async def test_a_queue_that_is_missing_among_them_ends_the_channel(
-    connection: Connection, exchange: str, mail: str
-) -> None:
+async def test_a_missing_queue_among_them_ends_the_channel(connection: Connection, exchange: str, mail: str) -> None:
     channel = await connection.channel()
     with pytest.raises(NotFound):
         await channel.get_each([mail, amqp_queue(exchange, "missing"), mail])

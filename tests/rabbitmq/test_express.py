@@ -115,9 +115,8 @@ def serve(runner: asyncio.Runner, another: Open, connection: Connection) -> Iter
 
     async def serve(queues: str) -> Served:
         report = Report(queues)
-        consumer = await (await another()).consume(
-            QueueSelection.parse(queues), slots=1, tag=report.info.id, report=report
-        )
+        selection, session = QueueSelection.parse(queues), await another()
+        consumer = await session.consume(selection, slots=1, tag=report.info.id, report=report)
         made.append(Served(await another(), connection, consumer))
         return made[-1]
 

@@ -96,9 +96,7 @@ async def test_reading_the_end_of_a_long_queue_is_given_up_in_time(
         await until(lambda: ids(broker), [f"jobs-{number}" for number in range(6)])
 
 
-async def test_a_failed_job_behind_many_is_found_through_their_log(
-    parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_job_is_found_in_the_log(parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_search, "FAILED", 2)
     async with opened(replace(parameters, queue_type=QUORUM)) as broker:
         await put_into_failed(broker, messages(5))

@@ -196,9 +196,8 @@ async def test_a_redelivered_copy_waits_until_the_new_run_can_be_seen(
     async with time_kept(broker):
         await ask(broker, keyed("a"))
         shows_nothing = Report("jobs")
-        first = await (await another()).consume(
-            QueueSelection.parse("jobs"), slots=1, tag="first", report=shows_nothing
-        )
+        session, jobs = await another(), QueueSelection.parse("jobs")
+        first = await session.consume(jobs, slots=1, tag="first", report=shows_nothing)
         run = await first.admit(await take(first))
         assert run is not None
         await broker.publish(keyed("a"))

@@ -47,9 +47,7 @@ async def test_options_of_the_url_that_have_no_effect_are_warned_of_once(
     assert said.endswith("options=connection_attempts,socket_timeout")
 
 
-async def test_a_program_that_only_enqueues_has_one_connection_and_a_worker_two(
-    session: SessionParameters, another: Open, proxy: TcpProxy
-) -> None:
+async def test_only_a_worker_has_two_connections(session: SessionParameters, another: Open, proxy: TcpProxy) -> None:
     broker = await another(**by_way_of(session, proxy.port))
     await broker.publish(message())
     assert proxy.accepted == 1
@@ -185,9 +183,7 @@ def hosts(rabbitmq_url: str) -> Iterator[tuple[TcpProxy, TcpProxy]]:
         yield first, second
 
 
-def test_a_program_whose_session_fails_begins_at_the_next_host(
-    rabbitmq_url: str, exchange: str, hosts: tuple[TcpProxy, TcpProxy]
-) -> None:
+def test_a_lost_session_tries_the_next_host(rabbitmq_url: str, exchange: str, hosts: tuple[TcpProxy, TcpProxy]) -> None:
     url = with_hosts(rabbitmq_url, *(host.port for host in hosts))
     with Client(Settings(url=url, exchange=exchange, publish_timeout=PATIENT)) as client:
         for connected in ([True, False], [False, True], [True, False]):

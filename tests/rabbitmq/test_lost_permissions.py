@@ -87,9 +87,7 @@ def test_a_worker_announces_its_unique_jobs_once_it_may(node: Node, exchange: st
         eventually(lambda: "syncs.sync" in rig.client.run(lambda broker: broker.keys.announced()))
 
 
-def test_a_journal_that_is_refused_holds_no_job_up_and_is_written_later(
-    node: Node, exchange: str, tmp_path: Path
-) -> None:
+def test_a_refused_journal_holds_no_job_up_and_is_written_later(node: Node, exchange: str, tmp_path: Path) -> None:
     # Few, so that one batch of the journal holds them. The test's own client would make the journal.
     jobs = [f"{number}" for number in range(20)]
     with Rig(tmp_path, url_of(node), exchange, module="shop", journal="off") as rig:
@@ -119,11 +117,8 @@ async def test_a_job_that_needs_one_queue_more_than_allowed_is_refused_at_once(t
     # Now the lists of time slots and tenants are there, and only the queue of the job itself is missing.
     for other in (message("soon", "jobs", run_at=time.time() + 7_200), message("theirs", "jobs", tenant="b")):
         await two.free.publish(other)
-    needs_a_queue = (
-        message("new", "new"),
-        message("later", "jobs", run_at=time.time() + 3_600),
-        message("ours", "jobs", tenant="a"),
-    )
+    later = message("later", "jobs", run_at=time.time() + 3_600)
+    needs_a_queue = (message("new", "new"), later, message("ours", "jobs", tenant="a"))
     none = binary('{"max-queues": 0}')
     assert two.node.evaluate(f'rabbit_vhost_limit:parse_set(<<"/">>, {none}, <<"tests">>)') == "ok"
     try:

@@ -97,9 +97,7 @@ async def states(connection: Connection, session: SessionParameters) -> int:
     return (await connection.probe(internal(session.exchange, "recurring"))).messages
 
 
-async def test_a_clock_that_jumps_makes_nothing_early_and_leaves_no_tick_out(
-    broker: RabbitmqBroker, ticker: RecurringJobs, wall: Wall
-) -> None:
+async def test_a_clock_that_jumps_skips_no_tick(broker: RabbitmqBroker, ticker: RecurringJobs, wall: Wall) -> None:
     consumer = await consume(broker)
     async with running(ticker):
         await ticker.change(EntryChange.put(entry(every=HOUR, missed="all")))
@@ -119,9 +117,7 @@ async def test_a_clock_that_jumps_makes_nothing_early_and_leaves_no_tick_out(
         await nothing_for(consumer)
 
 
-async def test_ready_jobs_fire_once_though_their_channel_or_queue_is_gone(
-    broker: RabbitmqBroker, ticker: RecurringJobs, wall: Wall
-) -> None:
+async def test_ready_jobs_survive_channel_and_queue(broker: RabbitmqBroker, ticker: RecurringJobs, wall: Wall) -> None:
     async with running(ticker):
         # More than a megabyte together: they leave in several writes.
         for number in range(30):

@@ -59,9 +59,7 @@ async def test_a_slot_stopped_twice_on_a_silent_line_leaves_no_error_unread(
     await broker.close()
 
 
-async def test_whoever_still_waits_for_a_session_hears_that_it_has_ended(
-    proxy: TcpProxy, session: SessionParameters, another: Open
-) -> None:
+async def test_calls_on_a_closing_session_end(proxy: TcpProxy, session: SessionParameters, another: Open) -> None:
     broker = await another(**by_way_of(session, proxy.port))
     consumer = await broker.consume(QueueSelection.parse("mail,images"), slots=1, tag="pid:1@h", report=Report("mail"))
     proxy.stall("down")
@@ -77,9 +75,7 @@ async def test_whoever_still_waits_for_a_session_hears_that_it_has_ended(
     assert [type(error) for error in ended] == [BrokerUnavailable, BrokerUnavailable]
 
 
-async def test_a_get_that_is_cancelled_and_then_refused_leaves_no_error_unread(
-    unread: list[str], connection: Connection, exchange: str
-) -> None:
+async def test_a_cancelled_get_leaves_no_error_unread(unread: list[str], connection: Connection, exchange: str) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(str(context)))
     channel = await connection.channel()
     asking = asyncio.ensure_future(channel.get(f"{exchange}.nobody"))

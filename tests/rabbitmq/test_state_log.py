@@ -133,9 +133,7 @@ async def test_a_record_that_the_queue_refuses_replaces_none(lead: Lead, shared_
         assert third.values == [{"number": 2}]
 
 
-async def test_a_list_of_names_outlives_a_queue_that_is_deleted(
-    session: SessionParameters, lead: Lead, queue: str
-) -> None:
+async def test_a_list_of_names_outlives_its_deleted_queue(session: SessionParameters, lead: Lead, queue: str) -> None:
     await write_names(lead, 60)
     async with leading(session, internal(session.exchange, "other")) as leader:
         names = list_of_names(leader, queue)
@@ -271,9 +269,7 @@ async def test_a_log_that_is_read_again_acknowledges_none_of_its_old_records(lea
         assert second.values == [{"number": 1}, {"number": 2}, {"number": 4}]
 
 
-async def test_what_others_write_is_read_and_a_mark_comes_behind_it(
-    lead: Lead, session: SessionParameters, queue: str, kind: str
-) -> None:
+async def test_a_mark_comes_behind_other_records(lead: Lead, session: SessionParameters, queue: str, kind: str) -> None:
     async with lead(kind) as leader, leading(session, queue + ".other") as other:
         publisher, channel = await other.publisher(), await leader.connection.channel()
         await publisher.send("", queue, PERSISTENT_JSON, b"not JSON")

@@ -35,9 +35,7 @@ from tests.tcp_proxy import TcpProxy
 pytestmark = pytest.mark.usefixtures("patient")
 
 
-async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(
-    connection: Connection, exchange: str
-) -> None:
+async def test_a_question_on_a_closing_connection_ends_with_its_error(connection: Connection, exchange: str) -> None:
     """Otherwise a queue that is missing seems to exist, and a session looks for the next free name for ever."""
     assert not await exists(connection, internal(exchange, "facts.2"))
 
@@ -49,9 +47,7 @@ async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(
     await closing
 
 
-async def test_a_reader_of_a_stream_that_was_made_anew_with_fewer_records_ends(
-    connection: Connection, exchange: str
-) -> None:
+async def test_a_reader_of_a_stream_that_became_shorter_ends(connection: Connection, exchange: str) -> None:
     """It asks where the stream ends, and then reads up to there: somebody may delete the stream between the two."""
     stream = Stream(internal(exchange, "records"), partial(Publisher.open, connection), patience=PATIENT, holds="")
     await stream.write({"number": 1})
@@ -66,9 +62,7 @@ async def test_a_reader_of_a_stream_that_was_made_anew_with_fewer_records_ends(
     assert found[-1] == {"format": 1, "number": 1}
 
 
-async def test_a_reader_of_a_journal_that_was_made_anew_with_fewer_batches_ends(
-    broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reader_of_a_shorter_journal_ends(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is not said to have caught up."""
     monkeypatch.setattr(journal, "CALL_TIMEOUT", 0.2)
     found = list[Any]()
@@ -110,9 +104,7 @@ async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
     await far.close()
 
 
-async def test_a_stream_that_opens_late_is_used_and_the_one_made_in_its_place_is_deleted(
-    session: SessionParameters, shared_node: Node
-) -> None:
+async def test_a_stream_that_opens_late_replaces_its_stand_in(session: SessionParameters, shared_node: Node) -> None:
     """It is down for as long as one that is broken, and comes back within the time of grace."""
     session = replace(session, address=parse_url(url_of(shared_node)))
     connection = await open_connection(session, "test")
@@ -330,11 +322,8 @@ async def test_looks_before_there_is_anything_are_no_errors_and_hide_nothing(
     await maker.publish(message("a", queue="mail"))
     await maker.publish(message("b", queue=FAILED_QUEUE))
 
-    assert [(each.name, each.pending, each.paused) for each in await broker.queues()] == [
-        (FAILED_QUEUE, 1, False),
-        ("mail", 1, True),
-        ("other", 0, False),
-    ]
+    shown = [(each.name, each.pending, each.paused) for each in await broker.queues()]
+    assert shown == [(FAILED_QUEUE, 1, False), ("mail", 1, True), ("other", 0, False)]
     assert len(await broker.workers()) == 1
 
 
@@ -365,9 +354,7 @@ async def test_a_failed_queue_that_another_program_makes_is_seen_after_a_while(
     await broker._connection.delete(amqp_queue(session.exchange, FAILED_QUEUE))
 
 
-async def test_a_user_who_may_write_to_no_queue_sees_the_first_pause_too(
-    another: Open, shared_node: Node, exchange: str
-) -> None:
+async def test_a_user_who_may_only_read_sees_the_first_pause(another: Open, shared_node: Node, exchange: str) -> None:
     add_user(shared_node, "pauses", "secret")
     set_permissions(shared_node, "pauses", "^$", f"^{exchange}", ".*")
     maker = await another(address=parse_url(url_of(shared_node)))
@@ -380,9 +367,7 @@ async def test_a_user_who_may_write_to_no_queue_sees_the_first_pause_too(
     assert "mail" in await viewer._paused()
 
 
-async def test_one_question_at_most_gets_into_the_queue_that_was_missing(
-    broker: RabbitmqBroker, session: SessionParameters
-) -> None:
+async def test_one_probe_at_most_gets_into_a_missing_queue(broker: RabbitmqBroker, session: SessionParameters) -> None:
     connection, name = broker._connection, internal(session.exchange, "records")
     publisher = await Publisher.open(connection)
     missing = MissingQueues(broker._open_publisher)

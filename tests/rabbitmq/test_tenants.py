@@ -45,9 +45,7 @@ def there(session: SessionParameters, connection: Connection, monkeypatch: pytes
     return is_it_there
 
 
-async def test_a_tenants_job_too_large_for_the_leader_fails_and_others_run(
-    broker: RabbitmqBroker, another: Open, small: dict[str, Any]
-) -> None:
+async def test_a_tenants_large_job_fails_alone(broker: RabbitmqBroker, another: Open, small: dict[str, Any]) -> None:
     worker = await another(**small)
     await broker.publish(message("large", tenant="a", extra={"note": "n" * 20_000}))
     await broker.publish(message("small", tenant="a"))
@@ -58,9 +56,7 @@ async def test_a_tenants_job_too_large_for_the_leader_fails_and_others_run(
     assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
 
 
-async def test_an_idle_tenant_leaves_no_trace_and_may_return(
-    broker: RabbitmqBroker, another: Open, there: Probe
-) -> None:
+async def test_an_idle_tenant_leaves_no_trace_and_returns(broker: RabbitmqBroker, another: Open, there: Probe) -> None:
     async with time_kept(worker := await another()):
         consumer = await consume(worker)
         for number in range(3):

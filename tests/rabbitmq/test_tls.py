@@ -229,9 +229,7 @@ WRONGS = {
 
 
 @pytest.mark.parametrize("wrong", WRONGS.values(), ids=WRONGS.keys())
-def test_a_connection_that_tls_forbids_is_refused_at_once_in_one_line(
-    secured: Ports, made: Certificates, exchange: str, wrong: Wrong
-) -> None:
+def test_a_forbidden_connection_is_refused(secured: Ports, made: Certificates, exchange: str, wrong: Wrong) -> None:
     with TcpProxy(WRONG, secured[wrong.listener]) as proxy:
         address = url(proxy.port, host=wrong.host, scheme=wrong.scheme, **wrong.files(made))
         client = Client(Settings(url=address, exchange=exchange, publish_timeout=HANGS))

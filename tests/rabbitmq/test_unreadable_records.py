@@ -270,20 +270,15 @@ def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, 
         if source != "unique":
             for record in good:
                 readers.read(source, record)
-    for name in (
-        *readers.facts.queues,
-        *readers.facts.paused.names,
-        *(seen.inbox for seen in readers.view.seen.values()),
-    ):
+    inboxes = [seen.inbox for seen in readers.view.seen.values()]
+    for name in (*readers.facts.queues, *readers.facts.paused.names, *inboxes):
         assert 1 <= len(name.encode()) <= 255
     assert all(0 <= record["at"] < 2**33 for batch in readers.batches for record in batch.records)
     assert all(isinstance(job, Message) for job in readers.content.unstored_jobs().values())
     assert all(key is None or isinstance(key, Key) for key in readers.content._keys.values())
 
 
-def test_workers_start_and_run_jobs_though_every_internal_queue_has_junk(
-    rabbitmq_url: str, exchange: str, tmp_path: Any
-) -> None:
+def test_workers_run_jobs_though_every_internal_queue_has_junk(rabbitmq_url: str, exchange: str, tmp_path: Any) -> None:
     with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
         first = rig.worker("-c", "2")
         rig.ready(first)

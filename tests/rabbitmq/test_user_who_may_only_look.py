@@ -134,9 +134,8 @@ def test_a_command_that_is_refused_says_what_the_user_may_not_do(look: Look, wha
 
 @pytest.fixture(scope="module")
 def web(look: Look, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
-    with WebProcess(
-        tmp_path_factory.mktemp("web"), "--no-token", PALERMO_URL=look.url, PALERMO_EXCHANGE=look.rig.exchange
-    ) as web:
+    as_user = {"PALERMO_URL": look.url, "PALERMO_EXCHANGE": look.rig.exchange}
+    with WebProcess(tmp_path_factory.mktemp("web"), "--no-token", **as_user) as web:
         eventually(lambda: web.http.get("/workers").status_code == 200)
         yield web
 

@@ -116,9 +116,8 @@ def test_other_properties_travel_with_the_job_unless_they_would_harm_it() -> Non
 
     again = to_properties(to_message(properties, b"", taken_from="mail"))
 
-    kept = {
-        name: getattr(again, name) for name in ("priority", "correlation_id", "reply_to", "type", "app_id", "timestamp")
-    }
+    names = ("priority", "correlation_id", "reply_to", "type", "app_id", "timestamp")
+    kept = {name: getattr(again, name) for name in names}
     assert kept == {"priority": 3, "correlation_id": "c", "reply_to": "r", "type": "t", "app_id": "a", "timestamp": 5}
     assert (again.expiration, again.user_id, again.delivery_mode) == (None, None, 2)
 

@@ -64,9 +64,8 @@ def test_rows_are_those_of_the_library(settings: Settings, serve: Serve) -> None
         web.client.enqueue("shop.mail", [n], {"subject": "hi"}, queue="mail")
     schedule(web.client, due("later", 900), retrying("again", 1_800, times=2))
     web.inspector.recurring.put("a/b", "shop.sweep", every=3_600)
-    web.inspector.recurring.put(
-        "b", "shop.sweep", cron="*/5 * * * *", tz="Europe/Rome", args=[1], kwargs={"deep": True}
-    )
+    every_five = {"cron": "*/5 * * * *", "tz": "Europe/Rome"}
+    web.inspector.recurring.put("b", "shop.sweep", **every_five, args=[1], kwargs={"deep": True})
     write(web.client, [ended("done"), failed("over")])
 
     def told(path: str) -> Any:

@@ -99,10 +99,8 @@ def test_a_group_is_named_by_its_error_and_not_its_fingerprint(web: Web) -> None
     assert "Requeue 1 job?" in asked
     assert "Chosen by group “shop.send with KeyError”." in asked
     assert "hosen by" not in web.shown("/failures/confirm?act=requeue&id=1")
-    assert (row["taken"], row["about"]) == (
-        1,
-        'failed jobs with queue:mail until:1970-01-01T00:33:20Z group:"shop.send with KeyError" requeued:false',
-    )
+    chosen = 'queue:mail until:1970-01-01T00:33:20Z group:"shop.send with KeyError" requeued:false'
+    assert (row["taken"], row["about"]) == (1, f"failed jobs with {chosen}")
     assert key_error not in web.http.get(f"/failures/operations/{row['id']}").text
 
 

@@ -257,10 +257,8 @@ def test_a_time_that_cannot_be_is_refused_at_its_field(web: Web, fields: dict[st
     schedule(web.client, due("later", DAY, 1))
     before = web.inspector.scheduled.list().rows
 
-    for page, to in (
-        ("/jobs/later", "/jobs/later/due/move"),
-        ("/scheduled/confirm?act=move&id=later", "/scheduled/act"),
-    ):
+    confirm = "/scheduled/confirm?act=move&id=later"
+    for page, to in (("/jobs/later", "/jobs/later/due/move"), (confirm, "/scheduled/act")):
         again = web.form(page, to, act="move", id="later", number="1", **fields)
         assert again.status_code == 422
         assert list(found := problems_at(again)) == [field]

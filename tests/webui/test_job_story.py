@@ -53,11 +53,9 @@ def test_an_ended_job_shows_its_arguments_and_runs_again(web: Web, rig: Rig) -> 
     rig.burst(modules=("crew", "crew_results"))
     assert rig.lines() == ["done"]
 
-    for id, state, args in (
-        (done, "done", [notes, "done"]),
-        (dropped, "discarded", ["gone"]),
-        (cancelled, "cancelled", [notes, "cancelled"]),
-    ):
+    ends = {done: ("done", "done"), dropped: ("discarded", "gone"), cancelled: ("cancelled", "cancelled")}
+    for id, (state, text) in ends.items():
+        args = [text] if id == dropped else [notes, text]
         page = eventually(lambda id=id: found if "Run again" in (found := web.http.get(f"/jobs/{id}").text) else "")
         assert f">{state}</span>" in page
         for value in args:
@@ -305,10 +303,8 @@ def test_a_life_ends_in_its_run_or_wait_and_a_short_run_has_a_beginning() -> Non
     assert told[1] == ["Enqueued", "Started", "Next try"]
     assert told[2][-1] == "Not found any more"
     assert [event.title for event in timeline(gone)] == ["Enqueued", "Not found"]
-    assert [(event.at, event.took) for event in short[1:]] == [
-        ("2026-11-21T09:00:07.500Z", 7.5),
-        ("2026-11-21T09:00:10Z", 2.5),
-    ]
+    assert [event.at for event in short[1:]] == ["2026-11-21T09:00:07.500Z", "2026-11-21T09:00:10Z"]
+    assert [event.took for event in short[1:]] == [7.5, 2.5]
 
 
 @pytest.mark.parametrize(

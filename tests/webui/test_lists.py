@@ -140,9 +140,8 @@ def test_a_form_on_failed_jobs_keeps_page_and_filter(web: Web) -> None:
     assert ["Requeued 1 job." in requeued.text, "Discarded 1 job." in discarded.text] == [True, True]
     assert "Requeued 2 jobs." in several.text
     assert [query_of(each) for each in (requeued, discarded, several)] == [listed] * 3
-    assert [query_of(web.http.get(link(each, "/failures?queue"))) for each in (asked, chosen, edit, progress)] == [
-        listed
-    ] * 4
+    pages = [web.http.get(link(each, "/failures?queue")) for each in (asked, chosen, edit, progress)]
+    assert [query_of(page) for page in pages] == [listed] * 4
 
 
 def test_the_groups_are_shown_again_after_one_of_them_was_discarded(web: Web) -> None:
@@ -178,9 +177,7 @@ def test_while_jobs_are_read_pages_say_how_far_and_do_not_load_themselves(web: W
 @pytest.mark.parametrize(
     ("name", "act", "done"), [("scheduled", "cancel", "Cancelled 1 job."), ("retries", "give%20up", "Gave up 1 job.")]
 )
-def test_scheduled_jobs_and_retries_are_shown_at_the_same_page_and_filter(
-    web: Web, name: str, act: str, done: str
-) -> None:
+def test_scheduled_jobs_and_retries_keep_page_and_filter(web: Web, name: str, act: str, done: str) -> None:
     make: Callable[..., Message] = due if name == "scheduled" else retrying
     schedule(web.client, *(make(f"j{nth:03}", 3_600 + nth, job="shop.send") for nth in range(110)))
     listed = {"job": "shop.*", "page": "2"}

@@ -138,12 +138,8 @@ def unchanged(filled: Web) -> Iterator[Web]:
 
     def rows() -> list[Any]:
         known = filled.inspector
-        return [
-            known.failed.list().rows,
-            known.jobs.list("mail").rows,
-            known.scheduled.list().rows,
-            known.recurring.list(),
-        ]
+        lists = (known.failed.list(), known.jobs.list("mail"), known.scheduled.list())
+        return [*(found.rows for found in lists), known.recurring.list()]
 
     before = rows()
     yield filled

@@ -124,9 +124,7 @@ def test_jobs_are_moved_to_another_time_or_by_a_delay(web: Web) -> None:
     assert web.ids("scheduled") == ["job-2", "job-1"]
 
 
-def test_retries_are_run_now_or_given_up_and_nothing_else_is(
-    settings: Settings, serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_retries_are_run_or_given_up(settings: Settings, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     web = serve(replace(settings, failed_per_queue=True))
     schedule(web.client, due("plain", 100), *(retrying(str(n), 100 + n, times=3) for n in range(7)))
 

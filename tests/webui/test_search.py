@@ -63,9 +63,8 @@ def fill(web: Web) -> None:
     later = due("later-1", 900, "order 1058", job="shop.SendReceipt", tenant="acme")
     schedule(web.client, later, retrying("again-1", 300, "order 1058"))
     publish(web.client, message("wait-1", "order 1058", created_at=int(at), **charge), message("wait-2", "order 9"))
-    write(
-        web.client, [ended("done-1", at=at, job="shop.Charge"), failed_run("over-1", at=at, message="order 1058 again")]
-    )
+    again = failed_run("over-1", at=at, message="order 1058 again")
+    write(web.client, [ended("done-1", at=at, job="shop.Charge"), again])
 
 
 @pytest.fixture
@@ -161,9 +160,7 @@ def test_queues_are_looked_at_at_the_same_time(filled: Web, monkeypatch: pytest.
     finds(filled, "state:waiting order", {"waiting": ["wait-1", "wait-2"]})
 
 
-def test_the_page_shows_what_was_found_soon_and_the_rest_at_its_next_look(
-    filled: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_shows_what_was_found_soon_and_then_the_rest(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "_MOMENT", 0.0)
     monkeypatch.setattr(searching, "_KEPT", HANGS)
     go_on, asked, jobs = threading.Event(), list[str](), searching.listings.jobs
@@ -288,9 +285,7 @@ def test_jobs_are_found_by_their_arguments_and_never_by_hidden_ones(settings: Se
     finds(web, "zoë", {"finished": ["done-2"]})
     finds(web, "hunter2", {})
     groups = [*search(web, "job:login")["groups"], *search(web, "zoë")["groups"]]
-    assert {row["preview"] for group in groups for row in group["rows"]} == {
-        f"password='{MASK}'",
-        f"'Zoë', password='{MASK}'",
-    }
+    shown = {row["preview"] for group in groups for row in group["rows"]}
+    assert shown == {f"password='{MASK}'", f"'Zoë', password='{MASK}'"}
     assert "done-1" in web.http.get("/history?text=1058").text
     assert [row["id"] for row in web.inspector.history.list(JobFilter(text="1058"))] == ["over-1", "done-1"]

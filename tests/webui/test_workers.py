@@ -155,12 +155,8 @@ def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig
 
 
 def test_parts_of_the_last_ten_minutes_have_the_most_that_was_used() -> None:
-    answers = [
-        usage.Answer(1_000.0, 50e6, 1.0),
-        usage.Answer(1_010.0, 80e6, 6.0),
-        usage.Answer(1_200.0, 60e6, 6.0),
-        usage.Answer(1_204.0, None, None),
-    ]
+    used = ((1_000.0, 50e6, 1.0), (1_010.0, 80e6, 6.0), (1_200.0, 60e6, 6.0), (1_204.0, None, None))
+    answers = [usage.Answer(*each) for each in used]
 
     parts = usage.parts(answers, 1_205.0)
 
@@ -174,12 +170,8 @@ def test_parts_of_the_last_ten_minutes_have_the_most_that_was_used() -> None:
 
 
 def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
-    asked = cast(
-        Inspector,
-        SimpleNamespace(
-            workers=SimpleNamespace(usage=lambda ids: [{"worker": id, "memory": 1, "cpu": 0.0} for id in ids])
-        ),
-    )
+    workers = SimpleNamespace(usage=lambda ids: [{"worker": id, "memory": 1, "cpu": 0.0} for id in ids])
+    asked = cast(Inspector, SimpleNamespace(workers=workers))
     known = usage.WorkerUsage(asked)
     many = [{"id": f"{nth}", "answers": nth != 3} for nth in range(usage.MOST_WORKERS + 9)]
 
@@ -193,9 +185,7 @@ def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
     assert (known.answers("2", 1_010.0), len(known.answers("0", 1_010.0))) == ([], 2)
 
 
-def test_a_worker_shows_its_stacks_and_its_death_everywhere(
-    web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workers_stacks_and_death_are_shown_everywhere(web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_lives, "GRACE", 1.0)
     id = rig.hold()
     worker = rig.worker("-q", "jobs")

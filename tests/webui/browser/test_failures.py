@@ -64,9 +64,7 @@ def test_a_failed_job_is_found_read_mended_requeued_and_succeeds(web: Web, open_
     expect(page.get_by_text("Nothing has failed.")).to_be_visible()
 
 
-def test_a_large_group_is_requeued_by_typing_its_number(
-    web: Web, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_group_is_requeued_by_its_number(web: Web, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "UNTYPED", 19)
     publish_many_failed(web.client, 20)
     publish_failed(web.client, (message("other", queue="other"), failure("KeyError")))

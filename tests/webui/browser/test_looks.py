@@ -91,9 +91,8 @@ def fill(web: Web, folder: Path) -> None:
     told = ended("told", at=at, attempt=2, body='["cat.png", 640]', headers={"timeout": 30, "recurring": "nightly"})
     over = [ended(f"done-{nth}", at=at, job="shop.mail.SendReceipt") for nth in range(20)]
     over += [ended(f"over-{kind}", kind, at=at, reason="too late") for kind in ("discarded", "cancelled")]
-    over += [
-        ended(f"monthly invoice run@2026-{nth:02}-01T01:30:00Z", at=at, job="shop.reports.Monthly") for nth in (9, 10)
-    ]
+    monthly = {"at": at, "job": "shop.reports.Monthly"}
+    over += [ended(f"monthly invoice run@2026-{nth:02}-01T01:30:00Z", **monthly) for nth in (9, 10)]
     counts = {"kind": "counts", "queue": "mail", "job": "shop.mail.SendReceipt", "succeeded": 20, "failed": 1}
     counts |= {"enqueued": 21, "run": {"40": 21}, "wait": {"20": 21}}
     write(web.client, [{**counts, "at": at - nth * 300} for nth in range(9)])
@@ -105,9 +104,7 @@ def fill(web: Web, folder: Path) -> None:
 
 @pytest.mark.parametrize("look", _LOOKS)
 @pytest.mark.parametrize("which", _PATHS)
-def test_pages_and_dialogs_fit_and_are_clean_for_axe(
-    web: Web, worker: str, open_page: Open, which: str, look: str
-) -> None:
+def test_pages_and_dialogs_fit_and_satisfy_axe(web: Web, worker: str, open_page: Open, which: str, look: str) -> None:
     window, axe = _LOOKS[look]
     page = open_page("/", **window)
     # A page that renews itself while it is measured is another page.
