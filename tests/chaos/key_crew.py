@@ -29,7 +29,7 @@ from palermo.core.message import Message
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import REPLACE, RERUN, RETURN, EnqueueOutcome
 from palermo.errors import BrokerError, NotBrowsable, NotFound
-from tests.contract.tools import Report, Worker, consume
+from tests.contract.workers import Report, Worker, consume
 
 KEYS = 3
 WORKERS, ENQUEUERS = 3, 2

@@ -20,7 +20,8 @@ from palermo.core.topics import Event, group_queue
 from palermo.errors import BrokerUnavailable, PalermoError
 from tests import rabbitmq_found
 from tests.contract.recurring import entry
-from tests.contract.tools import PATIENT, consume
+from tests.contract.tools import PATIENT
+from tests.contract.workers import consume
 from tests.helpers import Stopwatch
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import chosen, scaled

@@ -26,7 +26,8 @@ from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound
 from palermo.settings.settings import Settings
 from tests.chaos.brokers import two_brokers
-from tests.contract.tools import PATIENT, consume, counts, message, messages, put_into_failed, take, until
+from tests.contract.tools import PATIENT, counts, message, messages, put_into_failed, until
+from tests.contract.workers import consume, take
 from tests.harness.rig import COMMAND, Rig
 from tests.helpers import eventually
 

@@ -22,7 +22,8 @@ from palermo.worker.parent import broker_session as sessions
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.session_duties import SessionDuties
 from palermo.worker.registered import Registered
-from tests.contract.tools import Report, until
+from tests.contract.tools import until
+from tests.contract.workers import Report
 from tests.helpers import eventually
 from tests.scale import scaled
 from tests.tcp_proxy import TcpProxy

@@ -38,22 +38,9 @@ from palermo.settings.settings import Settings
 from tests.chaos.brokers import two_brokers
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import (
-    FAILURE,
-    PATIENT,
-    Worker,
-    consume,
-    ids,
-    message,
-    messages,
-    nothing_for,
-    put_into_failed,
-    queue,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, PATIENT, ids, message, messages, put_into_failed, queue, until
 from tests.contract.unique_jobs import ask, begun, keyed
+from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq.conftest import outbox_on

@@ -12,7 +12,7 @@ from palermo.contract.broker import Broker
 from palermo.errors import BrokerUnavailable
 from palermo.inspector.judges import TakenJob
 from tests.cli.conftest import Palermo
-from tests.contract.tools import consume
+from tests.contract.workers import consume
 from tests.inspector.jobs import failure, message, publish_failed
 
 

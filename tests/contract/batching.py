@@ -6,20 +6,8 @@ from msgspec.structs import replace
 from palermo.contract.broker import Broker, Delivery
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
 from palermo.errors import DeliveryLost
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    Worker,
-    consume,
-    counts,
-    ids,
-    message,
-    messages,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, ids, message, messages, until
+from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
 
 
 async def batch(consumer: Worker, first: Delivery, most: int = 10, wait: float = 0.0) -> list[Delivery]:

@@ -14,21 +14,8 @@ from palermo.core.lifecycle import Ack, requeue
 from palermo.core.message import Message
 from palermo.core.queue_selection import EVERY_QUEUE
 from palermo.errors import NotFound
-from tests.contract.tools import (
-    Open,
-    Report,
-    consume,
-    counts,
-    ids,
-    in_time,
-    message,
-    messages,
-    put_into_failed,
-    queue,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import Open, counts, ids, in_time, message, messages, put_into_failed, queue, until
+from tests.contract.workers import Report, consume, take, take_and_ack
 from tests.helpers import Stopwatch
 
 

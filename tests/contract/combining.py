@@ -16,8 +16,9 @@ from tests.contract.limiting import limited, permitted, worker
 from tests.contract.prioritizing import urgent
 from tests.contract.tenants import jobs_of, tenants
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, consume, counts, ids, message, take, take_and_ack, until
+from tests.contract.tools import FAILURE, Open, counts, ids, message, until
 from tests.contract.unique_jobs import ask, begun, freed, holders, keyed
+from tests.contract.workers import consume, take, take_and_ack
 
 
 def keyed_of(tenant: str, id: str) -> Message:

@@ -15,7 +15,8 @@ from palermo.core.queue_selection import QueueSelection
 from tests import redis_node
 from tests.contract.files import opened
 from tests.contract.offering import Slots, StartSlots
-from tests.contract.tools import PATIENT, OpenRedis, Report
+from tests.contract.tools import PATIENT, OpenRedis
+from tests.contract.workers import Report
 from tests.redis_node import RedisNode
 
 

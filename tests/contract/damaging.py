@@ -20,8 +20,9 @@ from tests.contract.events import event
 from tests.contract.limiting import limited
 from tests.contract.recurring import entry, fire
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import FAILURE, Report, Worker, consume, ids, message, until
+from tests.contract.tools import FAILURE, ids, message, until
 from tests.contract.unique_jobs import keyed
+from tests.contract.workers import Report, Worker, consume
 
 DAY = 86_400.0
 

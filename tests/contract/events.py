@@ -13,19 +13,8 @@ from palermo.contract.sweep import SweepProgress
 from palermo.core.lifecycle import Fail, Reschedule, fail, requeue, retry
 from palermo.core.topics import Event, group_queue
 from palermo.errors import BrokerRefused, NoSubscriber, NotFound
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    consume,
-    counts,
-    ids,
-    look,
-    message,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, ids, look, message, until
+from tests.contract.workers import consume, nothing_for, take, take_and_ack
 
 
 def event(topic: str = "order.paid", id: str = "e1", body: bytes = b'{"a": 1}', **more: Any) -> Event:

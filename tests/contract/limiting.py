@@ -9,7 +9,8 @@ from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, Report, Worker, consume, message, nothing_for, take, take_and_ack, until
+from tests.contract.tools import FAILURE, Open, message, until
+from tests.contract.workers import Report, Worker, consume, nothing_for, take, take_and_ack
 from tests.helpers import HANGS
 
 

@@ -10,19 +10,9 @@ from palermo.core.lifecycle import Ack, Fail, Release, Settlement, fail
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
 from tests.contract.limiting import limited
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    consume,
-    empty_looks_are_forgotten,
-    ids,
-    message,
-    messages,
-    queue,
-    take,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, empty_looks_are_forgotten, ids, message, messages, queue, until
 from tests.contract.unique_jobs import keyed
+from tests.contract.workers import consume, take
 
 
 class Slots:

@@ -11,21 +11,9 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Ack, Release, requeue
 from palermo.core.queue_selection import EVERY_QUEUE
 from palermo.inspector.control import cancel
-from tests.contract.tools import (
-    Open,
-    Report,
-    consume,
-    counts,
-    ids,
-    message,
-    messages,
-    nothing_for,
-    put_into_failed,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import Open, counts, ids, message, messages, put_into_failed, until
 from tests.contract.worker_commands import Obeying
+from tests.contract.workers import Report, consume, nothing_for, take, take_and_ack
 
 
 def ahead(seconds: int) -> int:

@@ -11,7 +11,8 @@ from palermo.core.message import Message
 from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import DEBOUNCE
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, consume, ids, look, message, take, take_and_ack, until
+from tests.contract.tools import FAILURE, Open, ids, look, message, until
+from tests.contract.workers import consume, take, take_and_ack
 
 
 def urgent(id: str, priority: int, queue: str = "jobs") -> Message:

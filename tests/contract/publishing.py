@@ -16,22 +16,8 @@ from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
 from palermo.core.message import KNOWN_HEADERS, Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, DeliveryLost
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    Report,
-    consume,
-    counts,
-    empty_looks_are_forgotten,
-    ids,
-    look,
-    message,
-    messages,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, empty_looks_are_forgotten, ids, look, message, messages, until
+from tests.contract.workers import Report, consume, nothing_for, take, take_and_ack
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 NAMES = TEXT.filter(lambda name: 0 < len(name.encode()) <= 100)

@@ -19,7 +19,8 @@ from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.session_duties import SessionDuties
 from palermo.worker.registered import Registered
 from tests.contract.timing import time_kept
-from tests.contract.tools import Open, consume, ids, message, nothing_for, take_and_ack, until
+from tests.contract.tools import Open, ids, message, until
+from tests.contract.workers import consume, nothing_for, take_and_ack
 
 
 def entry(

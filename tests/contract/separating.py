@@ -11,9 +11,10 @@ from tests.contract.events import event
 from tests.contract.journaling import Reading, append, caught_up
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import Open, consume, ids, message, take_and_ack
+from tests.contract.tools import Open, ids, message
 from tests.contract.unique_jobs import ask, keyed
 from tests.contract.worker_commands import Obeying
+from tests.contract.workers import consume, take_and_ack
 
 
 async def found(broker: Broker) -> list[str]:

@@ -12,7 +12,8 @@ from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.core.message import Message
 from palermo.errors import NotFound
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import FAILURE, Open, consume, counts, ids, message, nothing_for, take, take_and_ack, until
+from tests.contract.tools import FAILURE, Open, counts, ids, message, until
+from tests.contract.workers import consume, nothing_for, take, take_and_ack
 from tests.helpers import Stopwatch
 from tests.scale import scaled
 

@@ -22,22 +22,9 @@ from palermo.errors import BrokerError, BrokerRefused, PalermoError
 from tests.contract.damaging import DAY, everything, fill
 from tests.contract.limiting import forget_what_is_over, limited
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import (
-    FAILURE,
-    OpenRedis,
-    Report,
-    consume,
-    counts,
-    end_all_leases,
-    ids,
-    message,
-    messages,
-    places,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, OpenRedis, counts, end_all_leases, ids, message, messages, places, until
 from tests.contract.unique_jobs import ask, keyed
+from tests.contract.workers import Report, consume, take, take_and_ack
 from tests.redis_node import RedisNode
 
 

@@ -36,22 +36,9 @@ from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests import redis_node
 from tests.certificates import Authority
-from tests.contract.tools import (
-    FAILURE,
-    PATIENT,
-    OpenRedis,
-    Report,
-    consume,
-    counts,
-    end_all_leases,
-    ids,
-    message,
-    messages,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, PATIENT, OpenRedis, counts, end_all_leases, ids, message, messages, until
 from tests.contract.worker_commands import Obeying
+from tests.contract.workers import Report, consume, take, take_and_ack
 from tests.doc_pages import ROOT
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq_node import free_port

@@ -13,7 +13,8 @@ from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 from tests.contract.files import locked
 from tests.contract.offering import StartSlots
-from tests.contract.tools import consume, counts, ids, message, messages, take, until
+from tests.contract.tools import counts, ids, message, messages, until
+from tests.contract.workers import consume, take
 
 
 async def test_ends_of_a_turn_share_a_commit(

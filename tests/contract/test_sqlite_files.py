@@ -31,8 +31,9 @@ from palermo.settings.settings import Settings
 from tests.contract.files import change, clear_the_disk, fill, fill_the_disk, locked, look, opened
 from tests.contract.recurring import entry, fire, names
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import FAILURE, Report, consume, counts, ids, message, messages, take, take_and_ack, until
+from tests.contract.tools import FAILURE, counts, ids, message, messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
+from tests.contract.workers import Report, consume, take, take_and_ack
 
 NOBODY = 65_534
 
@@ -375,7 +376,7 @@ _ENDS_ON_A_FULL_DISK = """
 import asyncio, os, sys
 from pathlib import Path
 from tests.contract.files import fill_the_disk, opened
-from tests.contract.tools import consume, take
+from tests.contract.workers import consume, take
 
 async def main(path, how):
     broker = await opened(path)

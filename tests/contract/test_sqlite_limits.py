@@ -17,7 +17,8 @@ from palermo.core.lifecycle import Ack, Release
 from palermo.errors import DeliveryLost
 from tests.contract.files import opened
 from tests.contract.limiting import forget_what_is_over, limited, nothing_permitted, permitted, worker
-from tests.contract.tools import consume, ids, message, take
+from tests.contract.tools import ids, message
+from tests.contract.workers import consume, take
 
 
 async def stand_still(broker: SqliteBroker) -> None:

@@ -15,8 +15,9 @@ from palermo.contract.scheduled import RUN, ScheduledFilter
 from palermo.core.lifecycle import Fail, Release, Reschedule, Settlement, fail
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
-from tests.contract.tools import FAILURE, consume, counts, ids, message, messages, take
+from tests.contract.tools import FAILURE, counts, ids, message, messages
 from tests.contract.unique_jobs import ask, holders, keyed
+from tests.contract.workers import consume, take
 
 
 @pytest.fixture(params=["broker", "redis_broker"], ids=["sqlite", "redis"])

@@ -20,19 +20,8 @@ from palermo.core.failure import Attempt
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, retry
 from palermo.core.message import Message
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    consume,
-    counts,
-    ids,
-    look,
-    message,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, ids, look, message, until
+from tests.contract.workers import consume, nothing_for, take, take_and_ack
 
 DAY = 86_400.0
 

@@ -20,20 +20,8 @@ from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import DEBOUNCE, REPLACE, RERUN, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import NotBrowsable, PublishRefused
 from tests.contract.timing import time_kept
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    Worker,
-    consume,
-    counts,
-    ids,
-    look,
-    message,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, ids, look, message, until
+from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
 
 KEY = "shop.mail.send:ü"
 

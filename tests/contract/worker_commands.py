@@ -6,7 +6,8 @@ from typing import Any
 
 from palermo.contract.broker import Broker
 from palermo.contract.worker_info import WorkerCommand
-from tests.contract.tools import PATIENT, Open, Report, consume
+from tests.contract.tools import PATIENT, Open
+from tests.contract.workers import Report, consume
 from tests.helpers import Stopwatch
 
 

@@ -18,7 +18,8 @@ from palermo.errors import ArgumentsInvalid, NotFound
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
-from tests.contract.tools import FAILURE, Report, take
+from tests.contract.tools import FAILURE
+from tests.contract.workers import Report, take
 from tests.helpers import eventually
 
 ANNA = Actor("anna", "web")

@@ -25,8 +25,9 @@ from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import consume, counts, ids, message, take_and_ack, until
+from tests.contract.tools import counts, ids, message, until
 from tests.contract.unique_jobs import ask, begun, freed, keyed
+from tests.contract.workers import consume, take_and_ack
 from tests.rabbitmq.conftest import Open, outbox_on
 from tests.rabbitmq_node import Node, url_of
 

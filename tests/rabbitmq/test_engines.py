@@ -16,7 +16,8 @@ from palermo.brokers.rabbitmq.amqp.rpc import Responder, Rpc
 from palermo.contract.broker import SessionParameters
 from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
-from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
+from tests.contract.tools import PATIENT, message, until
+from tests.contract.workers import consume, take_and_ack
 from tests.rabbitmq.conftest import Open, by_way_of
 from tests.tcp_proxy import TcpProxy
 

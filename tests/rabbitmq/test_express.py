@@ -20,7 +20,8 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import Mode, UniqueLock, with_lock
 from palermo.errors import DeliveryLost
-from tests.contract.tools import Report, empty_looks_are_forgotten, message, until
+from tests.contract.tools import empty_looks_are_forgotten, message, until
+from tests.contract.workers import Report
 from tests.rabbitmq.conftest import Open, becomes
 
 

@@ -20,8 +20,9 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.core.unique_keys import Key
 from palermo.errors import BrokerUnavailable, PalermoError
 from tests.contract.timing import time_kept
-from tests.contract.tools import Report, consume, counts, ids, take, until
+from tests.contract.tools import counts, ids, until
 from tests.contract.unique_jobs import ask, holders, keyed
+from tests.contract.workers import Report, consume, take
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, becomes
 

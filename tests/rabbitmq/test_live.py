@@ -20,7 +20,8 @@ from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable
 from palermo.settings.settings import Settings
 from tests.contract.prioritizing import urgent
-from tests.contract.tools import PATIENT, consume, message, take_and_ack
+from tests.contract.tools import PATIENT, message
+from tests.contract.workers import consume, take_and_ack
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq.conftest import Open, becomes, by_way_of
 from tests.rabbitmq_node import free_port

@@ -11,7 +11,8 @@ import pytest
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.core.topology import amqp_queue
 from palermo.inspector.doctor import broker_findings
-from tests.contract.tools import consume, message, take_and_ack
+from tests.contract.tools import message
+from tests.contract.workers import consume, take_and_ack
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 

@@ -23,7 +23,8 @@ from palermo.core.topology import internal
 from palermo.errors import NotFound
 from tests.contract.recurring import entry, fire, seldom
 from tests.contract.timing import time_kept
-from tests.contract.tools import Report, consume, message, nothing_for, take_and_ack, until
+from tests.contract.tools import message, until
+from tests.contract.workers import Report, consume, nothing_for, take_and_ack
 from tests.rabbitmq.conftest import Open, outbox_on
 from tests.rabbitmq.patience import have_patience
 

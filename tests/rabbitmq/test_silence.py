@@ -15,7 +15,8 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable
-from tests.contract.tools import Report, consume, message, take_and_ack
+from tests.contract.tools import message
+from tests.contract.workers import Report, consume, take_and_ack
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, by_way_of
 from tests.rabbitmq_node import Node, add_user, set_permissions

@@ -26,7 +26,8 @@ from palermo.core.address import parse_url
 from palermo.core.queue_selection import NONE_PAUSED, PausedQueues
 from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
 from palermo.errors import BrokerUnavailable
-from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
+from tests.contract.tools import PATIENT, message, until
+from tests.contract.workers import consume, take_and_ack
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, becomes, by_way_of
 from tests.rabbitmq_node import Node, add_user, binary, set_permissions, url_of

@@ -21,8 +21,9 @@ from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
-from tests.contract.tools import Worker, consume, counts, message, messages, take_and_ack, until
+from tests.contract.tools import counts, message, messages, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
+from tests.contract.workers import Worker, consume, take_and_ack
 from tests.helpers import eventually
 from tests.rabbitmq.conftest import Open
 from tests.scale import scaled

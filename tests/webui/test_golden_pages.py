@@ -14,8 +14,8 @@ from palermo.contract.broker import Broker
 from palermo.jobs import registry
 from palermo.settings.settings import Settings
 from palermo.webui.state.journal_views import journal_views
-from tests.contract.tools import consume, take
 from tests.contract.tools import message as limited
+from tests.contract.workers import consume, take
 from tests.harness.golden import assert_golden
 from tests.helpers import eventually
 from tests.history.written import NOON, done_by, ended, enqueued, write

@@ -15,7 +15,7 @@ from palermo.settings.settings import Settings
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.pages import waiting
 from palermo.webui.site import Role, User
-from tests.contract.tools import consume
+from tests.contract.workers import consume
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve

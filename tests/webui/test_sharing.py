@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from palermo.contract.broker import open_broker
 from palermo.contract.events import Subscription
 from palermo.webui.pages.topics import WIDTH
-from tests.contract.tools import consume, message, take
+from tests.contract.tools import message
+from tests.contract.workers import consume, take
 from tests.helpers import eventually
 from tests.webui.conftest import Serve
 from tests.webui.server import Web

@@ -14,7 +14,8 @@ from palermo.core.lifecycle import Fail, Raised, fail
 from palermo.errors import PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.outcomes import MAX_BYTES, MAX_RESULTS, Outcome, Outcomes, RefusedResult, RefusedResults
-from tests.contract.tools import FAILURE, consume, ids, message, take, until
+from tests.contract.tools import FAILURE, ids, message, until
+from tests.contract.workers import consume, take
 
 
 class Sessions:

@@ -13,7 +13,7 @@ from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
-from tests.contract.tools import Report
+from tests.contract.workers import Report
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
 from tests.tcp_proxy import TcpProxy
