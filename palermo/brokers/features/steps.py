@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from palermo.contract.broker import Tenant
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 
@@ -108,6 +109,10 @@ class Entry(Struct, frozen=True):
 class StepStore(abc.ABC):
     """The data of one exchange, in tables of states by name; and its jobs, which only steps change."""
 
+    #: The channels of commands to workers, and of cancelled jobs.
+    commands = "commands"
+    cancels = "cancelled"
+
     @abc.abstractmethod
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
         """The states under these names; None for no state."""
@@ -195,8 +200,26 @@ class StepStore(abc.ABC):
         """The chosen scheduled jobs that exist when this begins, each with its number."""
 
     @abc.abstractmethod
-    async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
-        """The ids of those that are cancelled."""
+    async def keys_held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """The jobs among these that hold keys, each with the key's name."""
+
+    @abc.abstractmethod
+    async def tenants(self, queue: str) -> list[Tenant]:
+        """The tenants that have jobs waiting in the queue."""
+
+    @abc.abstractmethod
+    async def tenant_jobs(self) -> Mapping[str, int]:
+        """By queue, how many waiting jobs belong to tenants."""
+
+    @abc.abstractmethod
+    async def page(
+        self, queue: str, offset: int, limit: int, max_body: int, *, newest: bool
+    ) -> tuple[int, list[Message]]:
+        """How many jobs wait in the queue, and some of them. Raises NotFound."""
+
+    @abc.abstractmethod
+    async def delete_empty(self, queue: str) -> bool:
+        """Delete the queue if no job waits in it; returns whether none did. Raises NotFound."""
 
     @abc.abstractmethod
     async def extent(self, queue: str) -> Extent:

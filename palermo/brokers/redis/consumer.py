@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from redis.exceptions import NoScriptError
 
 from palermo.brokers.features.consumer import Claim, StepConsumer
+from palermo.brokers.features.pauses_and_cancels import cancelled_by
 from palermo.brokers.features.steps import Refused, text_of
 from palermo.brokers.redis.group_commit import GroupCommit
-from palermo.brokers.redis.jobs import cancelled_by, from_blob
+from palermo.brokers.redis.jobs import from_blob
 from palermo.brokers.redis.served_queues import ServedQueues
 from palermo.brokers.redis.store import Store
 from palermo.brokers.redis.workers import CommandListener, Heartbeat

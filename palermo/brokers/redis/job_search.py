@@ -6,9 +6,10 @@ goes through all jobs, in steps of bounded size, in about 0.4 s for each 100,000
 
 from collections.abc import Collection
 
+from palermo.brokers.features.pauses_and_cancels import cancelled_by
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.features.unique_keys import as_they_run
-from palermo.brokers.redis.jobs import cancelled_by, from_blob
+from palermo.brokers.redis.jobs import from_blob
 from palermo.brokers.redis.store import Store
 from palermo.contract.finding import MOST_FOUND, JobLocation, failed_at, waiting_at
 from palermo.core.lifecycle import JobState

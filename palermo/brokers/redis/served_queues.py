@@ -2,9 +2,10 @@
 
 import random
 
+from palermo.brokers.features.pauses_and_cancels import paused_in
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.redis.store import Store
-from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues, QueueRank, QueueSelection, draw_order
+from palermo.core.queue_selection import QueueRank, QueueSelection, draw_order
 
 
 class ServedQueues:
@@ -35,18 +36,7 @@ class ServedQueues:
         # The version first: if a queue is made meanwhile, all is read once more.
         version = await self._store.call("GET", self._store.key("version"))
         names = {text_of(name) for name in await self._store.call("HKEYS", self._store.key("queues"))}
-        paused = await paused_queues(self._store)
+        paused = paused_in(await self._store.fields("pauses"))
         places = self._selection.places(names)
         self._places = {name: place for name, place in places.items() if name in names and name not in paused}
         self.version = version or b"0"
-
-
-async def paused_queues(store: Store) -> PausedQueues:
-    """The queues from which no worker takes jobs."""
-    return paused_in(await store.call("HKEYS", store.key("pauses")))
-
-
-def paused_in(names: list[bytes]) -> PausedQueues:
-    """The paused queues, by their names in Redis."""
-    found = {text_of(name) for name in names}
-    return PausedQueues(frozenset(found - {EVERY_QUEUE}), every=EVERY_QUEUE in found)

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -24,9 +24,9 @@ from palermo.brokers.features.steps import Entry, Extent, Job, Outcome, Part, St
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated, trouble_of
 from palermo.brokers.redis.direct_calls import DirectCalls
-from palermo.brokers.redis.jobs import cancelled_by, from_blob, id_in, to_job
+from palermo.brokers.redis.jobs import from_blob, id_in, to_job
 from palermo.contract import clock
-from palermo.contract.broker import OnPublished, SessionParameters
+from palermo.contract.broker import OnPublished, SessionParameters, Tenant
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.trouble import Trouble
 from palermo.core.address import Address
@@ -94,9 +94,8 @@ class Store(StepStore):
         self.timeout = session.timeout
         self.prefix = _prefix(session)
         number = database(session.address)
-        #: The channels of commands to workers, and of cancelled jobs. Redis has the same channels in all its databases.
-        self.commands = f"commands:{number}" if number else "commands"
-        self.cancels = f"cancelled:{number}" if number else "cancelled"
+        if number:  # Redis has the same channels in all its databases
+            self.commands, self.cancels = f"commands:{number}", f"cancelled:{number}"
         self.lost: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
         #: The trouble that the server has told this session of.
         self.trouble: Trouble | None = None
@@ -175,7 +174,6 @@ class Store(StepStore):
         return int(await self.call("XLEN", self.key(log)))
 
     async def keys_held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """The jobs among these that have keys, each with the key's name."""
         holders = self.key("key-holders")
         if not await self.call("EXISTS", holders):
             return []
@@ -235,19 +233,35 @@ class Store(StepStore):
             if blob is not None
         ]
 
-    async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
-        if not messages:
-            return frozenset()
-        marks = await self.call("HMGET", self.key("cancels"), *(one.id for one in messages))
-        return frozenset(
-            one.id for one, mark in zip(messages, marks, strict=True) if cancelled_by(mark, one) is not None
-        )
-
     async def extent(self, queue: str) -> Extent:
         exists, last, total, tenants = await self.run("look", "extent", queue)
+        self._check_exists(queue, exists)
+        return Extent(self.count(last, "number"), total, ("", *(text_of(tenant) for tenant in tenants)))
+
+    def _check_exists(self, queue: str, exists: int) -> None:
         if not exists:
             raise NotFound(f"there is no queue {queue!r} at {self.server}. `palermo queues` lists those there are.")
-        return Extent(self.count(last, "number"), total, ("", *(text_of(tenant) for tenant in tenants)))
+
+    async def page(
+        self, queue: str, offset: int, limit: int, max_body: int, *, newest: bool
+    ) -> tuple[int, list[Message]]:
+        exists, total, blobs = await self.run("look", "page", queue, offset, limit, "1" if newest else "", max_body + 1)
+        self._check_exists(queue, exists)
+        return total, [from_blob(blob, queue) for blob in blobs]
+
+    async def tenants(self, queue: str) -> list[Tenant]:
+        return [
+            Tenant(name=text_of(name), pending=pending, share=float(share))
+            for name, pending, share in await self.run("look", "tenants", queue)
+            if pending
+        ]
+
+    async def tenant_jobs(self) -> Mapping[str, int]:
+        counts = await self.fields("tenant-jobs")
+        return {text_of(queue): int(count) for queue, count in counts.items() if count.isdigit()}
+
+    async def delete_empty(self, queue: str) -> bool:
+        return bool(await self.run("delete", queue))
 
     async def part(self, queue: str, place: str, after: Any, last: int, ids: Collection[str]) -> Part:
         begin = "-inf" if after is None else after

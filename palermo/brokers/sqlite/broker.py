@@ -10,12 +10,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from palermo.brokers.features import limits, sweep
-from palermo.brokers.features.events import StepEvents
-from palermo.brokers.features.journal import BELL, StepJournal
-from palermo.brokers.features.recurring import Recurring
-from palermo.brokers.features.scheduled_jobs import ScheduledJobs
-from palermo.brokers.features.unique_keys import Keys, jobs_cancelled
+from palermo.brokers.features.broker import StepBroker
+from palermo.brokers.features.journal import BELL
 from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -25,32 +21,11 @@ from palermo.brokers.sqlite.file.opening import open_store, side_directory
 from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
 from palermo.brokers.sqlite.job_search import find_jobs
-from palermo.brokers.sqlite.steps import SqliteSteps, change_keys, read_keys
-from palermo.brokers.sqlite.tables import pauses_and_cancels
-from palermo.brokers.sqlite.tables.jobs import (
-    LISTED,
-    SHOWN_COLUMNS,
-    declare_queue,
-    from_row,
-    insert_many,
-    queue_number,
-    to_row,
-)
-from palermo.brokers.sqlite.tenants import SqliteTenants
-from palermo.contract.broker import (
-    Finding,
-    OnPublished,
-    Overview,
-    Page,
-    QueueInfo,
-    SessionParameters,
-    ignore_count,
-    in_steps,
-)
-from palermo.contract.finding import FoundJobs, with_reports
-from palermo.contract.recurring_entries import EntryChange, RecurringEntry
-from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
-from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.brokers.sqlite.steps import SqliteSteps
+from palermo.brokers.sqlite.tables.jobs import LISTED, declare_queue, insert_many, to_row
+from palermo.brokers.sqlite.tables.pauses_and_cancels import paused
+from palermo.contract.broker import Finding, OnPublished, Overview, SessionParameters, ignore_count, in_steps
+from palermo.contract.finding import JobLocation
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import (
     CommandReply,
@@ -61,19 +36,12 @@ from palermo.contract.worker_info import (
     ignore_command,
     stored_patterns,
 )
-from palermo.core.election import Duty
-from palermo.core.job_edit import JobEdit
-from palermo.core.limits import LimitInfo
-from palermo.core.message import MAX_BODY, Message
+from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
-from palermo.core.topology import check_exchange_name, is_failed
-from palermo.core.unique_keys import key_names
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, StoreInvalid
+from palermo.core.topology import check_exchange_name
+from palermo.errors import BrokerError, BrokerUnavailable, StoreInvalid
 
 log = logging.getLogger("palermo.sqlite")
-
-#: SQLite's numbers have 64 bits.
-_MOST = 2**63 - 1
 
 
 async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
@@ -91,27 +59,19 @@ async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
     return SqliteBroker(store, exchange, session)
 
 
-class SqliteBroker:
+class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
     """One session with the file. Opened by open_sqlite."""
 
     def __init__(self, store: Store, exchange: str, session: SessionParameters) -> None:
         self._store = store
-        self._session = session
         self._exchange = exchange
         self._directory = side_directory(store.path)
         names = {"": "bell", BELL: "journal-bell"}
         self._bells = {one: Notifier(self._directory, store.data_version, name) for one, name in names.items()}
         self._notifier = self._bells[""]
-        self._steps = SqliteSteps(store, exchange, self._bells)
-        self.tenants = SqliteTenants(store, self._steps, exchange)
-        self._recurring = Recurring(self._steps)
-        self.keys = Keys(self._steps)
-        self._scheduled_jobs = ScheduledJobs(self._steps, self.keys, self._recurring)
-        self.journal = StepJournal(self._steps, session)
-        self.events = StepEvents(self._steps, session)
+        super().__init__(SqliteSteps(store, exchange, self._bells), session)
         self._direct_insert = DirectInsert(store, exchange)
         self._grouped_inserts = GroupedInserts(store, exchange, self._notifier)
-        self._consumers: list[SqliteConsumer] = []
         self._cut_off: tuple[workers.CutOff, ...] = session.unfinished or ()
         self._closed = False
 
@@ -197,9 +157,6 @@ class SqliteBroker:
         self._store.be_patient()
         return consumer
 
-    async def queues(self) -> list[QueueInfo]:
-        return (await self.overview()).queues
-
     async def overview(self) -> Overview:
         trouble = await self.find_trouble()
         await self._sync()
@@ -218,140 +175,9 @@ class SqliteBroker:
         await self._sync()
         return await workers.send_command(self._store, self._directory, self._exchange, command, timeout=timeout)
 
-    async def pause(self, queue: str, *, by: str = "") -> None:
-        await self._store.write(lambda db: pauses_and_cancels.pause(db, self._exchange, queue, by))
-        self._notifier.notify()
-
-    async def resume(self, queue: str, *, by: str = "") -> None:
-        await self._store.write(lambda db: pauses_and_cancels.resume(db, self._exchange, queue))
-        self._notifier.notify()
-
-    async def all_paused(self) -> bool:
-        return (await self._store.read(lambda db: pauses_and_cancels.paused(db, self._exchange))).every
-
-    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
-        chosen = list(ids)
-
-        def mark(db: sqlite3.Connection) -> None:
-            pauses_and_cancels.cancel(db, self._exchange, chosen, by, created_at)
-            held = db.execute(
-                "select holder, name from key where exchange = ? and holder in (select value from json_each(?))",
-                (self._exchange, json.dumps(chosen)),
-            ).fetchall()
-            names = (name for _, name in held)
-            change_keys(db, self._exchange, names, lambda states: jobs_cancelled(states, held))
-
-        await self._store.write(mark)
-
-    async def restore(self, ids: Iterable[str]) -> None:
-        chosen = list(ids)
-        await self._store.write(lambda db: pauses_and_cancels.restore(db, self._exchange, chosen))
-
-    async def browse(
-        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
-    ) -> Page:
-        await self._sync()
-        page = (min(limit, _MOST), min(offset, _MOST))
-
-        order = "tenant desc, priority, id desc" if newest else "tenant, priority desc, id"
-
-        def find(db: sqlite3.Connection) -> Page:
-            number = queue_number(db, self._exchange, queue, self._store.display_path)
-            rows = db.execute(
-                f"select {SHOWN_COLUMNS} from job where queue = ? and holder is null order by {order} limit ? offset ?",
-                (max_body + 1, number, *page),
-            ).fetchall()
-            ((total,),) = db.execute(
-                "select count(*) from job where queue = ? and holder is null", (number,)
-            ).fetchall()
-            messages = tuple(from_row(row, queue) for row in rows)
-            if not is_failed(queue):
-                keys = read_keys(db, self._exchange, key_names(messages))
-                messages = tuple(keys.as_they_run(messages, max_body=max_body))
-            cancelled = (
-                one.id for one in messages if pauses_and_cancels.cancelled_by(db, self._exchange, one) is not None
-            )
-            return Page(messages=messages, total=total, cancelled=frozenset(cancelled))
-
-        return await self._store.read(find)
-
-    async def find(
-        self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
-    ) -> FoundJobs:
-        await self._sync()
+    async def _find(self, ids: Collection[str], *, failed: bool, beginnings: bool) -> list[JobLocation]:
         search = partial(find_jobs, exchange=self._exchange, ids=ids, failed=failed, beginnings=beginnings)
-        return FoundJobs(jobs=with_reports(await self._store.read(search), await self.workers()))
-
-    async def sweep(
-        self,
-        queue: str,
-        decide: Callable[[Message], SweepDecision],
-        *,
-        progress: Callable[[SweepProgress], None] | None = None,
-        only_look: bool = False,
-        ids: Collection[str] = (),
-        most: int | None = None,
-    ) -> SweepProgress:
-        await self._sync()
-        return await sweep.sweep(self._steps, queue, decide, progress, ids=frozenset(ids))
-
-    async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        await self._scheduled_jobs.run(fired)
-
-    @property
-    def duties(self) -> tuple[Duty, ...]:
-        return (Duty.MAIN,) if self._scheduled_jobs.is_leader else ()
-
-    async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
-        return await self._scheduled_jobs.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
-
-    async def scheduled_progress(self) -> None:
-        return None  # They are in order there: a look reads the jobs that it shows.
-
-    async def alter_scheduled(
-        self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
-    ) -> list[AlteredJob]:
-        return await self._scheduled_jobs.alter(
-            filter_for(chosen, action), action, at, failed_per_queue=failed_per_queue
-        )
-
-    async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
-        return await self._scheduled_jobs.alter(ScheduledFilter(ids=frozenset({id})), MOVE, edit.run_at, edit=edit)
-
-    async def recurring(self) -> list[RecurringEntry]:
-        return await self._recurring.all()
-
-    async def change_recurring(self, change: EntryChange) -> None:
-        await self._recurring.change(change)
-
-    async def purge(self, queue: str) -> int:
-        await self._sync()
-        return await sweep.purge(self._steps, queue)
-
-    async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
-        raise BrokerRefused("queues in an SQLite file have no types: there is nothing to migrate.")
-
-    async def delete(self, queue: str) -> int:
-        removed = await self.purge(queue)
-        await self.events.unsubscribe_queue(queue)
-
-        def drop(db: sqlite3.Connection) -> bool:
-            number = queue_number(db, self._exchange, queue, self._store.display_path)
-            if db.execute("select 1 from job where queue = ? and holder is null", (number,)).fetchone():
-                return False
-            # The row is only hidden while a worker holds a job: the job may come back, and then needs its queue.
-            db.execute("update queue set hidden = 1 where id = ?", (number,))
-            db.execute(
-                "delete from queue where id = ? and not exists (select 1 from job where queue = ?)", (number, number)
-            )
-            return True
-
-        while not await self._store.write(drop):
-            removed += await sweep.purge(self._steps, queue)
-        return removed
-
-    async def limits(self) -> list[LimitInfo]:
-        return await limits.list_limits(self._steps)
+        return await self._store.read(search)
 
     async def diagnose(self) -> list[Finding]:
         return await diagnose(self._store, self._exchange)
@@ -422,5 +248,5 @@ class SqliteBroker:
             in_progress={names[number]: count for number, count in held if number in names},
             selections=((QueueSelection(patterns), count) for patterns, count in serving.items()),
             workers=WorkerList(worker for _, worker in known),
-            paused=pauses_and_cancels.paused(db, self._exchange),
+            paused=paused(db, self._exchange),
         )

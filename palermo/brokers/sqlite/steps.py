@@ -4,7 +4,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from palermo.brokers.features.steps import Decide, Entry, Extent, Job, Outcome, Part, Step, StepStore, Stored
 from palermo.brokers.features.unique_keys import KeyStates
@@ -12,12 +12,18 @@ from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store, Work
 from palermo.brokers.sqlite.tables import later, pauses_and_cancels, waiting
 from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
-from palermo.brokers.sqlite.tables.jobs import declare_queue, insert, queue_number, to_row
+from palermo.brokers.sqlite.tables.jobs import (
+    SHOWN_COLUMNS,
+    declare_queue,
+    from_row,
+    insert,
+    queue_number,
+    to_row,
+)
 from palermo.brokers.sqlite.tables.permits import count_permits, delete_jobs, permit_name
+from palermo.contract.broker import Tenant
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
-
-T = TypeVar("T")
 
 #: Scheduled jobs that are read at once.
 _SCAN_SIZE = 500
@@ -30,6 +36,8 @@ _TABLES = {
     "limits": "limited",
     "groups": "subscription",
     "groups-told": "told",
+    "pauses": "pause",
+    "cancels": "cancel",
 }
 
 #: The changes that no session waits for, unless a message tells of them.
@@ -57,21 +65,19 @@ class SqliteSteps(StepStore):
 
     async def fields(self, table: str) -> Mapping[Any, Any]:
         query = f"select name, state from {_TABLES[table]} where exchange = ? order by name"
-        return dict(await self._store.read(lambda db: db.execute(query, (self._exchange,)).fetchall()))
+        return dict(await self._rows(query, self._exchange))
 
     async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Stored, Stored]]]:
         query = (
             f"select name, state from {_TABLES[table]} where exchange = ? and name > ? and typeof(name) = 'text'"
             " order by name limit ?"
         )
-        values = (self._exchange, cursor, most)
-        rows = await self._store.read(lambda db: db.execute(query, values).fetchall())
+        rows = await self._rows(query, self._exchange, cursor, most)
         return rows[-1][0] if len(rows) == most else "", rows
 
     async def permits(self, number: Any, permit: str) -> tuple[bool, int]:
         query = "select count(*) filter (where id = ?), count(*) from job where permit = ?"
-        values = (number, permit_name(self._exchange, permit))
-        has, running = await self._store.read(lambda db: db.execute(query, values).fetchone())
+        ((has, running),) = await self._rows(query, number, permit_name(self._exchange, permit))
         return bool(has), running
 
     async def permit_counts(self, permits: Sequence[Stored]) -> Sequence[tuple[int, int, int]]:
@@ -82,24 +88,21 @@ class SqliteSteps(StepStore):
             "select value from json_each(?) where value not in (select message_id from job)"
             " and value not in (select message_id from later where exchange = ?)"
         )
-        values = (json.dumps(list(ids)), self._exchange)
-        return {id for (id,) in await self._store.read(lambda db: db.execute(query, values).fetchall())}
+        return {id for (id,) in await self._rows(query, json.dumps(list(ids)), self._exchange)}
 
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
         query = (
             f"select name from {_TABLES[table]} where exchange = ? and due <= ? and typeof(name) = 'text'"
             " order by due limit ?"
         )
-        rows = await self._store.read(lambda db: db.execute(query, (self._exchange, now, most)).fetchall())
-        return [name for (name,) in rows]
+        return [name for (name,) in await self._rows(query, self._exchange, now, most)]
 
     async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
         query = (
             "select id, cast(body as blob), topic, at from log where exchange = ? and name = ? and id >= ?"
             " and (id <= ? or ? is null) and typeof(topic) = 'text' and typeof(at) = 'real' order by id limit ?"
         )
-        values = (self._exchange, log, first, last, last, most)
-        return [Entry(*row) for row in await self._store.read(lambda db: db.execute(query, values).fetchall())]
+        return [Entry(*row) for row in await self._rows(query, self._exchange, log, first, last, last, most)]
 
     async def newest(self, log: str, count: int = 1) -> int | None:
         query = "select min(id) from (select id from log where exchange = ? and name = ? order by id desc limit ?)"
@@ -114,9 +117,13 @@ class SqliteSteps(StepStore):
     async def size(self, log: str) -> int:
         return int(await self._one("select count(*) from log where exchange = ? and name = ?", self._exchange, log))
 
+    async def _rows(self, query: str, *values: Any) -> list[Any]:
+        """The rows that a query finds."""
+        return await self._store.read(lambda db: db.execute(query, values).fetchall())
+
     async def _one(self, query: str, *values: Any) -> Any:
         """The one value that a query finds."""
-        ((found,),) = await self._store.read(lambda db: db.execute(query, values).fetchall())
+        ((found,),) = await self._rows(query, *values)
         return found
 
     @property
@@ -149,20 +156,60 @@ class SqliteSteps(StepStore):
         return await self._store.read(lambda db: later.page(db, self._exchange, chosen, offset, limit))
 
     async def later(self, chosen: ScheduledFilter) -> AsyncIterator[tuple[Any, Message]]:
-        query = "select coalesce(max(id), 0) from later where exchange = ?"
-        ((last,),) = await self._store.read(lambda db: db.execute(query, (self._exchange,)).fetchall())
+        last = await self._one("select coalesce(max(id), 0) from later where exchange = ?", self._exchange)
         read, after = partial(later.some, exchange=self._exchange, chosen=chosen, last=last, most=_SCAN_SIZE), 0
         while found := await self._store.read(partial(read, after=after)):
             for one in found:
                 yield one
             after = found[-1][0]
 
-    async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
-        def find(db: sqlite3.Connection) -> frozenset[str]:
-            by = pauses_and_cancels.cancelled_by
-            return frozenset(one.id for one in messages if by(db, self._exchange, one) is not None)
+    async def keys_held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        query = "select holder, name from key where exchange = ? and holder in (select value from json_each(?))"
+        return await self._rows(query, self._exchange, json.dumps(ids))
+
+    async def tenants(self, queue: str) -> list[Tenant]:
+        query = (
+            "select tenant.name, cast(waiting as integer), share from tenant join queue on queue.id = tenant.queue"
+            " where exchange = ? and queue.name = ? and waiting > 0 and typeof(tenant.name) = 'text'"
+        )
+        rows = await self._rows(query, self._exchange, queue)
+        return [Tenant(name=name, pending=waiting, share=share) for name, waiting, share in rows]
+
+    async def tenant_jobs(self) -> Mapping[str, int]:
+        query = (
+            "select queue.name, sum(waiting) from tenant join queue on queue.id = tenant.queue"
+            " where exchange = ? group by queue.name"
+        )
+        return dict(await self._rows(query, self._exchange))
+
+    async def page(
+        self, queue: str, offset: int, limit: int, max_body: int, *, newest: bool
+    ) -> tuple[int, list[Message]]:
+        order = "tenant desc, priority, id desc" if newest else "tenant, priority desc, id"
+        waiting = "from job where queue = ? and holder is null"
+
+        def find(db: sqlite3.Connection) -> tuple[int, list[Message]]:
+            number = queue_number(db, self._exchange, queue, self._store.display_path)
+            ((total,),) = db.execute(f"select count(*) {waiting}", (number,)).fetchall()
+            query = f"select {SHOWN_COLUMNS} {waiting} order by {order} limit ? offset ?"
+            rows = db.execute(query, (max_body + 1, number, limit, offset)).fetchall()
+            return total, [from_row(row, queue) for row in rows]
 
         return await self._store.read(find)
+
+    async def delete_empty(self, queue: str) -> bool:
+        def delete(db: sqlite3.Connection) -> bool:
+            number = queue_number(db, self._exchange, queue, self._store.display_path)
+            if db.execute("select 1 from job where queue = ? and holder is null", (number,)).fetchone():
+                return False
+            # The row is only hidden while a worker holds a job: the job may come back, and then needs its queue.
+            db.execute("update queue set hidden = 1 where id = ?", (number,))
+            db.execute(
+                "delete from queue where id = ? and not exists (select 1 from job where queue = ?)", (number, number)
+            )
+            return True
+
+        return await self._store.write(delete)
 
     async def extent(self, queue: str) -> Extent:
         def find(db: sqlite3.Connection) -> Extent:
@@ -233,14 +280,6 @@ def next_due(db: sqlite3.Connection, exchange: str, table: str) -> float | None:
 def read_keys(db: sqlite3.Connection, exchange: str, names: Iterable[str]) -> KeyStates:
     """The states of these keys now."""
     return KeyStates({name: _state(db, exchange, "keys", name) for name in dict.fromkeys(names)})
-
-
-def change_keys(db: sqlite3.Connection, exchange: str, names: Iterable[str], decide: Callable[[KeyStates], T]) -> T:
-    """Have `decide` decide about these keys in the transaction, and carry it out; returns its answer."""
-    states = read_keys(db, exchange, names)
-    answer = decide(states)
-    carry_out(db, exchange, (), states.changes)
-    return answer
 
 
 def _state(db: sqlite3.Connection, exchange: str, table: str, name: Stored) -> Stored | None:
@@ -408,6 +447,8 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "entry": _entry,
     "permit": _permit,
     "wait": _wait,
+    "cancel": pauses_and_cancels.cancel,
+    "restore": pauses_and_cancels.restore,
     "declare": _declare,
     "append": _append,
     "trim": _trim,

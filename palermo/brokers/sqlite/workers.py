@@ -311,8 +311,8 @@ class CommandListener:
 
     def _cancelled(self, db: sqlite3.Connection) -> list[tuple[str, str]]:
         return db.execute(
-            "select message_id, by from cancel where exchange = ?"
-            " and message_id in (select message_id from job where holder = ?)",
+            "select name, substr(state, instr(state, ' ') + 1) from cancel where exchange = ?"
+            " and name in (select message_id from job where holder = ?)",
             (self._exchange, self._holder),
         ).fetchall()
 

@@ -73,9 +73,15 @@ local make = {
   end,
   set = function(name, field, value)
     call('HSET', key(name), field, value)
+    if name == 'pauses' then
+      queues_changed()
+    end
   end,
   unset = function(name, field)
     call('HDEL', key(name), field)
+    if name == 'pauses' then
+      queues_changed()
+    end
   end,
   -- The state of a unique key; false where nothing is known any more.
   key = function(name, state, due, holder_before, holder)
@@ -131,7 +137,6 @@ local make = {
   declare = function(queue)
     declare(queue)
   end,
-  queues_changed = queues_changed,
   -- Mark jobs as cancelled; of marks for jobs that never come, only the newest are kept.
   cancel = function(mark, most, ids)
     for _, id in ipairs(ids) do

@@ -1,6 +1,6 @@
 -- Reads, and changes nothing. ARGV[1] says what:
 --   queues                                      names, with how many jobs wait; and of each worker what it serves and holds
---   page QUEUE OFFSET LIMIT NEWEST BODY         the jobs of a queue with so many bytes of each body, and their cancel marks
+--   page QUEUE OFFSET LIMIT NEWEST BODY         the jobs of a queue with so many bytes of each body
 --   step QUEUE TENANT AFTER LAST COUNT BYTES    the next jobs of one place that a sweep reads
 --   extent QUEUE                                whether there is such a queue, the newest number, how many wait, tenants
 --   tenants QUEUE                               the tenants of a queue, with how many jobs wait and their shares
@@ -92,7 +92,7 @@ local looks = {
         for _, number in ipairs(numbers) do
           local blob = call('HGET', key('jobs'), number)
           if blob then
-            jobs[#jobs + 1] = { try('HGET', 'cancels', id_of(number)) or '', cut(blob, most) }
+            jobs[#jobs + 1] = cut(blob, most)
           end
         end
       end

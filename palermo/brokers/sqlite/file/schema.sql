@@ -88,11 +88,12 @@ create index later_due on later (exchange, run_at, id);
 create index later_message on later (exchange, message_id);
 create index later_permit on later (permit, id) where permit is not null;
 
+-- `name` is a paused queue, and `state` the user who paused it.
 create table pause (
     exchange text not null,
-    queue text not null,
-    by text not null,
-    primary key (exchange, queue)
+    name text not null,
+    state text not null,
+    primary key (exchange, name)
 ) without rowid;
 
 -- Workers learn of it as they learn of new queues.
@@ -101,19 +102,18 @@ create trigger pause_made after insert on pause
 create trigger pause_gone after delete on pause
     begin update meta set value = value + 1 where key = 'queues'; end;
 
--- A mark is for jobs that were enqueued at `at`, in whole seconds, or before.
+-- Marks of cancelled jobs. `name` is a job's id. `state` is the second up to which the mark holds, and the user who made it.
 create table cancel (
     id integer primary key autoincrement,
     exchange text not null,
-    message_id text not null,
-    at integer not null,
-    by text not null,
-    unique (exchange, message_id)
+    name text not null,
+    state text not null,
+    unique (exchange, name)
 );
 
 -- However a job goes, by being dropped, run, requeued out of failed or purged: its mark goes with it.
 create trigger job_gone after delete on job when exists (select 1 from cancel)
-    begin delete from cancel where message_id = old.message_id
+    begin delete from cancel where name = old.message_id
         and exchange = (select exchange from queue where id = old.queue); end;
 
 -- An order to workers. It is void after `until`, whether or not its giver lives to remove it.
