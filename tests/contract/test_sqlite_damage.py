@@ -36,7 +36,7 @@ def columns() -> list[tuple[str, str]]:
 
 def at_once() -> list[list[tuple[str, str]]]:
     """The columns that are damaged at once: one of each table that no other operation reads, and each other alone."""
-    apart = ("log", "cancel", "command", "recurring", "limited", "unique_job", "told")
+    apart = ("log", "cancel", "message", "recurring", "limited", "unique_job", "told")
     found = columns()
     together = zip_longest(*([one for one in found if one[0] == table] for table in apart))
     alone = [[one] for one in found if one[0] not in apart]
@@ -60,10 +60,8 @@ async def make(path: Path) -> None:
     db = sqlite3.connect(path)
     with db:
         for name in ("a", "b"):
-            number = db.execute(
-                "insert into command (exchange, body, until) values ('palermo', '{}', ?)", (time.time() + DAY,)
-            ).lastrowid
-            db.execute("insert into answer values (?, ?, '{}')", (number, name))
+            values = (name, time.time() + DAY)
+            db.execute("insert into message (exchange, channel, body, at) values ('palermo', ?, '{}', ?)", values)
             db.execute("insert into told values ('palermo', ?, '0 1')", (name,))
             db.execute(
                 "insert or ignore into turn (queue, mark) select id, 1 from queue where name = ?", (f"{name}-queue",)

@@ -32,6 +32,8 @@ class Claim(Struct, frozen=True):
     holder: Any
     #: The number of this claim among those on the job.
     times: Any
+    #: The job's id.
+    id: str
 
     @property
     def still_valid(self) -> Step:
@@ -154,6 +156,9 @@ class StepConsumer(abc.ABC):
         if take is None or delivery.redelivered or delivery.cancelled or not is_plain(delivery.message):
             return False
         return take(delivery)
+
+    def _holds(self, id: str) -> bool:
+        return any(claim.id == id for claim in (*self._held.values(), *self._detached))
 
     def _heartbeat_ended(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled():

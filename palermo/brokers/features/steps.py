@@ -178,11 +178,15 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function whenever there may be news on a channel."""
+        """Call the function for each message of a channel, and whenever there may be news."""
 
     @abc.abstractmethod
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
         """Call the function no more."""
+
+    @abc.abstractmethod
+    async def publish(self, channel: str, text: str) -> None:
+        """Send a message to those that listen to a channel."""
 
     @abc.abstractmethod
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:

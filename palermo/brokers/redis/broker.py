@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.features.broker import StepBroker
+from palermo.brokers.features.commands import send_command
 from palermo.brokers.features.pauses_and_cancels import paused_in
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.redis import workers
@@ -140,7 +141,7 @@ class RedisBroker(StepBroker[Store, RedisConsumer]):
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         await self._sync()
-        return await workers.send_command(self._store, command, timeout=timeout)
+        return await send_command(self._store, self.workers, command, timeout=timeout)
 
     async def diagnose(self) -> list[Finding]:
         return await diagnose(self._store)

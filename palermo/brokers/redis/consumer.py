@@ -17,6 +17,7 @@ import msgpack
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError
 
+from palermo.brokers.features.commands import CommandListener
 from palermo.brokers.features.consumer import Claim, StepConsumer
 from palermo.brokers.features.pauses_and_cancels import cancelled_by
 from palermo.brokers.features.steps import Refused, text_of
@@ -24,7 +25,7 @@ from palermo.brokers.redis.group_commit import GroupCommit
 from palermo.brokers.redis.jobs import from_blob
 from palermo.brokers.redis.served_queues import ServedQueues
 from palermo.brokers.redis.store import Store
-from palermo.brokers.redis.workers import CommandListener, Heartbeat
+from palermo.brokers.redis.workers import Heartbeat
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.worker_info import OnCommand, WorkerInfo
@@ -59,8 +60,6 @@ class RedisConsumer(StepConsumer):
         self._served = ServedQueues(store, selection)
         self._commands = CommandListener(store, reported.id, on_command, self._holds)
         self._heartbeat = Heartbeat(store, holder, report, reported)
-        #: The id of each job that is claimed.
-        self._ids: dict[Claim, str] = {}
         #: By slot: what its call of `receive` waits for.
         self._wanting: defaultdict[int, list[asyncio.Future[Delivery]]] = defaultdict(list)
         #: Calls that wait for another job of a batch.
@@ -230,8 +229,6 @@ class RedisConsumer(StepConsumer):
             return
         self._group.script_answered()
         answer = working.result()
-        for claim in self._done[: self._deleting]:
-            self._forget(claim)
         del self._done[: self._deleting]
         if answer[0] == b"gone" or answer[1] < self._deleting:
             self._lose(self._store.taken_for_dead())
@@ -262,7 +259,6 @@ class RedisConsumer(StepConsumer):
         delivery = replace(delivery, slot=slot)
         self._held[slot] = claim
         self._group.job_began(slot)
-        self._ids[claim] = delivery.message.id
         if not self._offered(delivery):
             next(future for future in self._wanting[slot] if not future.done()).set_result(delivery)
 
@@ -273,7 +269,7 @@ class RedisConsumer(StepConsumer):
         return Delivery(
             message=message,
             slot=slot,
-            token=Claim(number.decode(), self.holder, times.decode()),
+            token=Claim(number.decode(), self.holder, times.decode(), message.id),
             redelivered=times != b"1",
             cancelled=by is not None,
             cancelled_by=by or "",
@@ -299,9 +295,7 @@ class RedisConsumer(StepConsumer):
                 return True, None
             job = await self._store.run("similar", *look, number)
             if len(job) > 1:
-                similar = self._delivery(job, delivery.slot)
-                self._ids[similar.token] = similar.message.id
-                return True, similar
+                return True, self._delivery(job, delivery.slot)
             self._check_gone(job)
 
     def _check_gone(self, answer: Sequence[bytes]) -> None:
@@ -354,21 +348,11 @@ class RedisConsumer(StepConsumer):
 
     # -- claims ----------------------------------------------------------------
 
-    def _holds(self, id: str) -> bool:
-        return id in self._ids.values()
-
     def _free_slot(self, slot: int) -> None:
         """Let the slot receive again."""
         del self._held[slot]
         self._group.job_ended(slot)
         self._work_soon()
-
-    def _end(self, delivery: Delivery) -> None:
-        self._forget(delivery.token)
-        super()._end(delivery)
-
-    def _forget(self, claim: Claim) -> None:
-        self._ids.pop(claim, None)
 
     def _begin(self, work: Any, then: Callable[[], None] | None = None) -> None:
         """Do something in a task of its own."""

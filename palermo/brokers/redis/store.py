@@ -356,6 +356,9 @@ class Store(StepStore):
         messages = await self.messages()
         await self._within(messages.subscribe(self.key(channel), callback))
 
+    async def publish(self, channel: str, text: str) -> None:
+        await self.call("PUBLISH", self.key(channel), text)
+
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
         """Call the function no more."""
         if self._messages is not None and not self._closed:

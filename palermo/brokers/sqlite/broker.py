@@ -11,12 +11,12 @@ from functools import partial
 from msgspec.structs import replace
 
 from palermo.brokers.features.broker import StepBroker
-from palermo.brokers.features.journal import BELL
+from palermo.brokers.features.commands import send_command
 from palermo.brokers.sqlite import workers
+from palermo.brokers.sqlite.channels import Channels
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
 from palermo.brokers.sqlite.direct_insert import DirectInsert
-from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.opening import open_store, side_directory
 from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
@@ -66,12 +66,10 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
         self._store = store
         self._exchange = exchange
         self._directory = side_directory(store.path)
-        names = {"": "bell", BELL: "journal-bell"}
-        self._bells = {one: Notifier(self._directory, store.data_version, name) for one, name in names.items()}
-        self._notifier = self._bells[""]
-        super().__init__(SqliteSteps(store, exchange, self._bells), session)
+        self._channels = Channels(store, exchange, self._directory)
+        super().__init__(SqliteSteps(store, exchange, self._channels), session)
         self._direct_insert = DirectInsert(store, exchange)
-        self._grouped_inserts = GroupedInserts(store, exchange, self._notifier)
+        self._grouped_inserts = GroupedInserts(store, exchange, self._channels)
         self._cut_off: tuple[workers.CutOff, ...] = session.unfinished or ()
         self._closed = False
 
@@ -94,7 +92,7 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
         for step in in_steps(messages):
             rows = [(message.queue, to_row(message)) for message in step]
             await self._store.write(partial(insert_many, exchange=self._exchange, rows=rows), publishing=True)
-            self._notifier.notify()
+            self._channels.ring()
             count += len(rows)
             stored(count)
             await asyncio.sleep(0)
@@ -119,7 +117,7 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
         except OSError as error:
             raise unusable(self._store.display_path, error) from error
 
-        def enter(db: sqlite3.Connection) -> tuple[int, int]:
+        def enter(db: sqlite3.Connection) -> int:
             for name in selection.select(()):
                 declare_queue(db, self._exchange, name)
             values = (self._exchange, tag, lock.name, json.dumps(selection.patterns), json.dumps(reported.to_plain()))
@@ -129,10 +127,10 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
             holder = cursor.lastrowid or 0
             for one in self._cut_off:
                 workers.take_over(db, one, holder)
-            return holder, workers.last_command(db)
+            return holder
 
         try:
-            holder, since = await self._store.write(enter)
+            holder = await self._store.write(enter)
         except BaseException:
             lock.release()
             raise
@@ -141,7 +139,7 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
             one.lock.release()
         consumer = SqliteConsumer(
             self._store,
-            self._bells,
+            self._channels,
             directory=self._directory,
             lock=lock,
             holder=holder,
@@ -151,10 +149,11 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
             reported=reported,
             order=self._session.tenant_order,
             resumes=bool(resumes),
-            commands=workers.CommandListener(self._store, self._exchange, holder, tag, on_command, since=since),
+            on_command=on_command,
         )
         self._consumers.append(consumer)
         self._store.be_patient()
+        await consumer.start()
         return consumer
 
     async def overview(self) -> Overview:
@@ -173,7 +172,7 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         await self._sync()
-        return await workers.send_command(self._store, self._directory, self._exchange, command, timeout=timeout)
+        return await send_command(self._steps, self.workers, command, timeout=timeout)
 
     async def _find(self, ids: Collection[str], *, failed: bool, beginnings: bool) -> list[JobLocation]:
         search = partial(find_jobs, exchange=self._exchange, ids=ids, failed=failed, beginnings=beginnings)
@@ -199,8 +198,7 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
             await consumer.close()
         await self.journal.close()
         self._direct_insert.close()
-        for bell in self._bells.values():
-            bell.close()
+        self._channels.close()
         self._store.close()
 
     @property
@@ -230,7 +228,7 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
                 raise
             return  # A file on a full disk can still be read.
         if reaped:
-            self._notifier.notify()
+            self._channels.ring()
 
     def _overview(self, db: sqlite3.Connection) -> Overview:
         names = dict(db.execute(f"select id, name from queue where {LISTED}", (self._exchange,)).fetchall())

@@ -10,19 +10,20 @@ import contextlib
 import logging
 import sqlite3
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from palermo.brokers.features.commands import CommandListener
 from palermo.brokers.features.consumer import Claim, StepConsumer
 from palermo.brokers.sqlite import workers
-from palermo.brokers.sqlite.file.notifier import Notifier
+from palermo.brokers.sqlite.channels import Channels
 from palermo.brokers.sqlite.file.store import Busy, Store, Work
 from palermo.brokers.sqlite.job_claimer import JobClaimer, ServedQueues
 from palermo.brokers.sqlite.steps import SqliteSteps
 from palermo.brokers.sqlite.tables import claims
-from palermo.brokers.sqlite.workers import CommandListener, CutOff, Heartbeat
+from palermo.brokers.sqlite.workers import CutOff, Heartbeat
 from palermo.contract.broker import Delivery, TakeDelivery
-from palermo.contract.worker_info import WorkerInfo
+from palermo.contract.worker_info import OnCommand, WorkerInfo
 from palermo.core.lifecycle import Release
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerError, BrokerUnavailable, PalermoError
@@ -73,7 +74,7 @@ class SqliteConsumer(StepConsumer):
     def __init__(
         self,
         store: Store,
-        bells: Mapping[str, Notifier],
+        channels: Channels,
         *,
         directory: str,
         lock: workers.WorkerLock,
@@ -82,18 +83,18 @@ class SqliteConsumer(StepConsumer):
         selection: QueueSelection,
         report: Callable[[], WorkerInfo],
         reported: WorkerInfo,
-        commands: CommandListener,
+        on_command: OnCommand,
         order: str,
         resumes: bool,
     ) -> None:
         """`resumes` is whether the holder has jobs from a session before it (workers.take_over)."""
-        steps = SqliteSteps(store, exchange, bells, self._write)
+        steps = SqliteSteps(store, exchange, channels, self._write)
         super().__init__(steps, reported.id, store.display_path)
         self._store = store
-        self._notifier = notifier = steps.bell()
+        self._channels = channels
         self._lock = lock
         self._holder = holder
-        self._commands = commands
+        self._commands = CommandListener(steps, reported.id, on_command, self._holds)
         self._heartbeat = Heartbeat(store, directory, holder, report, reported, lock.touch)
         self._flushing: asyncio.Task[None] | None = None
         #: Calls that wait for a job, and by slot the calls that wait for the slot to be free.
@@ -109,7 +110,11 @@ class SqliteConsumer(StepConsumer):
             exchange, holder, ServedQueues(exchange, selection), order=order, worker=reported.id, resumes=resumes
         )
         self._closing = False
-        self._beating = self._loop.create_task(self._heartbeat.run(commands, notifier.notify, self._waiting.wake))
+
+    async def start(self) -> None:
+        """Carry out commands, and show others that the worker lives, from now on."""
+        await self._commands.start()
+        self._beating = self._loop.create_task(self._heartbeat.run(self._channels.ring, self._waiting.wake))
         self._beating.add_done_callback(self._heartbeat_ended)
 
     async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
@@ -198,7 +203,7 @@ class SqliteConsumer(StepConsumer):
             if self._flushing is not None:
                 await self._flushing
             if held:
-                self._notifier.notify()
+                self._channels.ring()
         finally:
             # Whatever happened above: once the lock's file is gone, others give back the jobs that we held.
             self._lock.release()
@@ -301,12 +306,12 @@ class SqliteConsumer(StepConsumer):
     async def _wait(self) -> None:
         """Wait until there may be a job."""
         if not self._waiting:
-            self._notifier.listen(self._waiting.wake)
+            await self._channels.listen("bell:jobs", self._waiting.wake)
         try:
             await self._waiting.wait()
         finally:
             if not self._waiting:
-                self._notifier.unlisten(self._waiting.wake)
+                await self._channels.unlisten("bell:jobs", self._waiting.wake)
 
     def _lose(self, error: BrokerError) -> None:
         """Note that the session is lost, and wake all calls that wait, so that they raise the error."""

@@ -131,8 +131,9 @@ class JobClaimer:
             f" returning claims, deaths, (select name from queue where id = job.queue), {COLUMNS}",
             (slot, number),
         ).fetchall()
-        claim = Claim(number, self._holder, times)
-        return self._delivery(db, claim, slot, from_row(row, queue), deaths, running_at=self._worker)
+        message = from_row(row, queue)
+        claim = Claim(number, self._holder, times, message.id)
+        return self._delivery(db, claim, slot, message, deaths, running_at=self._worker)
 
     def claim_similar(self, db: sqlite3.Connection, delivery: Delivery) -> tuple[bool, Delivery | None]:
         """Whether the delivery's queue has another job, and that job, claimed, if it may run together with this one."""
@@ -164,7 +165,7 @@ class JobClaimer:
         message = from_row(row, self._served_queues.name(queue))
         if message.lock_for is not None:
             db.execute("update job set held_until = ? where id = ?", (time.time() + message.lock_for, number))
-        return self._delivery(db, Claim(number, self._holder, times), slot, message, deaths)
+        return self._delivery(db, Claim(number, self._holder, times, message.id), slot, message, deaths)
 
     def _delivery(
         self, db: sqlite3.Connection, claim: Claim, slot: int, message: Message, deaths: str, running_at: str = ""

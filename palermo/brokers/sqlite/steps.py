@@ -8,7 +8,7 @@ from typing import Any
 
 from palermo.brokers.features.steps import Decide, Entry, Extent, Job, Outcome, Part, Step, StepStore, Stored
 from palermo.brokers.features.unique_keys import KeyStates
-from palermo.brokers.sqlite.file.notifier import Notifier
+from palermo.brokers.sqlite.channels import Channels, send
 from palermo.brokers.sqlite.file.store import Store, Work
 from palermo.brokers.sqlite.tables import later, pauses_and_cancels, waiting
 from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
@@ -40,8 +40,8 @@ _TABLES = {
     "cancels": "cancel",
 }
 
-#: The changes that no session waits for, unless a message tells of them.
-_OF_LOGS = ("append", "trim")
+#: The changes that bring no job to a queue or to its time.
+_QUIET = ("append", "trim", "publish")
 
 
 class SqliteSteps(StepStore):
@@ -51,13 +51,13 @@ class SqliteSteps(StepStore):
         self,
         store: Store,
         exchange: str,
-        bells: Mapping[str, Notifier],
+        channels: Channels,
         write: Callable[[Work[Outcome]], Awaitable[Outcome]] | None = None,
     ) -> None:
-        """`bells` has the notifiers of channels, and under "" that of all others. `write` carries out a transaction."""
+        """`write` carries out a transaction."""
         self._store = store
         self._exchange = exchange
-        self._bells = bells
+        self._channels = channels
         self._write = write or partial(store.write, publishing=True)
 
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
@@ -130,22 +130,21 @@ class SqliteSteps(StepStore):
     def ended(self) -> bool:
         return False  # a file does not go away by itself
 
-    def bell(self, channel: str = "") -> Notifier:
-        """The notifier of a channel."""
-        return self._bells.get(channel, self._bells[""])
-
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        self.bell(channel).listen(callback)
+        await self._channels.listen(channel, callback)
 
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
-        self.bell(channel).unlisten(callback)
+        await self._channels.unlisten(channel, callback)
+
+    async def publish(self, channel: str, text: str) -> None:
+        await self.change((), [("publish", channel, text)])
 
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:
         due = await self._store.read(self._next_due)
         if due[0] is None or due[0] > now:
             return due
         await self._store.write(lambda db: later.put_due(db, self._exchange, now, most))
-        self.bell().notify()
+        self._channels.ring()
         return await self._store.read(self._next_due)
 
     def _next_due(self, db: sqlite3.Connection) -> Sequence[float | None]:
@@ -258,8 +257,10 @@ class SqliteSteps(StepStore):
 
     def _notify(self, changes: Sequence[Step]) -> None:
         """Wake those that wait for such changes."""
-        for channel in {change[1] if change[0] == "publish" else "" for change in changes if change[0] not in _OF_LOGS}:
-            self.bell(channel).notify()
+        for channel in {change[1] for change in changes if change[0] == "publish"}:
+            self._channels.ring(channel)
+        if any(change[0] not in _QUIET for change in changes):
+            self._channels.ring()
 
 
 def carry_out(db: sqlite3.Connection, exchange: str, conditions: Iterable[Step], changes: Iterable[Step]) -> Outcome:
@@ -453,6 +454,6 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "append": _append,
     "trim": _trim,
     "tell": _tell,
-    "publish": lambda db, exchange, channel, text: None,
+    "publish": send,
     "forget_limit": _forget_limit,
 }

@@ -116,21 +116,14 @@ create trigger job_gone after delete on job when exists (select 1 from cancel)
     begin delete from cancel where name = old.message_id
         and exchange = (select exchange from queue where id = old.queue); end;
 
--- An order to workers. It is void after `until`, whether or not its giver lives to remove it.
-create table command (
+-- Messages between sessions: commands to workers, their replies, and the ids of jobs that were cancelled.
+create table message (
     id integer primary key autoincrement,
     exchange text not null,
+    channel text not null,
     body text not null,
-    until real not null
+    at real not null
 );
-
--- `body` is null from a worker that had nothing to do about it.
-create table answer (
-    command integer not null references command (id) on delete cascade,
-    worker text not null,
-    body text,
-    primary key (command, worker)
-) without rowid;
 
 -- Recurring jobs. `due` is when one fires next; null while it is disabled.
 create table recurring (
