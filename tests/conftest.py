@@ -10,12 +10,14 @@ import inspect
 import secrets
 import signal
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
 from tests.debian import NotInstalled
+from tests.harness.rig import Rig
 from tests.rabbitmq_node import Node, url_of, with_durable_streams
 from tests.rabbitmq_tidy import Tidy
 from tests.scale import scaled
@@ -122,6 +124,13 @@ def exchange(request: pytest.FixtureRequest, tidy: Tidy) -> Iterator[str]:
     yield name
     if "rabbitmq_url" in request.fixturenames:
         tidy(request.getfixturevalue("rabbitmq_url"), name)
+
+
+@pytest.fixture
+def rabbitmq_rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    """A user's place, with workers of programs/shop.py, on the broker that all tests share."""
+    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
+        yield rig
 
 
 @pytest.fixture

@@ -109,6 +109,14 @@ async def use(broker: Broker) -> None:
         await asyncio.wait({leading})
 
 
+async def kill(node: Node, broker: Broker) -> None:
+    """Kill RabbitMQ under a session, and start it again."""
+    await asyncio.to_thread(node.kill9)
+    with suppress(PalermoError):
+        await broker.close()
+    await asyncio.to_thread(node.start)
+
+
 @pytest.mark.parametrize("turn", range(TIMES))
 async def test_after_a_kill_soon_after_first_use_queues_are_listed_without_a_worker(
     node: Node, session: SessionParameters, killed_after: float, turn: int
@@ -116,10 +124,7 @@ async def test_after_a_kill_soon_after_first_use_queues_are_listed_without_a_wor
     broker = await open_broker(session)
     await use(broker)
     await asyncio.sleep(killed_after)
-    await asyncio.to_thread(node.kill9)
-    with suppress(PalermoError):
-        await broker.close()
-    await asyncio.to_thread(node.start)
+    await kill(node, broker)
 
     watch = Stopwatch()
     await again(session, lambda broker: broker.publish(job("second")), within=ENQUEUED_WITHIN)
@@ -152,10 +157,7 @@ async def test_after_a_kill_soon_after_first_use_queues_are_listed_without_a_wor
 async def test_a_pause_after_such_a_kill_holds_for_the_next_session(node: Node, session: SessionParameters) -> None:
     broker = await open_broker(session)
     await use(broker)
-    await asyncio.to_thread(node.kill9)
-    with suppress(PalermoError):
-        await broker.close()
-    await asyncio.to_thread(node.start)
+    await kill(node, broker)
 
     await again(session, lambda broker: broker.pause("images"), within=2 * LISTED_WITHIN)
 
@@ -166,10 +168,7 @@ async def test_a_pause_after_such_a_kill_holds_for_the_next_session(node: Node, 
 async def test_a_worker_goes_on_when_all_streams_are_broken(node: Node, session: SessionParameters) -> None:
     broker = await open_broker(session)
     await use(broker)
-    await asyncio.to_thread(node.kill9)
-    with suppress(PalermoError):
-        await broker.close()
-    await asyncio.to_thread(node.start)
+    await kill(node, broker)
 
     async def run_all(broker: Broker) -> str:
         consumer = await consume(broker, "*")
@@ -188,10 +187,7 @@ async def test_groups_get_events_while_the_event_stream_is_broken(node: Node, se
     await broker.events.subscribe(group)
     await broker.events.publish(event("before"))
     assert await broker.events.kept() == 1
-    await asyncio.to_thread(node.kill9)
-    with suppress(PalermoError):
-        await broker.close()
-    await asyncio.to_thread(node.start)
+    await kill(node, broker)
 
     await again(session, lambda broker: broker.events.publish(event("after")), within=2 * ENQUEUED_WITHIN)
 

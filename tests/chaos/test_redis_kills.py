@@ -50,7 +50,7 @@ def test_a_job_runs_once_whichever_of_its_workers_connections_is_cut(tmp_path: P
             eventually(lambda adopted=adopted: worker.log.count("job adopted, another worker runs it") > adopted)  # type: ignore[misc]
         rig.open_gate()
 
-        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues.list()))
+        eventually(rig.drained)
         assert rig.lines() == ["it begins", "it ends"]
         assert rig.failed() == {}
 
@@ -116,7 +116,7 @@ _SOME = 100
 
 def all_ran(rig: Rig, workers: list[WorkerProcess]) -> None:
     """Assert that every job that was enqueued has run, and that these workers still live."""
-    eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues.list()))
+    eventually(rig.drained)
     assert set(rig.lines("enqueued")) - set(rig.lines()) == set()
     assert rig.failed() == {}
     for worker in workers:

@@ -5,9 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import pika
 import pytest
@@ -39,11 +37,10 @@ MANY = scaled(400, 2_000)
 
 
 @pytest.fixture
-def rig(rabbitmq_url: str, exchange: str, proxy: TcpProxy, tmp_path: Path) -> Iterator[Rig]:
+def rig(rabbitmq_rig: Rig, proxy: TcpProxy) -> Rig:
     """Without heartbeats, and its workers behind the proxy: nothing but the watchdog notices a line that is silent."""
-    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        rig.environment["PALERMO_URL"] = f"{proxy.url(rabbitmq_url)}?heartbeat=0"
-        yield rig
+    rabbitmq_rig.environment["PALERMO_URL"] = f"{proxy.url(rabbitmq_rig.url)}?heartbeat=0"
+    return rabbitmq_rig
 
 
 def connected(worker: WorkerProcess, times: int) -> None:
