@@ -12,6 +12,7 @@ import pytest
 import redis.exceptions
 from msgspec.structs import replace
 
+import palermo.errors
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.connection import translated
 from palermo.brokers.redis.consumer import RedisConsumer
@@ -22,16 +23,7 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.message import Message
-from palermo.errors import (
-    BrokerBlocked,
-    BrokerError,
-    BrokerRefused,
-    BrokerUnavailable,
-    DeliveryLost,
-    PalermoError,
-    PublishRefused,
-    UrlInvalid,
-)
+from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, PalermoError, PublishRefused
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests import redis_node
@@ -68,7 +60,7 @@ async def test_a_worker_without_lease_settles_nothing(broker: RedisBroker, open_
     again = await take(heir)
 
     assert (again.message.id, again.redelivered, again.deaths) == ("7c9e", True, ("pid:1@example",))
-    with pytest.raises((DeliveryLost, BrokerUnavailable)):  # noqa: PT012 - the acknowledgement is sent with the next
+    with pytest.raises((palermo.errors.DeliveryLost, BrokerUnavailable)):  # noqa: PT012 - the ack is sent with the next
         await late.settle(held, Ack())
         await take(late)
     assert await counts(broker) == (0, 1)
@@ -236,7 +228,7 @@ async def test_with_tls_a_server_is_trusted_by_its_authority_and_by_no_other(tmp
 
 @pytest.mark.parametrize("url", ["redis://h/shop", "redis://h?heartbeat=3", "rediss://h?ssl_ca_certs=/nowhere"])
 async def test_an_address_that_means_nothing_is_refused_in_words(url: str) -> None:
-    with pytest.raises(UrlInvalid):
+    with pytest.raises(palermo.errors.UrlInvalid):
         await open_broker(SessionParameters(address=parse_url(url)))
 
 

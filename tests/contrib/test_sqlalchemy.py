@@ -16,19 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import palermo
+from palermo import errors
 from palermo.client.client import Client
 from palermo.contrib.sqlalchemy import Outbox, enqueue_after_commit
-from palermo.errors import (
-    ArgumentsInvalid,
-    BrokerUnavailable,
-    JobCancelled,
-    JobFailed,
-    JobTerminated,
-    JobTimeout,
-    NotFound,
-    ResultTimeout,
-    UsageError,
-)
+from palermo.errors import ArgumentsInvalid, BrokerUnavailable, NotFound, ResultTimeout, UsageError
 from palermo.testing import Palermo
 
 Waiting = Callable[[], list[str]]
@@ -247,11 +238,12 @@ def test_a_row_that_can_never_go_lets_others_pass(swept: bool, engine: Engine, a
         rows = connection.execute(outbox.table.select()).mappings().all()
     assert [row["error"] for row in rows] == ["LookupError: no such order"]
     assert (job.status(), "no such order" in job.status().reason) == ("outbox", True)
-    with pytest.raises(JobFailed, match="cannot be enqueued, and its row stays in the outbox: LookupError: no such"):
+    stays = "cannot be enqueued, and its row stays in the outbox: LookupError: no such"
+    with pytest.raises(errors.JobFailed, match=stays):
         job.wait(10)
 
 
-@pytest.mark.parametrize("ended_by", [JobTimeout, JobTerminated, JobCancelled])
+@pytest.mark.parametrize("ended_by", [errors.JobTimeout, errors.JobTerminated, errors.JobCancelled])
 def test_a_sweep_that_is_ended_leaves_its_row(ended_by: type[Exception], engine: Engine, waiting: Waiting) -> None:
     @palermo.job
     def interrupted(number: int) -> None:

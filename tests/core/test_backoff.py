@@ -4,16 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.core.backoff import (
-    BackoffFunction,
-    DelayList,
-    Exponential,
-    Fixed,
-    Linear,
-    backoff,
-    quartic,
-    seconds,
-)
+from palermo.core.backoff import BackoffFunction, DelayList, Exponential, Fixed, Linear, backoff, quartic, seconds
 from palermo.core.times import MAX_DELAY
 from palermo.errors import OptionInvalid
 

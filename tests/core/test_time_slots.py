@@ -7,20 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from palermo.core import time_slots
 from palermo.core.message import MAX_SECONDS, Message
-from palermo.core.time_slots import (
-    FOREIGN,
-    KEPT_AFTER_END,
-    LEVELS,
-    RING,
-    TimeSlot,
-    check_due,
-    in_order,
-    is_early,
-    moved_to,
-    time_slot_of,
-    without_foreign_time,
-)
+from palermo.core.time_slots import TimeSlot, check_due, in_order, is_early, time_slot_of, without_foreign_time
 from palermo.errors import OptionInvalid
 
 NOW = 1_800_000_000.0
@@ -30,12 +19,13 @@ waits = st.floats(min_value=0.001, max_value=20 * 366 * 86_400.0)
 
 
 def test_each_level_of_slots_divides_the_next_and_opens_as_that_is_reached() -> None:
-    for below, level in itertools.pairwise(LEVELS):
+    levels = time_slots.LEVELS
+    for below, level in itertools.pairwise(levels):
         assert level.span % below.span == 0
         assert level.reach > below.reach
         assert level.lead == below.reach
     # Splitting never fills a time slot that is still looked at.
-    assert LEVELS[0].span * RING > LEVELS[1].lead + LEVELS[1].span + KEPT_AFTER_END
+    assert levels[0].span * time_slots.RING > levels[1].lead + levels[1].span + time_slots.KEPT_AFTER_END
 
 
 @pytest.mark.parametrize(
@@ -81,9 +71,9 @@ def test_an_instant_lies_in_its_time_slot_and_in_all_below_it(now: float, wait: 
         found = inner
 
 
-@given(instants, st.floats(min_value=-KEPT_AFTER_END + 10, max_value=360))
+@given(instants, st.floats(min_value=-time_slots.KEPT_AFTER_END + 10, max_value=360))
 def test_a_name_of_the_ring_means_the_turn_that_can_hold_jobs(now: float, away: float) -> None:
-    index = max(0, int((now + away) // LEVELS[0].span))
+    index = max(0, int((now + away) // time_slots.LEVELS[0].span))
     found = TimeSlot(0, index)
 
     assert TimeSlot.parse(str(found), now) == found
@@ -114,12 +104,12 @@ def test_what_is_no_instant_is_refused_and_a_moved_job_expires_later() -> None:
             check_due(due)
 
     message = Message(id="7c9e", queue="jobs", job="x.y", run_at=NOW, expires_at=NOW + 60)
-    later = moved_to(message, NOW + 500)
+    later = time_slots.moved_to(message, NOW + 500)
     assert (later.run_at, later.expires_at) == (NOW + 500, NOW + 560)
 
 
 def test_another_program_s_time_is_taken_over_into_our_own_header() -> None:
-    message = Message(id="7c9e", queue="jobs", job="x.y", run_at=NOW, extra={FOREIGN: NOW, "tenant": "a"})
+    message = Message(id="7c9e", queue="jobs", job="x.y", run_at=NOW, extra={time_slots.FOREIGN: NOW, "tenant": "a"})
 
     assert is_early(message, NOW - 1)
     assert not is_early(message, NOW)

@@ -16,19 +16,9 @@ from palermo.brokers.rabbitmq.cluster.cancels import Cancels
 from palermo.brokers.rabbitmq.cluster.facts import FactState, fact
 from palermo.brokers.rabbitmq.consuming.run_log import View
 from palermo.brokers.rabbitmq.consuming.silent_workers import _worker
+from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.fair_scheduler import _parse_tenant_queue
-from palermo.brokers.rabbitmq.leadership.operations import (
-    FORMAT,
-    AsJson,
-    ChangeRecurring,
-    FreeKeys,
-    LeaderFailed,
-    NewerFormat,
-    Operation,
-    read,
-    read_reply,
-    write_error,
-)
+from palermo.brokers.rabbitmq.leadership.operations import AsJson, FreeKeys, Operation, read, read_reply, write_error
 from palermo.brokers.rabbitmq.unique.key_records import Batch, LogState, RunEnd
 from palermo.contract.events import Subscription
 from palermo.contract.recurring import RecurringJob
@@ -345,8 +335,8 @@ def _publish(url: str, queue: str, bodies: tuple[bytes, ...]) -> bool:
     ("operation", "error"),
     [
         (FreeKeys([]), PublishRefused("why")),
-        (ChangeRecurring(AsJson(EntryChange(name="n", action="run"))), NotFound("why")),
-        (FreeKeys([]), LeaderFailed("why")),
+        (operations.ChangeRecurring(AsJson(EntryChange(name="n", action="run"))), NotFound("why")),
+        (FreeKeys([]), operations.LeaderFailed("why")),
     ],
 )
 def test_a_reply_may_be_an_error(operation: Operation[Any], error: PalermoError) -> None:
@@ -375,5 +365,5 @@ def test_unknown_fields_are_ignored_and_a_newer_format_is_noticed() -> None:
     assert read(json.dumps({**_PERMIT, "colour": "red"}).encode()) == read(json.dumps(_PERMIT).encode())
 
     for plain in ({**_PERMIT, "id": 7}, {"ask": "Paint"}, _PERMIT):
-        with pytest.raises(NewerFormat):
-            read(json.dumps({**plain, "format": FORMAT + 1}).encode())
+        with pytest.raises(operations.NewerFormat):
+            read(json.dumps({**plain, "format": operations.FORMAT + 1}).encode())
