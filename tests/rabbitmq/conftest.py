@@ -122,9 +122,10 @@ def proxy(session: SessionParameters) -> Iterator[TcpProxy]:
         yield proxy
 
 
-def by_way_of(session: SessionParameters, port: int) -> dict[str, Any]:
-    """What makes a session over this port, for `another`."""
-    return {"address": replace(session.address, hosts=(("127.0.0.1", port),))}
+@pytest.fixture
+def far(runner: asyncio.Runner, another: Open, session: SessionParameters, proxy: TcpProxy) -> RabbitmqBroker:
+    """A session by way of the proxy."""
+    return runner.run(another(address=replace(session.address, hosts=(("127.0.0.1", proxy.port),))))
 
 
 @pytest.fixture
@@ -150,6 +151,5 @@ def shared_node(request: pytest.FixtureRequest, rabbitmq_url: str, tidy: Tidy) -
 @pytest.fixture
 def rig(tmp_path: Path, rabbitmq_url: str, exchange: str) -> Iterator[Rig]:
     """Workers on the broker that all tests share."""
-    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
-    yield rig
-    rig.close()
+    with Rig(tmp_path, url=rabbitmq_url, exchange=exchange) as rig:
+        yield rig

@@ -41,13 +41,11 @@ async def messages_in(connection: Connection, queue: str) -> int:
     return found.messages if found.exists else 0
 
 
-async def test_the_queue_of_a_far_time_slot_is_deleted_when_that_is_over(
-    session: SessionParameters, broker: RabbitmqBroker, connection: Connection, over: TimeSlot
-) -> None:
+async def test_a_past_slots_queue_is_deleted(broker: RabbitmqBroker, connection: Connection, over: TimeSlot) -> None:
     await publisher_of(broker, over)
 
     async def is_there() -> bool:
-        return (await connection.probe(delay_queue_name(session.exchange, over))).exists
+        return (await connection.probe(delay_queue_name(broker._exchange, over))).exists
 
     assert await is_there()
     async with time_kept(broker):
@@ -82,13 +80,11 @@ async def test_a_time_slot_that_is_made_again_after_its_deletion_loses_no_job(
 
 
 @on_both_kinds
-async def test_a_leader_that_ends_while_it_moves_jobs_doubles_none(
-    session: SessionParameters, broker: RabbitmqBroker, connection: Connection
-) -> None:
+async def test_a_leader_that_ends_as_it_moves_jobs_doubles_none(broker: RabbitmqBroker, connection: Connection) -> None:
     await broker.publish_many([due(f"{number}", 2.0) for number in range(400)])
 
     async def begun() -> bool:
-        return await messages_in(connection, amqp_queue(session.exchange, "jobs")) > 0
+        return await messages_in(connection, amqp_queue(broker._exchange, "jobs")) > 0
 
     async with time_kept(broker):
         await until(begun, True)
@@ -97,11 +93,9 @@ async def test_a_leader_that_ends_while_it_moves_jobs_doubles_none(
         await until(lambda: counts(broker), (401, 0))
 
 
-async def test_leaders_that_end_while_they_fill_shorter_slots_double_none(
-    session: SessionParameters, broker: RabbitmqBroker, connection: Connection
-) -> None:
+async def test_leaders_that_end_as_they_fill_slots_double_none(broker: RabbitmqBroker, connection: Connection) -> None:
     slot = TimeSlot(2, int(time.time() // LEVELS[2].span) + 1)
-    queue = delay_queue_name(session.exchange, slot)
+    queue = delay_queue_name(broker._exchange, slot)
     jobs = [message(f"{number}", run_at=slot.ends - 1.0) for number in range(1_000)]
     publisher = await publisher_of(broker, slot)
     for job in jobs:
@@ -118,15 +112,13 @@ async def test_leaders_that_end_while_they_fill_shorter_slots_double_none(
 
 
 @pytest.mark.parametrize(("kind", "level"), [("classic", 0), ("classic", 1), ("quorum", 0)])
-async def test_a_scheduled_job_too_large_for_the_leader_fails_and_others_run(
-    session: SessionParameters, broker: RabbitmqBroker, another: Open, small: dict[str, Any], level: int
-) -> None:
+async def test_large_jobs_fail_alone(broker: RabbitmqBroker, another: Open, small: dict[str, Any], level: int) -> None:
     leader = await another(**small)
     lost = Failure(exception_class="shop.Full", message="no", stack_trace="line\n" * 4_000, failed_at=5)
     jobs = [due("large", 0.5, extra={"note": "n" * 20_000}), due("retry", 0.6, failure=lost), due("small", 0.7)]
     for job in jobs:
         slot = TimeSlot(level, int((job.run_at or 0.0) // LEVELS[level].span))
-        await (await publisher_of(broker, slot)).send_job("", delay_queue_name(session.exchange, slot), job)
+        await (await publisher_of(broker, slot)).send_job("", delay_queue_name(broker._exchange, slot), job)
 
     async with time_kept(leader):
         await until(lambda: counts(broker, "failed"), (1, 0))
@@ -188,8 +180,9 @@ TOMORROW = (time.time() + 1.25 * DAY) // 3_600 * 3_600
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the time slots that are read."""
+    """The names of the time slots that are read, of which the first four messages are kept."""
     found, pages = list[str](), Reader.pages
+    monkeypatch.setattr(slot_index, "MOST_MESSAGES", 4)
 
     def noted(self: Reader, *args: object, **more: object) -> object:
         if "~later." in self._name:
@@ -204,10 +197,7 @@ def job(number: int, second: float, **more: str) -> Message:
     return message(f"job-{number}", run_at=TOMORROW + second, body=b'["x"]', **more)
 
 
-async def test_a_slot_with_many_jobs_is_read_once_until_it_changes(
-    another: Open, broker: RabbitmqBroker, read: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slot_index, "MOST_MESSAGES", 4)
+async def test_a_slot_is_read_once_until_it_changes(another: Open, broker: RabbitmqBroker, read: list[str]) -> None:
     # The last one that is enqueued is due first.
     sent = [job(number, 60 - number, queue="odd" if number % 2 else "even") for number in range(20)]
     async with time_kept(leader := await another()):
@@ -222,7 +212,7 @@ async def test_a_slot_with_many_jobs_is_read_once_until_it_changes(
         assert await listed(broker, by_id("nobody")) == []
         assert len(read) == 1
 
-        # Only the first four messages are kept; those of others are kept once they are shown.
+        # The messages of others are kept once they are shown.
         for _ in range(2):
             assert await listed(broker, by_id("job-3")) == ["job-3"]
             assert await listed(leader, offset=15, limit=10) == [f"job-{number}" for number in range(4, -1, -1)]

@@ -31,10 +31,12 @@ from tests.contract.workers import consume, take_and_ack
 from tests.rabbitmq.conftest import Open, outbox_on
 from tests.rabbitmq_node import Node, url_of
 
+#: Deletes the exchange and the queue of this name, as another program does.
+Delete = Callable[[str], None]
+
 
 @pytest.fixture
-def delete(rabbitmq_url: str) -> Iterator[Callable[[str], None]]:
-    """Deletes the exchange and the queue of this name, as another program does."""
+def delete(rabbitmq_url: str) -> Iterator[Delete]:
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
     channel = connection.channel()
 
@@ -59,9 +61,7 @@ async def connected(session: SessionParameters) -> AsyncIterator[Connection]:
 FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
 
 
-async def test_a_record_is_stored_in_a_queue_that_was_deleted_since_it_was_made(
-    connection: Connection, exchange: str, delete: Callable[[str], None]
-) -> None:
+async def test_a_record_is_stored_after_a_deletion(connection: Connection, exchange: str, delete: Delete) -> None:
     publisher = await Publisher.open(connection)
 
     async def ours() -> Publisher:
@@ -137,7 +137,7 @@ async def test_what_cannot_be_stored_is_refused_and_not_sent_for_ever(
 
 @pytest.mark.parametrize("place", ["jobs", TenantQueue("jobs", "a"), TimeSlot(0, int(time.time() // 10) + 1_000)])
 async def test_a_job_is_stored_at_its_place_also_after_that_was_deleted(
-    session: SessionParameters, connection: Connection, delete: Callable[[str], None], place: Place
+    session: SessionParameters, connection: Connection, delete: Delete, place: Place
 ) -> None:
     outbox, job = outbox_on(connection, session), message("one")
     exchange, key = outbox.destinations.route(place)
@@ -153,9 +153,7 @@ async def test_a_job_is_stored_at_its_place_also_after_that_was_deleted(
 
 
 @pytest.mark.parametrize("job", ["scheduled", "recurring", "tenant"])
-async def test_a_leader_continues_after_the_exchange_or_the_queue_was_deleted(
-    exchange: str, broker: RabbitmqBroker, another: Open, delete: Callable[[str], None], job: str
-) -> None:
+async def test_a_leader_survives_deletions(broker: RabbitmqBroker, another: Open, delete: Delete, job: str) -> None:
     async def publish(id: str) -> None:
         match job:
             case "scheduled":
@@ -169,7 +167,7 @@ async def test_a_leader_continues_after_the_exchange_or_the_queue_was_deleted(
         await publish("before")
         consumer = await consume(await another())
         taken = {(await take_and_ack(consumer)).id}
-        for gone in (exchange, f"{exchange}.jobs"):
+        for gone in (broker._exchange, f"{broker._exchange}.jobs"):
             delete(gone)
             await publish(f"after {gone}")
             found = await take_and_ack(consumer)
@@ -230,12 +228,10 @@ async def test_with_failed_per_queue_such_jobs_fail_in_their_own_queue(another: 
     assert await counts(broker, "failed") in ((0, 0), None)
 
 
-async def test_a_job_of_others_that_is_not_due_and_does_not_fit_the_frames_fails(
-    broker: RabbitmqBroker, narrow: RabbitmqBroker, exchange: str
-) -> None:
+async def test_anothers_job_that_is_too_large_for_frames_fails(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     await broker.publish(message("small"))
     early = message("large", extra=LARGE | {FOREIGN: 1}, run_at=time.time() + 60)
-    await (await broker._outbox.open()).send_job(exchange, "jobs", early)
+    await (await broker._outbox.open()).send_job(broker._exchange, "jobs", early)
     await broker.publish(message("last"))
     consumer = await consume(narrow)
 

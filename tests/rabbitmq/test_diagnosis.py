@@ -98,9 +98,7 @@ def test_each_missing_permission_is_a_problem(module_node: Node, monkeypatch: py
     assert "~check" not in left
 
 
-def test_the_permissions_of_the_guide_are_enough_for_doctor_and_worker(
-    module_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_guides_permissions_are_enough(module_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = (_REPOSITORY / "docs" / "guides" / "deploying.md").read_text()
     [command] = re.findall(r"^rabbitmqctl set_permissions mail (.*)$", document, re.MULTILINE)
     add_user(module_node, "mail", "secret")

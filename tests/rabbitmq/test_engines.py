@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
@@ -18,7 +17,7 @@ from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
 from tests.contract.tools import PATIENT, message, until
 from tests.contract.workers import consume, take_and_ack
-from tests.rabbitmq.conftest import Open, by_way_of
+from tests.rabbitmq.conftest import Open
 from tests.tcp_proxy import TcpProxy
 
 
@@ -97,34 +96,28 @@ async def test_a_probe_leaves_the_connection_usable(connection: Connection, seco
     assert await connection.purge(lock) is None
 
 
-def test_a_session_is_lost_though_its_end_settles_another_message(
-    runner: asyncio.Runner, session: SessionParameters, lock: str
-) -> None:
+async def test_a_session_is_lost_though_it_settles(far: RabbitmqBroker, proxy: TcpProxy, lock: str) -> None:
     """As when the leader gives back a tenant's job whose publish was not confirmed."""
+    connection = far._connection
+    await connection.declare(lock)
+    publisher, holder = await Publisher.open(connection), await connection.channel()
+    await publisher.send("", lock, PERSISTENT_JSON, b"{}")
+    got = await holder.get(lock)
+    assert got is not None
+    could = []
 
-    async def go(proxy: TcpProxy) -> tuple[list[bool], bool]:
-        connection = await open_connection(replace(session, **by_way_of(session, proxy.port)), "test")
-        await connection.declare(lock)
-        publisher, holder = await Publisher.open(connection), await connection.channel()
-        await publisher.send("", lock, PERSISTENT_JSON, b"{}")
-        got = await holder.get(lock)
-        assert got is not None
-        could = []
+    def unconfirmed(_: object) -> None:
+        could.append(holder.is_open)
+        if holder.is_open:
+            holder.requeue(got.tag)
 
-        def unconfirmed(_: object) -> None:
-            could.append(holder.is_open)
-            if holder.is_open:
-                holder.requeue(got.tag)
+    proxy.stall("down")
+    publisher.post("", lock, b"".join(PERSISTENT_JSON.encode()), b"{}", unconfirmed, None)
+    proxy.hang_up(reset=True)
+    async with asyncio.timeout(PATIENT):
+        await connection.lost.wait()
 
-        proxy.stall("down")
-        publisher.post("", lock, b"".join(PERSISTENT_JSON.encode()), b"{}", unconfirmed, None)
-        proxy.hang_up(reset=True)
-        async with asyncio.timeout(PATIENT):
-            await connection.lost.wait()
-        return could, holder.is_open
-
-    with TcpProxy(*session.address.hosts[0]) as proxy:
-        assert runner.run(go(proxy)) == ([False], False)
+    assert (could, holder.is_open) == ([False], False)
 
 
 @pytest.mark.parametrize("call", ["get_each", "close"])
@@ -200,9 +193,7 @@ def filled(runner: asyncio.Runner, broker: RabbitmqBroker, exchange: str, channe
     return broker
 
 
-async def test_all_are_listed_looked_at_and_served(
-    filled: RabbitmqBroker, another: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_all_are_seen_and_served(filled: RabbitmqBroker, another: Open, caplog: pytest.LogCaptureFixture) -> None:
     there = [name for name in NAMES if name != DELETED]
     assert any("x-expires" in record.getMessage() for record in caplog.get_records("setup"))
     onlooker = await another()

@@ -165,12 +165,10 @@ def unsay(url: str, exchange: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["queue", "worker"])
-async def test_a_new_leader_publishes_no_job_again_that_it_finds(
-    broker: RabbitmqBroker, another: Open, rabbitmq_url: str, exchange: str, place: str
-) -> None:
+async def test_a_new_leader_doubles_none(broker: RabbitmqBroker, another: Open, rabbitmq_url: str, place: str) -> None:
     await ask(broker, keyed("a"))
     await broker.close()
-    unsay(rabbitmq_url, exchange)
+    unsay(rabbitmq_url, broker._exchange)
     worker = await consume(await another())
     delivery = await take(worker) if place == "worker" else None
 
@@ -189,9 +187,7 @@ async def test_a_new_leader_publishes_no_job_again_that_it_finds(
     await until(lambda: counts(others), (0, 0))
 
 
-async def test_a_redelivered_copy_waits_until_the_new_run_can_be_seen(
-    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_copy_waits_for_the_run(broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker that gets the copy asked the others before the run began, and so knows nothing of it."""
     monkeypatch.setattr(unique_keys, "_YOUNG", 3_600.0)
     async with time_kept(broker):

@@ -59,9 +59,7 @@ def test_the_doctor_accepts_a_queue_that_refuses_when_it_is_full(client: Client)
     assert _about(client, "queue plain") == []
 
 
-def test_the_doctor_says_that_it_cannot_see_policies_without_the_plugin(
-    rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_plugin_none_can_be_seen(rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "PORT", free_port())
     with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
         (found,) = (one for one in broker_findings(client) if one.check == "policies")

@@ -93,9 +93,9 @@ async def last_runs(ticker: RecurringJobs) -> set[float | None]:
     return {found.last_run for found in await ticker.entries()}
 
 
-async def states(connection: Connection, session: SessionParameters) -> int:
+async def states(connection: Connection, exchange: str) -> int:
     """The number of states in their queue that no leader holds."""
-    return (await connection.probe(internal(session.exchange, "recurring"))).messages
+    return (await connection.probe(internal(exchange, "recurring"))).messages
 
 
 async def test_a_clock_that_jumps_skips_no_tick(broker: RabbitmqBroker, ticker: RecurringJobs, wall: Wall) -> None:
@@ -204,11 +204,7 @@ async def test_entries_whose_queue_was_deleted_are_stored_again(
 
 
 async def test_the_newer_of_two_states_counts_and_what_is_none_is_kept(
-    broker: RabbitmqBroker,
-    another: Open,
-    connection: Connection,
-    session: SessionParameters,
-    caplog: pytest.LogCaptureFixture,
+    broker: RabbitmqBroker, another: Open, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.change_recurring(EntryChange.put(entry(every=seldom())))
     (found,) = await broker.recurring()
@@ -217,14 +213,14 @@ async def test_the_newer_of_two_states_counts_and_what_is_none_is_kept(
     bodies = [json.dumps(state.to_plain()).encode() for state in (older, newer, newer)]
     channel = await connection.channel()
     for body in (*bodies, b"not JSON", b'{"from": "a later version"}'):
-        channel.raw.basic_publish("", internal(session.exchange, "recurring"), body)
-    await until(lambda: states(connection, session), 6)
+        channel.raw.basic_publish("", internal(broker._exchange, "recurring"), body)
+    await until(lambda: states(connection, broker._exchange), 6)
 
     async with time_kept(await another()):
         assert await broker.recurring() == [newer]
         await fire(broker, "sweep")
     assert (await take_and_ack(await consume(broker))).body == b"[9]"
-    await until(lambda: states(connection, session), 3)
+    await until(lambda: states(connection, broker._exchange), 3)
     assert "cannot be read" in caplog.text
 
 

@@ -18,7 +18,6 @@ from palermo.errors import BrokerUnavailable
 from tests.contract.tools import message
 from tests.contract.workers import Report, consume, take_and_ack
 from tests.helpers import HANGS
-from tests.rabbitmq.conftest import Open, by_way_of
 from tests.rabbitmq_node import Node, add_user, set_permissions
 from tests.tcp_proxy import TcpProxy
 
@@ -40,12 +39,11 @@ def unread(runner: asyncio.Runner) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("queues", ["mail", "mail,images"])
 async def test_a_slot_stopped_twice_on_a_silent_line_leaves_no_error_unread(
-    unread: list[str], proxy: TcpProxy, session: SessionParameters, another: Open, queues: str
+    unread: list[str], proxy: TcpProxy, far: RabbitmqBroker, queues: str
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(str(context)))
-    broker = await another(**by_way_of(session, proxy.port))
-    consumer = await consume(broker, queues)
-    await broker.publish(message(queue="mail"))
+    consumer = await consume(far, queues)
+    await far.publish(message(queue="mail"))
     await take_and_ack(consumer)
     receiving = asyncio.ensure_future(consumer.receive(1))
     await asyncio.sleep(0)
@@ -56,20 +54,19 @@ async def test_a_slot_stopped_twice_on_a_silent_line_leaves_no_error_unread(
         await asyncio.sleep(0)
     await asyncio.wait({receiving})
     proxy.hang_up()
-    await broker.lost()
-    await broker.close()
+    await far.lost()
+    await far.close()
 
 
-async def test_calls_on_a_closing_session_end(proxy: TcpProxy, session: SessionParameters, another: Open) -> None:
-    broker = await another(**by_way_of(session, proxy.port))
-    consumer = await broker.consume(QueueSelection.parse("mail,images"), slots=1, tag="pid:1@h", report=Report("mail"))
+async def test_calls_on_a_closing_session_end(proxy: TcpProxy, far: RabbitmqBroker) -> None:
+    consumer = await far.consume(QueueSelection.parse("mail,images"), slots=1, tag="pid:1@h", report=Report("mail"))
     proxy.stall("down")
-    waiting = [asyncio.ensure_future(consumer.queues_with_jobs()), asyncio.ensure_future(broker.queues())]
+    waiting = [asyncio.ensure_future(consumer.queues_with_jobs()), asyncio.ensure_future(far.queues())]
     await asyncio.sleep(0)
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await broker.close()
+            await far.close()
 
     async with asyncio.timeout(60):
         ended = await asyncio.gather(*waiting, return_exceptions=True)

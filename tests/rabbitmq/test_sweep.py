@@ -80,13 +80,11 @@ async def test_failed_jobs_that_another_session_looks_at_are_waited_for(
     assert await acting == result
 
 
-async def test_jobs_that_are_looked_at_during_a_sweep_are_swept(
-    thirty_failed: RabbitmqBroker, another: Open, connection: Connection, exchange: str
-) -> None:
+async def test_jobs_looked_at_are_swept(thirty_failed: RabbitmqBroker, another: Open, connection: Connection) -> None:
     moved, looks, looking = list[str](), list[asyncio.Task[None]](), asyncio.Event()
 
     async def look() -> None:
-        reader = await held(connection, exchange, 10)
+        reader = await held(connection, thirty_failed._exchange, 10)
         looking.set()
         await asyncio.sleep(0.3)
         await reader.close()
@@ -98,7 +96,7 @@ async def test_jobs_that_are_looked_at_during_a_sweep_are_swept(
             await looking.wait()
         moved.extend(job.id for job in jobs)
 
-    reader = Reader((await another())._connection, exchange, FAILED_QUEUE)
+    reader = Reader((await another())._connection, thirty_failed._exchange, FAILED_QUEUE)
     swept = await sweep(reader, FAILED_QUEUE, Move, publish, lambda _: None)
 
     assert swept.moved == 30
