@@ -119,7 +119,7 @@ class IoThread:
             raise _own_thread()
         publish = Publish(messages, after, future, key_requests)
         try:
-            # Fast path: a thread that waits sends a message itself. benchmarks.enqueue_one: 0.66 without, 1.07 with.
+            # Fast path: a thread that waits sends a message itself. benchmarks.enqueue one: 0.66 without, 1.07 with.
             # An event loop does not: it must not wait for a file.
             written = future is None and self._sender.write(publish)
         except BaseException:  # Ctrl-C, perhaps in the middle of sending it

@@ -317,7 +317,7 @@ class SlotTask:
         return await result
 
     # Fast path: a plain job wakes no task. CPU µs of a job in benchmarks.drain: 530, 658 without; of the parent in
-    # benchmarks.pools: 196 with threads, 288 without.
+    # benchmarks.drain threads: 196, 288 without.
 
     def _take(self, session: BrokerSession, delivery: Delivery) -> bool:
         """Have a plain job run. False if the worker takes no jobs or keeps a pace, or the job may run in a batch."""
