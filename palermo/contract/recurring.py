@@ -5,11 +5,11 @@ elapsed time alone, counted from the epoch, so that all workers agree on its tic
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from msgspec import ValidationError, field
 from msgspec.structs import replace
@@ -208,6 +208,21 @@ def every_seconds(value: Duration) -> float:
     seconds = in_seconds(value)
     _check_every(seconds)
     return float(seconds)
+
+
+class Schedule(TypedDict, total=False):
+    """What declares a recurring job beside its name and its job; a value that is None or left out is the default."""
+
+    #: Five or six fields, as in crontab(5) (six: seconds first), or else the time between two runs.
+    cron: str | None
+    every: Duration | None
+    #: The time zone of `cron`, by its IANA name; UTC by default.
+    tz: str | None
+    args: Sequence[object]
+    kwargs: Mapping[str, object] | None
+    queue: str | None
+    #: What to do about missed runs: skip them, run once, or run all; once by default.
+    missed: str | None
 
 
 def recurring_job(name: str, times: Mapping[str, Any], **fields: Any) -> RecurringJob:

@@ -155,21 +155,8 @@ class Context:
 
         return none_failed(queue, Page(messages=(), total=0), lambda: self._ask(browse, again=True))
 
-    def _sweep_failed(
-        self,
-        judge: Judge,
-        progress: Progress | None = None,
-        *,
-        ids: Collection[str] = (),
-    ) -> None:
-        self._client.run(lambda broker: unless_blocked(broker, sweep_failed(broker, judge, progress, ids=ids)))
-
     def _read_failed(
-        self,
-        judge: Judge,
-        progress: Progress | None = None,
-        *,
-        ids: Collection[str] = (),
+        self, judge: Judge, progress: Progress | None = None, *, ids: Collection[str] = ()
     ) -> SweepProgress:
         # Reading may take minutes, and needs nothing stored.
         return self._client.run(lambda broker: sweep_failed(broker, judge, progress, only_look=True, ids=ids))

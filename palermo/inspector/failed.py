@@ -1,13 +1,16 @@
 """The inspector's noun for failed jobs: list, count and group them, requeue them, discard them."""
 
+from collections.abc import Collection
+from functools import partial
 from typing import Any, Unpack
 
 from palermo.client.actor import OTHER_ARGUMENTS
-from palermo.client.failed_queues import browse_failed
+from palermo.client.failed_queues import browse_failed, sweep_failed
 from palermo.client.failed_queues import trim_failed as trim
 from palermo.contract import clock
 from palermo.contract.row_types import FailedRow
 from palermo.contract.rows import Listing, Row
+from palermo.contract.trouble import unless_blocked
 from palermo.core.lifecycle import JobState
 from palermo.core.lifecycle import requeue as requeue_message
 from palermo.core.message import Message
@@ -58,7 +61,7 @@ class FailedJobs(Context):
             if selection.includes(message):
                 selection.seen.add(message.id)
 
-        self._sweep_failed(reading(see), ids=selection.ids)
+        self._sweep(reading(see), ids=selection.ids)
         return len(selection.seen)
 
     def groups(self, filter: JobFilter = EVERYTHING, *, progress: Progress | None = None) -> list[Row]:
@@ -105,10 +108,11 @@ class FailedJobs(Context):
     def _take_failed(
         self, action: str, which: Which, judge: TakeJudge, watching: Watching, **facts: Any
     ) -> list[TakenJob]:
-        def sweep(decide: Judge, progress: Progress) -> None:
-            self._sweep_failed(decide, progress, ids=judge.selection.ids)
-
+        sweep = partial(self._sweep, ids=judge.selection.ids)
         return self._take(action, which, judge, sweep, watching, **facts)
+
+    def _sweep(self, judge: Judge, progress: Progress | None = None, *, ids: Collection[str]) -> None:
+        self._client.run(lambda broker: unless_blocked(broker, sweep_failed(broker, judge, progress, ids=ids)))
 
     def trim(self, *, max_age: Duration | None = None, max_count: int | None = None, now: float | None = None) -> int:
         """Remove failed jobs that are older than `max_age` and, oldest first, those above `max_count`.

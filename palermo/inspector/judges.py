@@ -187,16 +187,14 @@ class FindJudge:
         self._id = id
 
     def __call__(self, message: Message) -> SweepDecision:
-        if self.message is not None:
-            return Stop()
-        if message.id == self._id:
+        if self.message is None and message.id == self._id:
             self.message = message
-            return Stop()
-        return Keep()
+        return Keep() if self.message is None else Stop()
 
 
-class _Group(Struct):
+class _Group(Struct, frozen=True):
     count: int
+    #: When its first and its last job failed, as far as that is known.
     first: int | None
     last: int | None
     sample: Message
@@ -220,16 +218,10 @@ class GroupJudge:
             return Keep()
         self._seen.add(message.id)
         key = fingerprint(message.job, failure)
-        at = failure.failed_at or None
-        group = self._groups.get(key)
-        if group is None:
-            self._groups[key] = _Group(1, at, at, message)
-            return Keep()
-        group.count += 1
-        group.sample = message
-        if at is not None:
-            group.first = at if group.first is None else min(group.first, at)
-            group.last = at if group.last is None else max(group.last, at)
+        known = self._groups.get(key, _Group(0, None, None, message))
+        times = [at for at in (known.first, known.last, failure.failed_at or None) if at is not None]
+        first, last = min(times, default=None), max(times, default=None)
+        self._groups[key] = _Group(known.count + 1, first, last, message)
         return Keep()
 
     def rows(self) -> list[Row]:

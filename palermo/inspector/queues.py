@@ -34,16 +34,11 @@ class Queues(Context):
             raise QueueNameInvalid(
                 "queue name '*' is not a pattern here. To pause all queues, say `palermo pause --all` or pause_all()."
             )
-        by = by or self._actor.name
-        self._ask(lambda broker: broker.pause(queue, by=by))
-        self._record("pause", by=by, queue=queue, **({"what": reason} if reason else {}))
+        self._pause("pause", queue, by=by, reason=reason)
 
     def resume(self, queue: str, *, by: str = "") -> None:
         """End a pause; does nothing to a queue that is not paused."""
-        check_job_queue(queue)
-        by = by or self._actor.name
-        self._ask(lambda broker: broker.resume(queue, by=by))
-        self._record("resume", by=by, queue=queue)
+        self._pause("resume", check_job_queue(queue), by=by)
 
     def pause_all(self, *, by: str = "", reason: str = "") -> None:
         """Let no worker take jobs from any queue until `resume_all`, across restarts.
@@ -51,15 +46,18 @@ class Queues(Context):
         It holds for workers that start later and queues that are made later. Running jobs go on, and jobs can be
         enqueued. `by` says who did it, and `reason` why, as for `pause`.
         """
-        by = by or self._actor.name
-        self._ask(lambda broker: broker.pause(EVERY_QUEUE, by=by))
-        self._record("pause all", by=by, **({"what": reason} if reason else {}))
+        self._pause("pause all", EVERY_QUEUE, by=by, reason=reason)
 
     def resume_all(self, *, by: str = "") -> None:
         """End `pause_all`; a queue that was paused by its name stays paused until `resume`."""
+        self._pause("resume all", EVERY_QUEUE, by=by)
+
+    def _pause(self, action: str, queue: str, *, by: str, reason: str = "") -> None:
         by = by or self._actor.name
-        self._ask(lambda broker: broker.resume(EVERY_QUEUE, by=by))
-        self._record("resume all", by=by)
+        pauses = action.startswith("pause")
+        self._ask(lambda broker: broker.pause(queue, by=by) if pauses else broker.resume(queue, by=by))
+        named = {} if queue == EVERY_QUEUE else {"queue": queue}
+        self._record(action, by=by, **named, **({"what": reason} if reason else {}))
 
     def all_paused(self) -> bool:
         """Whether `pause_all` holds."""

@@ -1,16 +1,14 @@
 """The inspector's noun for recurring jobs: list, add, remove, enable, disable and run them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from palermo.client.prepare_recurring import entry
 from palermo.contract import clock
-from palermo.contract.recurring import RecurringJob, every_seconds
+from palermo.contract.recurring import SCHEDULED, Schedule, recurring_job
 from palermo.contract.recurring_entries import RUNTIME, EntryChange, RecurringEntry
 from palermo.contract.rows import Row, arguments_of, as_json, iso_instant
 from palermo.contract.serialization import Serializers
-from palermo.core.failure import printable
-from palermo.core.times import Duration
+from palermo.inspector.changes import check_options
 from palermo.inspector.context import Context
 from palermo.jobs import registry
 
@@ -19,58 +17,43 @@ def _difference(before: RecurringEntry | None, after: RecurringEntry) -> str:
     """The values of a new entry, or the old and the new values that differ; of arguments only that they differ."""
     new = _values(after)
     if before is None:
-        return ", ".join(f"{name} {value}" for name, value in new.items() if value)
+        return ", ".join(f"{name} {value}" for name, value in new.items())
     old = _values(before)
-    changed = [f"{name} {old[name] or 'none'} → {new[name] or 'none'}" for name in new if old[name] != new[name]]
+    changed = [
+        f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}"
+        for name in old | new
+        if old.get(name) != new.get(name)
+    ]
     changed += ["other arguments"] if before.message.body != after.message.body else []
     return ", ".join(changed) or "unchanged"
 
 
-def _values(entry: RecurringEntry) -> dict[str, str]:
-    due = entry.recurring
-    every = "" if due.every is None else f"{due.every:g} s"
-    cron = f"{due.cron} ({due.tz})" if due.cron else ""
-    return {"cron": cron, "every": every, "missed": due.missed, "job": due.job, "queue": entry.message.queue}
+def _values(entry: RecurringEntry) -> dict[str, Any]:
+    known = {**entry.recurring.to_plain(), "queue": entry.message.queue}
+    return {name: known[name] for name in SCHEDULED if known[name]}
 
 
 def _row(found: RecurringEntry, serializers: Serializers, max_bytes: int) -> Row:
     recurring, message = found.recurring, found.message
-    arguments = arguments_of(message, serializers, max_bytes=max_bytes)
-    args, kwargs = arguments if arguments is not None else (None, None)
-    return {
-        "name": printable(found.name),
-        "job": printable(recurring.job),
-        "queue": printable(message.queue),
+    args, kwargs = arguments_of(message, serializers, max_bytes=max_bytes) or (None, None)
+    row = {
+        **recurring.to_plain(),
+        "queue": message.queue,
         "cron": recurring.cron or None,
-        "every": recurring.every,
-        "tz": recurring.tz,
         "words": recurring.in_words(),
-        "missed": recurring.missed,
-        "enabled": recurring.enabled,
         "last_run": iso_instant(found.last_run),
         "next_run": iso_instant(found.next),
-        "origin": printable(found.origin),
-        "args": as_json(args),
-        "kwargs": as_json(kwargs),
+        "origin": found.origin,
+        "args": args,
+        "kwargs": kwargs,
     }
+    return {name: as_json(value) for name, value in row.items()}
 
 
 class RecurringJobs(Context):
     """The recurring jobs: list, add, remove, enable, disable and run them."""
 
-    def put(
-        self,
-        name: str,
-        job: Any,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        tz: str = "UTC",
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
-        queue: str | None = None,
-        missed: str = "once",
-    ) -> None:
+    def put(self, name: str, job: Any, **times: Unpack[Schedule]) -> None:
         """Run a job repeatedly: at the times of a cron expression, or at the interval `every`, seconds or a timedelta.
 
         `job` is a decorated class or function, or a name. A recurring job of the same `name` is replaced; if it was
@@ -78,18 +61,9 @@ class RecurringJobs(Context):
         worker whose code declares the same name replaces this one when it starts. Raises OptionInvalid,
         ArgumentsInvalid, SerializationError, QueueNameInvalid.
         """
+        check_options(times, Schedule)
         definition = getattr(job, "definition", None)
-        wanted = RecurringJob(
-            name=name,
-            job=job if definition is None else definition.name,
-            cron=cron or "",
-            every=None if every is None else every_seconds(every),
-            tz=tz,
-            missed=missed,
-            args=tuple(args),
-            kwargs=dict(kwargs or {}),
-            queue=queue,
-        )
+        wanted = recurring_job(name, times, job=job if definition is None else definition.name)
         announced = self._client.unique_job(wanted.job) if registry.find(wanted.job) is None else None
         made = entry(self._client, wanted, origin=RUNTIME, announced=announced)
         found = self._ask(lambda broker: broker.recurring(), again=True)
