@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse
 from palermo.cli.options import broker_options_of_server
-from palermo.cli.output import misuse
 
 
 @click.command()

@@ -4,10 +4,10 @@ import sys
 
 import click
 
-from palermo.cli.command_group import FAILED, Context
+from palermo.cli.command_group import FAILED, Context, misuse
 from palermo.cli.completion import complete_queue
 from palermo.cli.options import parse_duration, query_options
-from palermo.cli.output import is_terminal, misuse, printed_json
+from palermo.cli.output import is_terminal, printed_json
 from palermo.contract.broker import Finding
 from palermo.core.address import masked
 from palermo.core.text import count, one_line

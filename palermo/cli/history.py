@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse, note
 from palermo.cli.job_ids import known_ids
-from palermo.cli.listings import none_here, print_page
+from palermo.cli.listings import print_page
 from palermo.cli.options import (
     filter_options,
     limit_option,
@@ -18,7 +18,7 @@ from palermo.cli.options import (
     wanted_actions,
     wanted_jobs,
 )
-from palermo.cli.output import Column, field, misuse, note, print_facts, print_rows, printed_json, progress, wants_json
+from palermo.cli.output import Column, field, print_facts, print_rows, printed_json, progress
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
@@ -103,9 +103,7 @@ def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
         ("Jobs", lambda row: row["count"]),
         ("What", lambda row: row["what"] or row["ids"][:3]),
     ]
-    print_rows(listing.rows, columns, none=none_here("actions in the journal", listing.total, limit))
-    if not wants_json() and listing.rows and len(listing) < (listing.total or 0):
-        note(f"page {page}: {len(listing):,} of {listing.total:,} actions. --page and --limit show others.")
+    print_page(listing, columns, "actions in the journal", page=page, limit=limit, what="action")
 
 
 def _what(row: Row) -> str:

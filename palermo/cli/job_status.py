@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import FAILED, NOT_FOUND, Context, exit_code
+from palermo.cli.command_group import FAILED, NOT_FOUND, Context, exit_code, note
 from palermo.cli.job_ids import known_ids
 from palermo.cli.options import parse_duration, query_options
-from palermo.cli.output import is_terminal, note, print_facts, print_json, printed_json, wants_json
+from palermo.cli.output import is_terminal, print_facts, print_json, printed_json, wants_json
 from palermo.contract.rows import Row
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.text import one_line, safe, shorter

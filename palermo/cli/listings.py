@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, note
 from palermo.cli.completion import complete_queue
 from palermo.cli.options import filter_options, paging_options, query_options, wanted_jobs
-from palermo.cli.output import Column, field, note, print_rows, wants_json
+from palermo.cli.output import Column, field, print_rows, wants_json
 from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.text import count
 from palermo.core.topology import is_failed

@@ -1,11 +1,12 @@
 """The options that commands share, and the parsers of durations and instants."""
 
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse
 from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.contract import clock
 
@@ -143,6 +144,51 @@ limit_option = click.option(
 paging_options = all_of(click.option("--newest", is_flag=True, help="Newest first."), page_option, limit_option)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")
 
+
+def arguments_options(of: str = "") -> Options:
+    """Add `--args` and `--kwargs`, whose values are parsed; `of` is what the help says before it names them."""
+    first, second = (f"{of} positional", f"{of} named") if of else ("Positional", "Named")
+    array = "--args", list, "an array. Write --args '[1, \"two\"]'."
+    object = "--kwargs", dict, "an object. Write --kwargs '{\"width\": 640}'."
+    return all_of(
+        click.option("--args", metavar="JSON", callback=_json(*array), help=f"{first} arguments, as a JSON array."),
+        click.option(
+            "--kwargs", metavar="JSON", callback=_json(*object), help=f"{second} arguments, as a JSON object."
+        ),
+    )
+
+
+def _json(option: str, kind: type, wanted: str) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    def read(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+        value = parsed_json(text, option)
+        if text is not None and not isinstance(value, kind):
+            raise misuse(f"{option} is a JSON {_KINDS.get(type(value), 'number')}, not {wanted}")
+        return value
+
+    return read
+
+
+#: The names of JSON's types but numbers.
+_KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+
+
+def parsed_json(text: str | None, option: str) -> Any:
+    """The JSON value behind an option; None if it was not given. Raises click.UsageError."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise misuse(f"{option} is nested too deep.") from None
+    except ValueError as error:
+        quotes = " JSON has double quotes around text." if "'" in text else ""
+        raise misuse(f"{option} is not JSON: {error}.{quotes}") from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
 #: What completes the value of a condition, and what stands for it in the help, unless it is text.
 _COMPLETED = {"queue": complete_queue, "job": complete_job, "worker": complete_worker}
 _METAVARS = {
@@ -190,3 +236,14 @@ def wanted_actions(**conditions: str | None) -> "AuditFilter":
     from palermo.views.filter import AuditFilter, filter_of
 
     return filter_of({name: text for name, text in conditions.items() if text is not None}, clock.now(), AuditFilter)
+
+
+def selection_options(filters: Options) -> Options:
+    """Add ids, `--all`, these filters, `--yes` and `--json`."""
+    return all_of(
+        click.argument("ids", nargs=-1, metavar="[ID]..."),
+        click.option("--all", "every", is_flag=True, help="All jobs, or all that the filters match."),
+        filters,
+        yes_option,
+        query_options,
+    )

@@ -8,21 +8,21 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from palermo.cli.command_group import NOT_FOUND, Context
-from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.job_ids import SCHEDULED_JOBS
+from palermo.cli.command_group import NOT_FOUND, Context, misuse, note
+from palermo.cli.job_ids import SCHEDULED_JOBS, chosen_ids
 from palermo.cli.listings import print_page
 from palermo.cli.options import (
+    arguments_options,
     filter_options,
     limit_option,
     page_option,
     parse_duration,
     parse_instant,
     query_options,
+    selection_options,
     wanted_jobs,
 )
-from palermo.cli.output import Column, confirm, field, misuse, note, printed_json, progress
-from palermo.cli.selection import chosen_ids, selection_options
+from palermo.cli.output import Column, confirm, field, printed_json, progress
 from palermo.contract import clock
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import GIVE_UP, MOVE
@@ -88,8 +88,7 @@ def _reading(jobs: ScheduledJobs) -> Iterator[None]:
 
 @scheduled.command("cancel")
 @selection_options(_filters)
-@click.option("--args", "args_text", metavar="JSON", help="Only with these positional arguments, a JSON array.")
-@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Only with these named arguments, a JSON object.")
+@arguments_options("Only with these")
 @click.pass_obj
 def cancel_scheduled(context: Context, /, **selection: Any) -> None:
     """Cancel scheduled jobs."""
@@ -130,8 +129,8 @@ def _chosen(
     yes: bool,
     ids: tuple[str, ...],
     every: bool,
-    args_text: str | None = None,
-    kwargs_text: str | None = None,
+    args: list[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
     retries: bool = False,
     **filters: Any,
 ) -> tuple[str, ...] | list[str] | JobFilter:
@@ -139,7 +138,6 @@ def _chosen(
 
     Raises click.UsageError, Abort.
     """
-    args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     by_arguments = args is not None or kwargs is not None
     if by_arguments and (ids or not every or not filters["job"]):
         raise misuse("--args and --kwargs choose among the jobs of one name: add --all and --job NAME")

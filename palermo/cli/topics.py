@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
-from palermo.cli.enqueue import parsed_json
-from palermo.cli.options import broker_options, parse_since, query_options, yes_option
-from palermo.cli.output import Column, confirm, field, note, print_rows, progress, wants_json
+from palermo.cli.command_group import Context, note
+from palermo.cli.options import broker_options, parse_since, parsed_json, query_options, yes_option
+from palermo.cli.output import Column, confirm, field, print_rows, progress, wants_json
 from palermo.contract.rows import Row
 from palermo.core.text import count
 

@@ -2,9 +2,9 @@
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse, note
 from palermo.cli.options import broker_options, query_options
-from palermo.cli.output import Column, field, misuse, note, print_rows
+from palermo.cli.output import Column, field, print_rows
 from palermo.contract.rows import Row
 from palermo.core.text import count
 

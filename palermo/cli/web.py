@@ -8,9 +8,8 @@ from contextlib import suppress
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse
 from palermo.cli.options import broker_options_of_server
-from palermo.cli.output import misuse
 from palermo.errors import SettingInvalid
 from palermo.jobs.user_modules import import_modules
 

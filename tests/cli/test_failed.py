@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from palermo.cli import output
-from palermo.cli.selection import run_on_failed
+from palermo.cli.failed import run_on_failed
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.errors import BrokerUnavailable
