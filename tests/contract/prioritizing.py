@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue
 from palermo.core.message import Message
 from palermo.core.unique_keys import KeyRequest
@@ -83,12 +83,10 @@ class PrioritizingContract:
 
             assert (await take(worker)).message.priority == 7
 
-    async def test_a_worker_makes_the_queues_of_its_declared_priorities_with_them(
-        self, session: SessionParameters, sessions: list[Broker], broker: Broker, in_order: InOrder
+    async def test_a_worker_makes_queues_with_priorities(
+        self, broker: Broker, another: Open, in_order: InOrder
     ) -> None:
-        worker = await open_broker(replace(session, prioritized=frozenset({"declared"})))
-        sessions.append(worker)
-        consumer = await consume(worker, "declared")
+        consumer = await consume(await another(prioritized=frozenset({"declared"})), "declared")
         await broker.publish(message("first", "declared"))
         blocked = await take(consumer)  # so that the next ones wait
 

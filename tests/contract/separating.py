@@ -49,9 +49,10 @@ class SeparatingContract:
             assert await found(broker) == []
             assert await broker.alter_scheduled(ScheduledFilter(), CANCEL) == []
 
-    async def test_exchanges_share_nothing(self, broker: Broker, elsewhere: Open, session: SessionParameters) -> None:
-        other, obeying = await elsewhere(), Obeying({})
-        mail = group_queue(f"{session.exchange}-2", session.prefix, "mail")
+    async def test_exchanges_share_nothing(self, broker: Broker, another: Open, session: SessionParameters) -> None:
+        elsewhere = f"{session.exchange}-2"
+        other, obeying = await another(exchange=elsewhere), Obeying({})
+        mail = group_queue(elsewhere, session.prefix, "mail")
         await other.publish_many([message("there"), due("later", 86_400.0)])
         await other.change_recurring(EntryChange.put(entry(every=3_600.0)))
         await other.events.subscribe(Subscription(group="mail", queue=mail, topics=("#",)))
@@ -60,7 +61,7 @@ class SeparatingContract:
         await append(other, ["a"])
         await other.pause("jobs")
         await other.pause(EVERY_QUEUE)
-        await consume(await elsewhere(), on_command=obeying)
+        await consume(await another(exchange=elsewhere), on_command=obeying)
 
         assert await found(broker) == []
         assert obeying.orders == []

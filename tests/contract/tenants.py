@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
+from palermo.contract.broker import Broker, Consumer
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.core.message import Message
@@ -103,9 +103,8 @@ class TenantingContract:
 
         assert 28 <= order.count("a") <= 32
 
-    async def test_tenants_are_served_at_random(self, session: SessionParameters, sessions: list[Broker]) -> None:
-        broker = await open_broker(replace(session, tenant_order="random"))
-        sessions.append(broker)
+    async def test_tenants_are_served_at_random(self, another: Open) -> None:
+        broker = await another(tenant_order="random")
         await broker.publish_many([one for tenant in "abcd" for one in jobs_of(tenant, 100)])
         async with time_kept(broker):
             await known(broker, *"abcd")

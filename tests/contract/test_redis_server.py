@@ -5,7 +5,6 @@ import inspect
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -27,22 +26,15 @@ from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnav
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests import redis_node
-from tests.certificates import Authority
 from tests.contract.tools import FAILURE, PATIENT, OpenRedis, counts, end_all_leases, ids, message, messages, until
 from tests.contract.worker_commands import Obeying
 from tests.contract.workers import Report, consume, take, take_and_ack
 from tests.doc_pages import ROOT
 from tests.helpers import Stopwatch, eventually
-from tests.rabbitmq_node import free_port
 from tests.redis_node import RedisNode
 
 #: What the guide for operators says that a user needs.
 PERMISSIONS = re.findall(r"ACL SETUSER shop on >secret (.+)", (ROOT / "docs/guides/redis.md").read_text())[0].split()
-
-
-@pytest.fixture
-def session(redis_session: SessionParameters) -> SessionParameters:
-    return redis_session
 
 
 @pytest.fixture
@@ -110,9 +102,9 @@ async def test_the_end_of_a_session_reaches_every_slot_as_its_loss(broker: Redis
 
 
 async def test_a_command_reaches_no_worker_of_another_database(
-    node: RedisNode, broker: RedisBroker, open_redis: OpenRedis, session: SessionParameters
+    node: RedisNode, broker: RedisBroker, open_redis: OpenRedis, redis_session: SessionParameters
 ) -> None:
-    other = await open_redis(replace(session, address=parse_url(f"{node.url}?db=1")))
+    other = await open_redis(replace(redis_session, address=parse_url(f"{node.url}?db=1")))
     here, there = Obeying({}), Obeying({})
     await consume(broker, report=Report("jobs", pid=1), on_command=here)
     await consume(other, report=Report("jobs", pid=2), on_command=there)
@@ -186,14 +178,14 @@ async def test_a_publish_whose_script_failed_is_stored_when_repeated(broker: Red
 
 
 async def test_a_redis_user_needs_the_permissions_of_the_guide(
-    broker: RedisBroker, open_redis: OpenRedis, session: SessionParameters
+    broker: RedisBroker, open_redis: OpenRedis, redis_session: SessionParameters
 ) -> None:
     await broker._store.call("ACL", "SETUSER", "shop", "reset", "on", ">right", *PERMISSIONS)
-    path = quote(session.address.path)
-    user = replace(session, address=parse_url(f"redis+unix://shop:right@{path}"))
+    path = quote(redis_session.address.path)
+    user = replace(redis_session, address=parse_url(f"redis+unix://shop:right@{path}"))
 
     with pytest.raises(BrokerRefused) as caught:
-        await open_broker(replace(session, address=parse_url(f"redis+unix://shop:wrong@{path}")))
+        await open_broker(replace(redis_session, address=parse_url(f"redis+unix://shop:wrong@{path}")))
 
     assert "wrong" not in str(caught.value)
     right = await open_redis(user)
@@ -208,22 +200,6 @@ async def test_a_redis_user_needs_the_permissions_of_the_guide(
     await broker._store.call("ACL", "SETUSER", "shop", "-client")
     with pytest.raises(BrokerRefused, match="what the user may do"):
         await open_redis(user)
-
-
-@pytest.mark.skipif(redis_node.WITHOUT_TLS, reason="this server is built without TLS")
-async def test_with_tls_a_server_is_trusted_by_its_authority_and_by_no_other(tmp_path: Path) -> None:
-    authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
-    own, port = authority.sign("server", host="localhost"), free_port()
-    files = ("--tls-cert-file", str(own.file), "--tls-key-file", str(own.key), "--tls-ca-cert-file", str(other.file))
-    with redis_node.running("--tls-port", str(port), "--tls-auth-clients", "no", *files):
-        url = f"rediss://localhost:{port}/0?ssl_ca_certs="
-        broker = await open_broker(SessionParameters(address=parse_url(f"{url}{authority.file}"), timeout=PATIENT))
-        await broker.publish(message("7c9e"))
-        assert (await take_and_ack(await consume(broker))).id == "7c9e"
-        await broker.close()
-
-        with pytest.raises(BrokerRefused, match="not trusted"):
-            await open_broker(SessionParameters(address=parse_url(f"{url}{other.file}"), timeout=PATIENT))
 
 
 @pytest.mark.parametrize("url", ["redis://h/shop", "redis://h?heartbeat=3", "rediss://h?ssl_ca_certs=/nowhere"])

@@ -239,17 +239,6 @@ async def test_a_bad_row_fails_alone(broker: Broker, path: Path, where: str, col
     await until(lambda: counts(broker), (0, 0))
 
 
-async def test_an_unreadable_unique_key_is_free(broker: Broker, path: Path) -> None:
-    change(path, "insert into key (exchange, name, due, state) values ('palermo', 'broken', 1, '{')")
-
-    async with time_kept(broker):
-        await broker.publish(due("7c9e", 0.1))
-        await until(lambda: counts(broker), (1, 0))
-
-    assert await broker.keys.known() == []
-    assert (await ask(broker, keyed("1", key="broken"), key="broken")).outcome == "stored"
-
-
 async def test_a_full_disk_does_not_count_as_a_workers_death(broker: Broker, path: Path) -> None:
     await broker.publish_many([message("held"), message("done"), message("next")])
     full = await opened(path)

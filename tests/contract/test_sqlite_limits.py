@@ -16,7 +16,7 @@ from palermo.contract.sweep import Remove
 from palermo.core.lifecycle import Ack, Release
 from palermo.errors import DeliveryLost
 from tests.contract.files import opened
-from tests.contract.limiting import forget_what_is_over, limited, nothing_permitted, permitted, worker
+from tests.contract.limiting import limited, nothing_permitted, permitted, worker
 from tests.contract.tools import ids, message
 from tests.contract.workers import consume, take
 
@@ -107,13 +107,3 @@ async def test_a_removal_frees_a_permit(broker: SqliteBroker, remove: Callable[[
     await remove(broker)
 
     assert (await permitted(consumer, 1)).message.id == "3"
-
-
-async def test_keys_of_limits_that_say_nothing_are_forgotten(broker: SqliteBroker, path: Path) -> None:
-    async def known() -> set[str]:
-        rows = await broker._store.read(lambda db: db.execute("select name from limited").fetchall())
-        return {name for (name,) in rows}
-
-    keeper = await opened(path)
-    await forget_what_is_over(broker, keeper, known)
-    await keeper.close()

@@ -19,7 +19,7 @@ from palermo.errors import NotBrowsable
 from tests.contract.workers import consume, take
 from tests.helpers import HANGS, Stopwatch
 
-Open = Callable[[], Coroutine[Any, Any, Broker]]
+Open = Callable[..., Coroutine[Any, Any, Broker]]
 OpenRedis = Callable[..., Coroutine[Any, Any, RedisBroker]]
 
 #: Seconds that a session may take for one call: this is about what is done, and not about how quickly.
