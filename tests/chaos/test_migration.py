@@ -199,7 +199,7 @@ async def test_killed_at_any_instant_and_run_again_it_loses_nothing(
         assert [info.name for info in await broker.queues() if info.paused] == []
 
 
-async def test_the_queue_of_failed_jobs_is_migrated_and_workers_learn_of_it(
+async def test_failed_jobs_are_migrated_under_workers(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(declarer, "_ASK_AGAIN", 0.0)

@@ -69,9 +69,7 @@ Start = Callable[..., Awaitable[Slots]]
 
 class OfferingContract:
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
-    async def test_plain_jobs_are_offered_in_order(
-        self, broker: Broker, another: Open, start: Start, queues: str
-    ) -> None:
+    async def test_plain_jobs_come_in_order(self, broker: Broker, another: Open, start: Start, queues: str) -> None:
         sent = [message(f"{number}", body=body) for number, body in enumerate((b"[1]", b"", b"x" * 300_000, b"[2]"))]
         await broker.publish_many(sent)
         slots = await start(await another(), queues)
@@ -120,9 +118,7 @@ class OfferingContract:
         await slots.end(second)
 
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
-    async def test_a_declined_job_comes_by_receive(
-        self, broker: Broker, another: Open, start: Start, queues: str
-    ) -> None:
+    async def test_a_declined_job_is_received(self, broker: Broker, another: Open, start: Start, queues: str) -> None:
         await broker.publish(message("declined"))
         slots = await start(await another(), queues, takes=False)
 

@@ -83,9 +83,7 @@ class PrioritizingContract:
 
             assert (await take(worker)).message.priority == 7
 
-    async def test_a_worker_makes_queues_with_priorities(
-        self, broker: Broker, another: Open, in_order: InOrder
-    ) -> None:
+    async def test_a_worker_makes_prioritized_queues(self, broker: Broker, another: Open, in_order: InOrder) -> None:
         consumer = await consume(await another(prioritized=frozenset({"declared"})), "declared")
         await broker.publish(message("first", "declared"))
         blocked = await take(consumer)  # so that the next ones wait

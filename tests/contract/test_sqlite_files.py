@@ -287,9 +287,7 @@ def test_after_the_file_was_removed_jobs_go_into_a_new_one(path: Path) -> None:
         assert [row["id"] for row in Inspector(client).jobs.list("jobs")] == ids
 
 
-async def test_scheduled_jobs_come_due_again_after_the_file_could_not_be_written(
-    broker: Broker, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_time_goes_on_after_a_refused_write(broker: Broker, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     keeper = await opened(path)
     change(path, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
     await broker.publish(due("7c9e", 0.1))

@@ -109,9 +109,7 @@ def test_looking_takes_nothing_and_leaves_the_order(client: Client, inspector: I
     assert [row["id"] for row in inspector.failed.list(limit=1_000)] == [str(n) for n in range(50)]
 
 
-def test_new_failures_appear_and_what_others_took_disappears(
-    client: Client, inspector: Inspector, read: FailedView, clock: Clock
-) -> None:
+def test_changes_of_others_are_seen(client: Client, inspector: Inspector, read: FailedView, clock: Clock) -> None:
     inspector.failed.discard("1")
     fail_another(client)
     inspector.failed.requeue(["0"], queue="elsewhere")
@@ -165,7 +163,7 @@ def test_an_index_that_was_emptied_is_filled_by_the_next_look(read: FailedView, 
     assert len(ids(later(read, clock, 2.0))) == 3
 
 
-def test_a_requeue_is_known_at_once_and_costs_no_reading(
+def test_a_requeue_needs_no_reading(
     inspector: Inspector, read: FailedView, operations: Operations, clock: Clock
 ) -> None:
     at = read.state.at

@@ -112,9 +112,7 @@ def test_a_session_ends_with_its_password_and_its_role_is_that_of_the_file(web: 
     assert "ada, operator" in web.http.get("/queues", headers=_PAGE).text
 
 
-def test_a_session_survives_a_restart_and_ends_by_itself(
-    settings: Settings, serve: Serve, users: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_has_its_time(settings: Settings, serve: Serve, users: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def status(web: Web) -> int:
         return web.http.get("/queues", headers=_PAGE).status_code
 
@@ -182,7 +180,7 @@ def test_a_user_of_the_provider_gets_their_highest_role(with_openid: Web, caplog
     ],
     ids=["for another", "by another", "an old one", "over", "of nobody", "another key", "a refusal", "no role"],
 )
-def test_a_foreign_token_is_refused(
+def test_foreign_tokens_are_refused(
     with_openid: Web, provider: OpenIdProvider, cheat: dict[str, Any], said: str
 ) -> None:
     for name, value in cheat.items():
