@@ -276,9 +276,8 @@ def test_many_rows_are_moved_in_their_order(engine: Engine, waiting: Waiting) ->
     assert outbox.sweep(engine, limit=10, min_age=0) == 25
 
     assert waiting() == [f"send({number})" for number in range(100)]
-    assert [row["preview"] for row in palermo.inspector().jobs.list("jobs", offset=100)] == [
-        str(n) for n in range(100, 125)
-    ]
+    rows = palermo.inspector().jobs.list("jobs", offset=100)
+    assert [row["preview"] for row in rows] == [str(n) for n in range(100, 125)]
 
 
 async def gathered(*waits: Awaitable[Any]) -> list[Any]:

@@ -94,9 +94,8 @@ def test_honest_sets_of_many_run_and_are_written_again_as_they_were(serializer: 
 @pytest.mark.parametrize("compression", ["", "gzip", "zstd"])
 def test_only_what_is_small_is_decoded_in_order_to_be_shown_by_a_server(compression: str) -> None:
     encoded = SERIALIZERS.encode(["x" * 10_000_000], {}, job="shop.mail", id="1", compression=compression)
-    message = Message(
-        id="1", queue="jobs", job="shop.mail", body=encoded.body, content_encoding=compression, preview="'xxx'..."
-    )
+    body, preview = encoded.body, "'xxx'..."
+    message = Message(id="1", queue="jobs", job="shop.mail", body=body, content_encoding=compression, preview=preview)
     with pytest.raises(BodyTooLarge):
         SERIALIZERS.decode_for_display(message, most=MAX_SHOWN)
 

@@ -50,10 +50,10 @@ def test_the_shipped_ones_are_found_in_any_spelling() -> None:
         assert registry.get(name).name == "json"
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [(3, "a value of type int of the arguments, not bytes"), (b"", "no bytes at all of the arguments")],
-)
+_NO_BYTES = [(3, "a value of type int of the arguments, not bytes"), (b"", "no bytes at all of the arguments")]
+
+
+@pytest.mark.parametrize(("made", "said"), _NO_BYTES)
 def test_one_whose_dumps_makes_no_bytes_is_named(made: object, said: str) -> None:
     class Counts(Shout):
         def dumps(self, value: object) -> Any:

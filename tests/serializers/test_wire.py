@@ -149,9 +149,8 @@ def test_looking_leaves_classes_as_names_and_writes_them_back_as_they_were() -> 
         Unrestored("enum", "tests.serializers.samples.Color", "RED"),
         Unrestored("dataclass", "tests.serializers.samples.Line", {"article": "tea", "price": Decimal(2)}),
     ]
-    assert repr(seen) == (
-        "[tests.serializers.samples.Color.RED, tests.serializers.samples.Line(article='tea', price=Decimal('2'))]"
-    )
+    line = "tests.serializers.samples.Line(article='tea', price=Decimal('2'))"
+    assert repr(seen) == f"[tests.serializers.samples.Color.RED, {line}]"
     assert JSON.dumps(seen) == data
 
 
