@@ -7,7 +7,7 @@
 #   make lint           ruff, mypy --strict, the budget of tests/budget.py, the documents' names, the deployment files
 #   make docs           the documents as a site, in site/; fails at a broken link
 #   make reference      docs/reference/commands.md and api.md, and the tables that are made from the code
-#   make screenshots    every web page, into docs/images; some minutes
+#   make screenshots    the pictures of the documents, into docs/images; ten minutes
 #   make bench          ratios to a bare client; NAME=growth ARGS=keys runs another module, see benchmarks/README.md
 #   make soak           ten minutes of kills, cuts and alarms: SECONDS=60, SEED=… to replay, PARTS=…; see soak/README.md
 #   make pins           newer versions into uv.lock
