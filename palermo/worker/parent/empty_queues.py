@@ -64,24 +64,20 @@ class EmptyQueues:
         self._worker = worker
         self._shutdown = shutdown
         self._on_empty = on_empty
-        self._wanted = asyncio.Event()
-
-    def check_soon(self) -> None:
-        """Ask the broker soon: a job has ended, or the worker has begun. Cheap, as it is called after every job."""
-        self._wanted.set()
 
     async def run(self) -> None:
-        """Ask whenever it is wanted, until cancelled."""
+        """Ask whenever they may be empty, until cancelled."""
+        wanted = self._worker.may_be_empty
         while True:
-            await self._wanted.wait()
+            await wanted.wait()
             pause = _FIRST
-            while self._wanted.is_set():
+            while wanted.is_set():
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _MAX)
                 if not self._idle():
-                    self._wanted.clear()  # check_soon() is called when the worker is idle again
+                    wanted.clear()  # it is set when the worker is idle again
                 elif await self._are_empty() and self._idle():
-                    self._wanted.clear()
+                    wanted.clear()
                     await self._emptied()
 
     def _idle(self) -> bool:
@@ -115,4 +111,4 @@ class EmptyQueues:
                     return
         if serving.allowed:
             serving.start()
-            self.check_soon()
+            self._worker.may_be_empty.set()

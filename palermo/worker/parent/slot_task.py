@@ -113,6 +113,11 @@ class SlotTask:
         return self.activity is not Activity.WORKING and self._plain is None
 
     @property
+    def busy(self) -> bool:
+        """Whether it runs a job."""
+        return bool(self._taken)
+
+    @property
     def jobs(self) -> tuple[RunningJob, ...]:
         """The jobs that it runs now: one, or several of a batch."""
         return tuple(self._running(one.message) for one in self._taken)
@@ -351,7 +356,8 @@ class SlotTask:
                 pass  # `settle` raises the same, and `_finish` handles it
             else:
                 self._taken = []
-                log_success(self.number, message, began)
+                if log.isEnabledFor(logging.INFO):
+                    log_success(self.number, message, began)
                 if log.isEnabledFor(logging.DEBUG):
                     log_settled(self.number, message, Ack)
                 worker.job_events.run_ended(

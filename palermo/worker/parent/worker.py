@@ -118,8 +118,8 @@ class Worker:
             ),
             job_events=job_events,
             stopping=self._shutdown.begun,
-            on_begin=self._title.update,
-            on_end=self._job_ended,
+            on_change=self._title.update,
+            on_failure=self._duties.job_failed,
         )
         self._slots = [SlotTask(n, worker_tag(pid, host, n), self.shared) for n in range(1, options.concurrency + 1)]
         pool.on_report = lambda number, report: self._slots[number - 1].progress.add(report)
@@ -189,7 +189,7 @@ class Worker:
         log.info("signal received signal=%s action=%s", row.name, action)
         if resumes and self._serving.quiet:
             log.info("worker stays quiet until it ends or is told `palermo control resume`")
-        busy = sum(slot.running is not None for slot in self._slots)
+        busy = self.shared.busy
         if row.action is Action.INTERRUPT and busy and not self.shared.stopping.is_set():
             log.warning("finishing %s and ending; a second Ctrl-C kills what still runs", count(busy, "running job"))
         self.order(row.action)
@@ -261,16 +261,10 @@ class Worker:
 
     def _start_taking(self) -> None:
         self._serving.start()
-        self._empty_queues.check_soon()
+        self.shared.may_be_empty.set()
 
     def _stop_taking(self) -> None:
         self._serving.stop()
-
-    def _job_ended(self, failed: bool) -> None:
-        if failed:
-            self._duties.job_failed()
-        self._title.update()
-        self._empty_queues.check_soon()
 
     async def _on_queues_empty(self) -> None:
         if self.shared.processed:
@@ -301,7 +295,7 @@ class Worker:
         self.shared.job_events.recorder.attach(session.broker.journal)
         self._title.update()
         self._duties.begin(session.broker)
-        self._empty_queues.check_soon()
+        self.shared.may_be_empty.set()
 
     def _on_session_lost(self) -> None:
         self.shared.refused_results.try_all_now()
@@ -332,7 +326,7 @@ class Worker:
         return task
 
     def _describe(self) -> str:
-        busy = sum(slot.running is not None for slot in self._slots)
+        busy = sum(slot.busy for slot in self._slots)
         return parent_title(state=self.state, queues=str(self._selection), busy=busy, slots=len(self._slots))
 
     async def _close(self) -> None:

@@ -30,9 +30,11 @@ class WorkerState(Struct, kw_only=True, eq=False):
     job_events: JobEvents
     #: Set once the worker stops.
     stopping: asyncio.Event
-    #: Called when a slot has taken a job; and when one has settled a job or could not, with whether the job failed.
-    on_begin: Callable[[], None]
-    on_end: Callable[[bool], None]
+    #: Called when a slot has taken a job, and when one has settled a job or could not; and if the job failed.
+    on_change: Callable[[], None]
+    on_failure: Callable[[], None]
+    #: Set when no job may wait any more: one has ended, or the worker has begun.
+    may_be_empty: asyncio.Event = field(default_factory=asyncio.Event)
     #: Whether the slots take jobs: false while the worker is paused, and once it stops.
     taking: bool = True
     #: The minimum number of seconds between the starts of two jobs in a slot, as the hook queue_size wants it.
@@ -49,7 +51,7 @@ class WorkerState(Struct, kw_only=True, eq=False):
         """A slot has taken a job."""
         self.busy += 1
         self.taken += 1
-        self.on_begin()
+        self.on_change()
 
     def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
         """A slot has settled a job, or could not."""
@@ -59,4 +61,7 @@ class WorkerState(Struct, kw_only=True, eq=False):
             self.processed += 1
         if isinstance(result, Raised) or (isinstance(result, Retrying) and result.failure is not None):
             self.failed += 1
-        self.on_end(isinstance(result, Raised))
+        if isinstance(result, Raised):
+            self.on_failure()
+        self.on_change()
+        self.may_be_empty.set()
