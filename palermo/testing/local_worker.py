@@ -26,7 +26,6 @@ from palermo.worker.child import registration
 from palermo.worker.child.executor import Executor, OnError, ReturnValues
 from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.options import WorkerFailed, WorkerOptions
-from palermo.worker.parent.empty_queues import count_pending
 from palermo.worker.parent.session_duties import declare, subscribe_groups
 from palermo.worker.parent.shutdown import DONE, FORCED
 from palermo.worker.parent.worker import Worker
@@ -147,11 +146,6 @@ def declare_entries(client: Client, jobs: Collection[str], *, since: float) -> N
     """Put recurring jobs on the broker, as a worker did that began at `since`: those of these jobs, or all."""
     entries = [entry for entry in prepare_recurring.declarations(client) if not jobs or entry.recurring.job in jobs]
     client.run(lambda broker: declare(broker, entries, since=since))
-
-
-async def count_due(broker: Broker, selection: QueueSelection) -> int:
-    """How many jobs wait in these queues."""
-    return await count_pending(broker, selection, ())
 
 
 async def publish_due(broker: Broker) -> None:

@@ -30,8 +30,9 @@ from palermo.settings.table import SettingArgumentsAndUrl
 from palermo.testing.enqueued import AnyJob, Enqueued, EnqueuedJob, call_text, listing, named
 from palermo.testing.failures import JobFailure, failure_without_run, raise_all
 from palermo.testing.local_pool import LocalRun
-from palermo.testing.local_worker import LocalWorker, count_due, declare_entries, publish_due, subscribe
+from palermo.testing.local_worker import LocalWorker, declare_entries, publish_due, subscribe
 from palermo.testing.movable_clock import MovableClock
+from palermo.worker.parent.empty_queues import count_pending
 
 #: The maximum number of rounds of `work_until_idle`, so that jobs that enqueue each other forever can't hang the test.
 MAX_ROUNDS = 1_000
@@ -229,7 +230,7 @@ class Palermo:
     def _due(self, selection: QueueSelection) -> int:
         """The number of due jobs in these queues."""
         self._client.run(publish_due)
-        return self._client.run(lambda broker: count_due(broker, selection))
+        return self._client.run(lambda broker: count_pending(broker, selection, ()))
 
     def _start(self, selection: QueueSelection, jobs: int, put: Put) -> "_Round":
         """Start a worker that runs this many jobs. `put` receives each run, and None at the end."""

@@ -9,12 +9,20 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from palermo.contract.broker import Broker, QueueInfo
+from palermo.core.queue_selection import QueueSelection
 from palermo.errors import PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.slot_task import Activity, SlotTask
 from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
+
+
+async def served_queues(broker: Broker, selection: QueueSelection) -> list[QueueInfo]:
+    """The queues that exist and that the selection names."""
+    found = {queue.name: queue for queue in await broker.queues()}
+    return [found[name] for name in selection.select(found) if name in found]
 
 
 class Serving:
