@@ -175,7 +175,6 @@ class JournalWatch:
     def __init__(self, keeper: SessionKeeper) -> None:
         self._keeper = keeper
         self._waiters: dict[str, set[Waiter]] = {}
-        self._counting: dict[asyncio.Event, tuple[str, str]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._ends = RecentEnds(clock.now())
@@ -249,16 +248,6 @@ class JournalWatch:
     def recent_end(self, id: str, created: int | None) -> Record | None:
         """The record of the job's end, if it was read lately; asks nobody."""
         return self._ends.find(id, created)
-
-    @contextmanager
-    def counting(self, queue: str, job: str) -> Iterator[asyncio.Event]:
-        """An event that is set when the journal counts successes of jobs of this name in this queue."""
-        counted = asyncio.Event()
-        self._counting[counted] = queue, job
-        try:
-            yield counted
-        finally:
-            del self._counting[counted]
 
     # The callers.
 
@@ -385,11 +374,6 @@ class JournalWatch:
     def _on_batch(self, batch: RecordBatch) -> None:
         if self._first < 0:
             self._first = batch.position
-        for record in batch.records if self._counting else ():
-            if record["kind"] == RecordKind.COUNTS and RecordKind.SUCCEEDED in record:
-                for counted, (queue, job) in self._counting.items():
-                    if record.get("queue") == queue and record.get("job") == job:
-                        counted.set()
         for record in batch.records:
             for id in cancelled_ids(record):
                 self._on_cancelled(id)

@@ -149,19 +149,3 @@ async def test_who_gives_up_leaves_nothing_behind(session: SessionParameters, mo
         await office.write(ended("2"))
         await soon(office.wait("2", since=began))
         assert office.watch.subscriptions == 2
-
-
-async def test_counts_wake_those_who_wait_for_jobs_without_records(session: SessionParameters) -> None:
-    async with post(session) as office:
-        task = office.wait("1")
-        await caught_up(office)
-        with office.watch.counting("jobs", "a") as counted:
-            counts = {"kind": "counts", "at": time.time(), "queue": "jobs", "job": "a"}
-            await office.write({**counts, "failed": 1}, {**counts, "job": "b", "succeeded": 1})
-            await office.write(ended("1"))
-            await soon(task)
-            assert not counted.is_set()
-
-            await office.write({**counts, "succeeded": 3})
-            async with asyncio.timeout(60):
-                await counted.wait()

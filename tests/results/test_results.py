@@ -14,6 +14,7 @@ from palermo.client import results, status
 from palermo.client.handle import Job
 from palermo.client.journal_watch import JournalWatch
 from palermo.client.status import status_at_end
+from palermo.contract.finding import JobLocation
 from palermo.errors import (
     JobFailed,
     JournalOff,
@@ -25,7 +26,6 @@ from palermo.errors import (
 )
 from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
-from tests.journal.reading import Journal
 
 MODULE = "crew_results"
 
@@ -80,28 +80,18 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
     assert [job.result(60) for job in reversed(many)] == list(reversed(range(50)))
 
 
-def test_a_wait_ends_though_its_first_look_missed_the_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = results.locate
-    rig.worker("--log-level", "warning", modules=(MODULE,))
-    journal = Journal(rig.client)
-    job = enqueue(rig, "held", str(rig.gate))
-    eventually(lambda: state(rig, job.id) == "working")
+def test_a_job_that_one_search_misses_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, misses = results.locate, iter([False, True])
 
-    async def late(*arguments: Any, **options: Any) -> Any:
-        """The first look sees the job; the journal counts its end before the answer is there."""
-        place = await looked(*arguments, **options)
-        if not rig.gate.exists():
-            while place.state != "working":  # a worker that does not run for a second is not seen
-                place = await looked(*arguments, **options)
-            rig.open_gate()
-            await asyncio.to_thread(eventually, lambda: journal.counted("succeeded") == 1)
-            # What is stored later has been heard: so has the count.
-            later = await asyncio.to_thread(enqueue, rig, "unkept", "x", keep_result=True)
-            await asyncio.to_thread(later.result, 60)
-        return place
+    async def missed_once(*arguments: Any, **options: Any) -> Any:
+        place = await searched(*arguments, **options)
+        return JobLocation() if "failed" in options and next(misses, False) else place
 
-    monkeypatch.setattr(results, "locate", late)
-    assert job.wait(100) == "done"
+    monkeypatch.setattr(results, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(results, "locate", missed_once)
+    with pytest.raises(ResultTimeout):
+        enqueue(rig, "unkept", "x").wait(1)
+    assert not next(misses, False)
 
 
 def test_a_failed_job_that_was_requeued_is_waited_for_again(rig: Rig) -> None:
