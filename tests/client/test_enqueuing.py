@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,14 @@ from palermo.errors import (
     MediaTypeUnknown,
     NotFound,
     OptionInvalid,
+    PalermoError,
     QueueNameInvalid,
 )
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.testing.movable_clock import MovableClock
 from tests.client.conftest import Waiting
+from tests.journal.reading import Journal
 
 
 @palermo.job(name="studio.resize")
@@ -304,6 +308,18 @@ def test_the_jobs_before_one_that_is_too_large_are_stored_and_counted(
     assert len(waiting()) == 50
 
 
+def test_no_batch_behind_a_refused_one_is_stored(client: Client, waiting: Waiting, tmp_path: Path) -> None:
+    resize.enqueue("first")
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        refuses = "before insert on job when instr(new.body, 'bad') begin select raise(abort, 'no'); end"
+        db.execute(f"create trigger refuse {refuses}")
+
+    with pytest.raises(PalermoError):
+        resize.enqueue_many([("bad",)] * prepare.BATCH + [("good",)])
+
+    assert len(waiting()) == 1
+
+
 def test_jobs_are_counted_though_their_hook_raises(client: Client, waiting: Waiting) -> None:
     @palermo.hook
     def after_enqueue(definition: Any, path: str) -> None:
@@ -325,6 +341,13 @@ def test_a_call_that_is_neither_tuple_nor_dict_is_refused(call: Any, client: Cli
 
 
 # -- asyncio, threads and clients
+
+
+def test_a_job_enqueued_just_before_the_close_is_in_the_journal(client: Client) -> None:
+    job = resize.enqueue("a.png")
+    client.close()
+
+    assert list(Journal(client).ids("enqueued")) == [job.id]
 
 
 def test_an_asyncio_program_enqueues_side_by_side_and_gets_the_errors(client: Client, waiting: Waiting) -> None:

@@ -1,25 +1,41 @@
-"""The results that a worker keeps since the broker refuses to store them: how many, and what the next one does."""
+"""Results whose jobs the broker still has: those that it refuses to store, and those of adopted jobs."""
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from palermo.client.recorder import Recorder
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
-from palermo.core.lifecycle import Fail, Raised, fail
+from palermo.core.journal_records import JournalLevel
+from palermo.core.lifecycle import SUCCEEDED, Fail, Raised, Result, fail
 from palermo.errors import PalermoError
+from palermo.worker.parent import adopted_jobs
+from palermo.worker.parent.adopted_jobs import AdoptedJobs, Adoption
 from palermo.worker.parent.broker_session import BrokerSession
-from palermo.worker.parent.outcomes import MAX_BYTES, MAX_RESULTS, Outcome, Outcomes, RefusedResult, RefusedResults
-from tests.contract.tools import FAILURE, ids, message, until
+from palermo.worker.parent.job_events import JobEvents
+from palermo.worker.parent.outcomes import (
+    MAX_BYTES,
+    MAX_RESULTS,
+    Outcome,
+    Outcomes,
+    RefusedResult,
+    RefusedResults,
+    fingerprint,
+)
+from tests.contract.tools import FAILURE, counts, ids, message, until
 from tests.contract.workers import consume, take
 
 
 class Sessions:
     """A session that nobody loses."""
+
+    current: BrokerSession | None = None
 
     def lose(self, session: BrokerSession, error: Exception) -> None:
         raise error
@@ -42,6 +58,10 @@ def run_on(file: Path, work: Callable[[Broker], Awaitable[None]]) -> None:
     asyncio.run(go())
 
 
+#: Has the broker refuse every result that it would have to store.
+REFUSE = "create trigger refuse before insert on job begin select raise(abort, 'no'); end"
+
+
 def write(file: Path, statement: str) -> None:
     with sqlite3.connect(file, timeout=30) as db:
         db.execute(statement)
@@ -57,9 +77,9 @@ def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(file: 
         refused_results = RefusedResults(sessions, Outcomes(), asyncio.Event())
         stored: list[bool] = []
         body = b"x" * size
-        await broker.publish_many(message(f"{number}", body=body) for number in range(most + 1))
+        await broker.publish_many(message(f"{number}", body=body) for number in range(most + 2))
         consumer = await consume(broker)
-        write(file, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
+        write(file, REFUSE)
 
         async def end_next() -> None:
             delivery = await take(consumer)
@@ -82,10 +102,79 @@ def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(file: 
         await last
         await refused_results.wait()
         assert stored == [True] * (most + 1)
-        await until(lambda: _count(broker), most + 1)
+        assert len(await ids(broker, "failed")) == most + 1
+        # There is room again.
+        write(file, REFUSE)
+        await end_next()
+        assert len(stored) == most + 1
 
     run_on(file, work)
 
 
-async def _count(broker: Broker) -> int:
-    return len(await ids(broker, "failed"))
+def answer(state: str, *, another: bool = False) -> Mapping[str, Any]:
+    """The answer of a worker that runs message "1", or another message with this id, or that has run it."""
+    mark = "another" if another else fingerprint(message("1"))
+    if state == "running":
+        return {"state": state, "mark": mark}
+    result: Result = Raised(FAILURE) if state == "failed" else SUCCEEDED
+    return Outcome(job="j", queue="jobs", result=result, mark=mark).answer()
+
+
+async def adopting(broker: Broker, consumer: Any, worker: str, *answers: Mapping[str, Any]) -> Adoption:
+    """Have the worker pid:1@example adopt job 1, which `worker` runs; its own `answers` come one after the other."""
+    sessions: Any = Sessions()
+    sessions.current = BrokerSession(broker, consumer)
+    adopted = AdoptedJobs(
+        "pid:1@example",
+        sessions=sessions,
+        stopping=asyncio.Event(),
+        refused_results=RefusedResults(sessions, Outcomes(), asyncio.Event()),
+        job_events=JobEvents(Recorder(JournalLevel.OFF, "w")),
+        failed_per_queue=False,
+        own_outcome=lambda id, left=[*answers]: left.pop(0) if len(left) > 1 else left[0],  # type: ignore[misc]
+    )
+    return await adopted.adopt(sessions.current, replace(await take(consumer), running_at=worker))
+
+
+@pytest.mark.parametrize(
+    ("worker", "answers", "adoption"),
+    [
+        ("pid:1@example", [answer("done", another=True)], Adoption.NOT_RUNNING),
+        ("pid:1@example", [answer("running", another=True)], Adoption.COPY),
+        ("pid:1@example", [answer("running"), answer("done", another=True)], Adoption.ADOPTED),
+        ("pid:9@gone", [], Adoption.ADOPTED),
+    ],
+    ids=["another has ended", "another runs", "another ends later", "no answer"],
+)
+def test_a_job_runs_again_unless_its_worker_tells_its_result(
+    file: Path, monkeypatch: pytest.MonkeyPatch, worker: str, answers: list[Any], adoption: Adoption
+) -> None:
+    monkeypatch.setattr(adopted_jobs, "_ASK_EVERY", 0.01)
+
+    async def work(broker: Broker) -> None:
+        await broker.publish(message("1"))
+        consumer = await consume(broker)
+
+        assert await adopting(broker, consumer, worker, *answers) is adoption
+
+        if adoption is Adoption.ADOPTED:
+            assert (await take(consumer)).redelivered
+
+    run_on(file, work)
+
+
+def test_a_refused_result_of_an_adopted_job_is_stored_later(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adopted_jobs, "_ASK_EVERY", 0.01)
+
+    async def work(broker: Broker) -> None:
+        await broker.publish(message("1"))
+        consumer = await consume(broker)
+        write(file, REFUSE)
+        assert await adopting(broker, consumer, "pid:1@example", answer("failed")) is Adoption.ADOPTED
+        await asyncio.sleep(0.1)
+
+        write(file, "drop trigger refuse")
+
+        await until(lambda: counts(broker, "failed"), (1, 0))
+
+    run_on(file, work)
