@@ -130,7 +130,7 @@ def test_a_refusal_that_is_cut_off_keeps_the_job(full: Full, rabbitmq_url: str, 
 
     class CutsOnce(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "refuses jobs that waited for their keys" in record.getMessage():
+            if "refuses jobs of the ledger" in record.getMessage():
                 logging.getLogger("palermo.rabbitmq").removeHandler(self)
                 proxy.hang_up(reset=True)
 
