@@ -336,12 +336,7 @@ def test_a_move_to_no_queue_or_a_mistyped_one_asks_and_makes_no_queue(filled: We
     filled.client.run(serve)
     eventually(lambda: "No worker serves legacy" not in text_of(filled.http.get("/queues/legacy")))
     page = filled.http.get(f"{CONFIRM}?act=move&id=j1")
-    wrong = {
-        "": "Queue name",
-        "a*": "palermo worker -q",
-        "mail": "already in queue mail",
-        "legcy": "Did you mean 'legacy'",
-    }
+    wrong = {"": "Queue name", "a*": "palermo worker -q", "mail": "already in queue mail", "legcy": "mean 'legacy'"}
 
     def asked(queue: str, said: str) -> httpx.Response:
         answer = filled.press(page, "/queues/mail/act", queue=queue)

@@ -66,7 +66,7 @@ def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(web: W
     done = [{**ended(f"nightly@{tick}", at=due + later + 9, **ran), "took": 2.0} for tick, later in runs.items()]
     done[1] |= {"kind": "failed", "error": "shop.TooDeep", "message": "no floor"}
     write(web.client, [*done, ended("nightly too@2026-11-22T09:00:00Z", job="shop.sweep", queue="jobs")])
-    eventually(lambda: "nightly too" in web.http.get("/history").text)
+    web.page("/history", "nightly too")
 
     page = web.http.get("/recurring/nightly")
     text = text_of(page)

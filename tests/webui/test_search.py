@@ -219,7 +219,7 @@ def test_a_search_that_read_only_a_part_says_so_first_and_offers_more(behind_500
 
 def test_the_list_of_a_long_queue_says_which_part_it_searched_and_goes_on(behind_500: Web) -> None:
     told = "0 jobs found so far: only the first 500 of 508 jobs were searched."
-    page = eventually(lambda: text if told in (text := behind_500.http.get("/queues/deep?text=order+77").text) else "")
+    page = behind_500.page("/queues/deep?text=order+77", told)
     first = behind_500.http.get("/queues/deep?job=shop.First").text
 
     [more] = re.findall(r'<a href="([^"]*)">Search the first 2,500</a>', page)

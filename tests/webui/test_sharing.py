@@ -12,7 +12,6 @@ from palermo.contract.events import Subscription
 from palermo.webui.pages.topics import WIDTH
 from tests.contract.tools import message
 from tests.contract.workers import consume, take
-from tests.helpers import eventually
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
@@ -142,7 +141,7 @@ def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: W
     assert "another prefix" not in text
     subscribe(web)
     subscribe(web, "audit", prefix="billing")
-    text = eventually(lambda: "1 group of another prefix" in (page := web.http.get("/topics").text) and page)
+    text = web.page("/topics", "1 group of another prefix")
     assert 'href="/queues/billing_audit"' in text
     assert "billing_audit" not in text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
 

@@ -114,9 +114,8 @@ def test_several_workers_are_stopped_when_their_number_is_typed(
     [line] = [text for text in caplog.messages if text.startswith("worker stop by=local")]
     assert ids[0] in line
     assert sum(process.alive for process in processes) >= 1
-    [action] = eventually(
-        lambda: [row for row in rig.inspector.history.audit().rows if row["action"] == "stop workers"]
-    )
+    history = rig.inspector.history
+    [action] = eventually(lambda: [row for row in history.audit().rows if row["action"] == "stop workers"])
     assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
     eventually(lambda: ">2 workers</span>" in web.http.get("/audit").text)
 
@@ -136,8 +135,7 @@ def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig
     # The page of all workers asks none: it shows what is known, and is told when there is more.
     eventually(lambda: re.search(r"\d+&nbsp;MB, \d+&nbsp;%", web.http.get("/workers").text))
     eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", web.http.get(path).text))
-    eventually(lambda: "has the newest release" in web.http.get(path).text)
-    eventually(lambda: "It is the leader for scheduled jobs" in web.http.get(path).text)
+    web.page(path, "has the newest release", "It is the leader for scheduled jobs")
 
     rig.worker("--log-level", "warning", PALERMO_RELEASE="2.15.0")
 
@@ -221,6 +219,5 @@ def test_a_workers_stacks_and_death_are_shown_everywhere(web: Web, rig: Rig, mon
     assert "It ended without a word" in page.text
     assert f"/jobs/{id}" in page.text
     assert "Workers that died" in web.http.get("/audit").text
-    eventually(lambda: ">Done</div>" in web.http.get(f"/jobs/{id}").text)
-    steps = re.findall(r'<div class="what">([^<]+)</div>', web.http.get(f"/jobs/{id}").text)
+    steps = re.findall(r'<div class="what">([^<]+)</div>', web.page(f"/jobs/{id}", ">Done</div>"))
     assert steps == ["Enqueued", "Started", "Worker died", "Started", "Done"]

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from palermo.core.journal_records import encode, encode_record
-from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.history.written import done_by, ended, enqueued, write
 from tests.history.written import failed as failed_run
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.browser.conftest import PHONE, Open, workers
 from tests.webui.browser.looks import misfits, violations
-from tests.webui.conftest import BROKER_PATIENCE
 from tests.webui.scheduled_jobs import due, retrying, schedule
 from tests.webui.server import Web
 
@@ -51,10 +49,8 @@ _PATHS = {
 
 
 @pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    folder = tmp_path_factory.mktemp("looks")
-    with Web(Settings(url=f"sqlite:///{folder}/jobs.db", publish_timeout=BROKER_PATIENCE)) as web:
-        yield web
+def web(served: Web) -> Web:
+    return served
 
 
 @pytest.fixture(scope="module")
