@@ -64,7 +64,7 @@ class IoThread:
         self._keeper = SessionKeeper(session, self._loop, self._on_open, self._on_lost)
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
         self._sender = Sender(self._keeper, self._loop, self._thread, self._timeout, self.recorder)
-        self._watch: JournalWatch | None = None
+        self._watch = JournalWatch(self._keeper)
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -172,7 +172,7 @@ class IoThread:
 
     def watch(self, question: Question[T]) -> "Future[T]":
         """Start the coroutine function with the one subscription to the journal; returns a future to wait for."""
-        return self._begin(lambda: self._with_watch(question))
+        return self._begin(lambda: question(self._watch))
 
     def result(self, future: "Future[T]") -> T:
         """Wait for a future, as long as that takes; returns its result."""
@@ -284,11 +284,6 @@ class IoThread:
 
     def _on_open(self, session: Broker) -> None:
         self.recorder.attach(session.journal)
-
-    async def _with_watch(self, question: Question[T]) -> T:
-        if self._watch is None:
-            self._watch = JournalWatch(self._keeper)
-        return await question(self._watch)
 
     def _on_lost(self, session: Broker) -> None:
         self.recorder.detach()

@@ -68,8 +68,7 @@ class LocalPool:
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         limited = Limits().limited(message, self._registered.timeouts, self._registered.locks)
         sent = unpack_message(fields_of(limited))
-        definition = self._jobs.find(sent.job)
-        run = LocalRun(self, slot, sent, done, awaitable=definition is not None and is_awaitable(definition))
+        run = LocalRun(self, slot, sent, done, awaitable=is_awaitable(self._jobs.find(sent.job)))
         self._run, self._errors = run, {}
         self._interrupts.begin()
         if limited.timeout is not None:

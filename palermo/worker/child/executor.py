@@ -7,6 +7,7 @@ It knows no processes and no pipes, so it runs in a slot and in a test alike.
 import contextlib
 import contextvars
 import inspect
+import itertools
 import logging
 import random
 from asyncio import base_events
@@ -106,7 +107,7 @@ def _reason(error: Exception) -> str:
 class JobCall:
     """Collects the messages of one call of a job, and their results: those of a batch have one each."""
 
-    __slots__ = ("_batch", "_callable", "_on_mark", "_refused", "args", "batched", "definition", "kwargs", "later")
+    __slots__ = ("_batch", "_items", "_on_mark", "args", "batched", "definition", "kwargs", "later")
 
     def __init__(self, on_mark: OnMark = ignore_mark) -> None:
         """`on_mark` is called with the position of a message whose item of a batch is marked."""
@@ -121,23 +122,24 @@ class JobCall:
         #: The coroutines of hooks that are to be awaited when the run has ended.
         self.later: list[Coroutine[Any, Any, None]] = []
         self._batch: Batch[Any] | None = None
-        self._callable: list[tuple[int, Message, list[Any], dict[str, Any]]] = []
-        self._refused: dict[int, Result] = {}
+        #: For each message itself with its arguments, or its result if the job cannot be called for it.
+        self._items: list[tuple[Message, list[Any], dict[str, Any]] | Result] = []
 
     def add(self, message: Message, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Add the next message: the job can be called for it, with these arguments."""
-        self._callable.append((len(self._callable) + len(self._refused), message, args, kwargs))
+        self._items.append((message, args, kwargs))
         self.definition, self.args, self.kwargs = definition, args, kwargs
         self.batched = definition.batch is not None
 
     def refuse(self, result: Result) -> None:
         """Give the next message this result: the job cannot be called for it."""
-        self._refused[len(self._callable) + len(self._refused)] = result
+        self._items.append(result)
 
     def batch(self) -> Batch[Any]:
         """The one argument of a job that takes batches: the list of its messages' arguments."""
-        items = ((args or list(kwargs.values()))[0] for _, _, args, kwargs in self._callable)
-        self._batch = watched(items, lambda position, done: self._on_mark(self._callable[position][0], done))
+        called = [(place, item) for place, item in enumerate(self._items) if isinstance(item, tuple)]
+        items = ((args or list(kwargs.values()))[0] for _, (_, args, kwargs) in called)
+        self._batch = watched(items, lambda position, done: self._on_mark(called[position][0], done))
         return self._batch
 
     def errors(self, error: BaseException | None) -> list[BaseException | None]:
@@ -152,18 +154,14 @@ class JobCall:
             JobRun(message, self.definition, [[*args, *kwargs.values()]], {}, instance, hooked, self.later)
             if self.batched
             else JobRun(message, self.definition, args, kwargs, instance, hooked, self.later)
-            for _, message, args, kwargs in self._callable
+            for message, args, kwargs in (item for item in self._items if isinstance(item, tuple))
         ]
 
     def ended(self, *results: Result) -> Result | BatchResult:
         """The result of the whole call. `results` are for the called messages: one for each, or one for all."""
-        if len(self._callable) == len(results) == 1 and not self._refused and not self.batched:
-            return results[0]
-        called = results if len(results) != 1 else results * len(self._callable)
-        found = self._refused | {number: one for (number, *_), one in zip(self._callable, called, strict=True)}
-        if len(found) == 1 and not self.batched:
-            return found[0]
-        return BatchResult(tuple(found[number] for number in range(len(found))))
+        each = itertools.cycle(results)
+        found = [next(each) if isinstance(item, tuple) else item for item in self._items]
+        return found[0] if len(found) == 1 and not self.batched else BatchResult(tuple(found))
 
 
 SKIPPED = Succeeded(skipped=True)
