@@ -8,7 +8,8 @@ arrives. The task sleeps through both.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -173,47 +174,30 @@ class SlotTask:
                 await self._free.wait()
             if not worker.taking:
                 return
-            if worker.pace:
-                await self._keep_pace()
-            session = sessions.current
-            self.activity = Activity.LISTENING
-            try:
-                if session is None:
-                    await sessions.available.wait()
-                    continue
-                delivery = await session.consumer.receive(self.number, partial(self._take, session))
-            except (BrokerError, NotFound) as error:
-                assert session is not None
-                sessions.lose(session, error)
+            with self._doing(Activity.RESTING):
+                while worker.pace and (rest := self._rest()) > 0:  # noqa: ASYNC110 - the pace may change meanwhile
+                    await asyncio.sleep(min(rest, _REST))
+            with self._doing(Activity.LISTENING):
+                await sessions.available.wait()
+            if (session := sessions.current) is None:
                 continue
-            except Exception as error:  # the edge of the worker's loop: a broker's bug must not end the slot
-                log.exception("cannot receive slot=%d", self.number)
-                assert session is not None
-                sessions.lose(session, error)
-                continue
-            finally:
-                self.activity = Activity.WORKING
-            log_received(self.number, delivery)
             try:
-                found = Adoption.NOT_RUNNING
-                if delivery.running_at and not delivery.cancelled:
-                    found = await worker.adopted_jobs.adopt(session, delivery)
-                if found is not Adoption.ADOPTED:
-                    await self._admit(session, delivery, copy=found is Adoption.COPY)
+                with self._doing(Activity.LISTENING):
+                    delivery = await session.consumer.receive(self.number, partial(self._take, session))
+                log_received(self.number, delivery)
+                await self._work(session, delivery)
             except (BrokerError, NotFound) as error:
                 sessions.lose(session, error)
-            except Exception as error:  # the edge again: the job goes back with the session
-                log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
+            except Exception as error:  # the edge of the worker's loop: a bug must not end the slot
+                log.exception("cannot take or finish a job slot=%d", self.number)
                 sessions.lose(session, error)
 
-    async def _keep_pace(self) -> None:
-        """Wait until the next job may start. The worker's pace may change in the meantime."""
-        self.activity = Activity.RESTING
+    @contextmanager
+    def _doing(self, activity: Activity) -> Iterator[None]:
+        """The task does this while the context lasts."""
+        self.activity = activity
         try:
-            rest = self._rest()
-            while rest > 0:
-                await asyncio.sleep(min(rest, _REST))
-                rest = self._rest()
+            yield
         finally:
             self.activity = Activity.WORKING
 
@@ -222,14 +206,15 @@ class SlotTask:
         pace = self._worker.pace
         return min(pace, self._started_at + pace - clock.now())
 
-    async def _admit(self, session: BrokerSession, delivery: Delivery, *, copy: bool) -> None:
-        """Run the job, if it gets the unique key and the permit that it needs."""
-        try:
-            admitted = await session.consumer.admit(delivery, copy=copy)
-        except (BrokerUnavailable, DeliveryLost) as error:
-            if isinstance(error, BrokerUnavailable):
-                self._worker.sessions.lose(session, error)
-            return
+    async def _work(self, session: BrokerSession, delivery: Delivery) -> None:
+        """Run the job, if no other worker runs it and it gets the unique key and the permit that it needs."""
+        found = Adoption.NOT_RUNNING
+        if delivery.running_at and not delivery.cancelled:
+            found = await self._worker.adopted_jobs.adopt(session, delivery)
+        admitted = None
+        if found is not Adoption.ADOPTED:
+            with suppress(DeliveryLost):
+                admitted = await session.consumer.admit(delivery, copy=found is Adoption.COPY)
         if admitted is None:
             return
         self._admitted = admitted.message
@@ -243,9 +228,7 @@ class SlotTask:
         """Whether the job's limit or rate lets it run, after a short wait. If not, the broker has the job again."""
         try:
             wait = await session.consumer.permit(delivery)
-        except (BrokerUnavailable, DeliveryLost) as error:
-            if isinstance(error, BrokerUnavailable):
-                self._worker.sessions.lose(session, error)
+        except DeliveryLost:
             return False
         self.permitted = wait is not None
         if wait is None and (demand := demand_of(delivery.message)) is not None:

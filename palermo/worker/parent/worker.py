@@ -88,7 +88,7 @@ class Worker:
         job_events = JobEvents(
             Recorder(JournalLevel(options.settings.journal), self._about.id, arguments=arguments.fields)
         )
-        self._shutdown = Shutdown(options, pool, stop_taking=self._stop_taking, finish=self._finish)
+        self._shutdown = Shutdown(options, pool, stop_taking=lambda: self._serving.stop(), finish=self._finish)
         self._duties = SessionDuties(options, registered, job_events.recurring_published)
         sessions = BrokerSessions(
             replace(options.settings.session("worker"), prioritized=registered.prioritized, takes=True),
@@ -163,10 +163,10 @@ class Worker:
             if session_task.done():
                 session_task.result()
                 code = UNREACHABLE
-                self._stop_taking()
+                self._serving.stop()
             elif not end.done() and not self._shutdown.killed:
                 # The running jobs have crashed with the template, and are settled as crashed.
-                self._stop_taking()
+                self._serving.stop()
                 await self._serving.wait(SETTLE_TIMEOUT)
                 code = FORCED if self._shutdown.final else RestartReason.TEMPLATE_DIED
             else:
@@ -204,11 +204,11 @@ class Worker:
                 self._spawn(self._stack_dumps.log())
             case Action.QUIET:
                 serving.quiet = True
-                self._stop_taking()
+                self._serving.stop()
             case Action.PAUSE:
                 if not serving.paused and not stopping:
                     serving.paused = True
-                    self._stop_taking()
+                    self._serving.stop()
                     self._spawn(self._hook("before_pause"))
             case Action.WAKE:
                 if not stopping:
@@ -262,9 +262,6 @@ class Worker:
     def _start_taking(self) -> None:
         self._serving.start()
         self.shared.may_be_empty.set()
-
-    def _stop_taking(self) -> None:
-        self._serving.stop()
 
     async def _on_queues_empty(self) -> None:
         if self.shared.processed:
