@@ -5,9 +5,9 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from queue import SimpleQueue
 from types import TracebackType
@@ -232,8 +232,9 @@ class Palermo:
         self._client.run(publish_due)
         return self._client.run(lambda broker: count_pending(broker, selection, ()))
 
-    def _start(self, selection: QueueSelection, jobs: int, put: Put) -> "_Round":
-        """Start a worker that runs this many jobs. `put` receives each run, and None at the end."""
+    @contextmanager
+    def _round(self, selection: QueueSelection, jobs: int, put: Put) -> Iterator["_Round"]:
+        """A worker that runs this many jobs while the context lasts. `put` receives each run, and None at the end."""
         if self._thread is None:
             self._thread = LoopThread()
         started = _Round(self._thread.loop, self._failed)
@@ -242,40 +243,33 @@ class Palermo:
         )
         started.future = self._thread.start(started.worker.run())
         started.future.add_done_callback(lambda _: put(None))
-        return started
-
-    def _perform(self, selection: QueueSelection, jobs: int) -> int:
-        """Run the jobs of one round in this thread."""
-        runs: SimpleQueue[LocalRun | None] = SimpleQueue()
-        started = self._start(selection, jobs, runs.put)
         token = _inside.set(True)
         try:
-            while (run := runs.get()) is not None:
-                run.perform()
-                started.check()
-            return self._ended(started)
+            yield started
         except BaseException:
             started.abandon()
             raise
         finally:
             _inside.reset(token)
+
+    def _perform(self, selection: QueueSelection, jobs: int) -> int:
+        """Run the jobs of one round in this thread."""
+        runs: SimpleQueue[LocalRun | None] = SimpleQueue()
+        with self._round(selection, jobs, runs.put) as started:
+            while (run := runs.get()) is not None:
+                run.perform()
+                started.check()
+            return self._ended(started)
 
     async def _perform_async(self, selection: QueueSelection, jobs: int) -> int:
         """Run the jobs of one round in this event loop."""
         loop = asyncio.get_running_loop()
         runs: asyncio.Queue[LocalRun | None] = asyncio.Queue()
-        started = self._start(selection, jobs, lambda run: loop.call_soon_threadsafe(runs.put_nowait, run))
-        token = _inside.set(True)
-        try:
+        with self._round(selection, jobs, lambda run: loop.call_soon_threadsafe(runs.put_nowait, run)) as started:
             while (run := await runs.get()) is not None:
                 await run.perform_async()
                 started.check()
             return self._ended(started)
-        except BaseException:
-            started.abandon()
-            raise
-        finally:
-            _inside.reset(token)
 
     def _ended(self, started: "_Round") -> int:
         """How many jobs ran in a round that has ended. Notes the jobs that failed without a run."""
