@@ -5,14 +5,13 @@ other worker gives the jobs back to their queues; and what the late worker still
 renew a lease for a while, because Redis was away, all workers first get the time to come back (scripts/worker.lua).
 """
 
-import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from palermo.brokers.features.heartbeat import Heartbeat
 from palermo.brokers.redis.store import Store
 from palermo.contract.worker_info import (
     WorkerInfo,
@@ -25,9 +24,6 @@ from palermo.contract.worker_info import (
 #: Seconds after which a worker that has not renewed its lease has lost its jobs: a job whose worker was killed runs
 #: again within five seconds.
 LEASE = 4.0
-
-#: Seconds between two renewals. Others must know within a second what a worker does.
-INTERVAL = 0.25
 
 #: Renewals between two looks for jobs without being woken, since a message between sessions may be lost.
 _LOOK_EVERY = 4
@@ -63,26 +59,18 @@ async def list_workers(store: Store) -> WorkerList:
     return WorkerList(worker.info for worker in living(float(now), rows))
 
 
-class Heartbeat:
-    """Renews the lease of one worker, again and again, with its report."""
+class RedisHeartbeat(Heartbeat):
+    """Renews the lease of one worker, and stores its report."""
 
     def __init__(self, store: Store, holder: str, report: Callable[[], WorkerInfo], reported: WorkerInfo) -> None:
         """`reported` is the report that Redis has already."""
+        super().__init__(report, reported)
         self._store = store
         self._holder = holder
-        self._report = report
-        self._reported = reported
+        self._beats = 0
 
-    async def run(self, look: Callable[[], None]) -> None:
-        """Go on until this is cancelled, and call `look` now and then. Raises BrokerError."""
-        beats = 0
-        while True:
-            await asyncio.sleep(INTERVAL)
-            report = self._report()
-            text = "" if report == self._reported else json.dumps(report.to_plain())
-            if not await self._store.run("worker", "beat", self._holder, LEASE, text):
-                raise self._store.taken_for_dead()
-            self._reported = report
-            beats += 1
-            if beats % _LOOK_EVERY == 0:
-                look()
+    async def beat(self, report: str) -> bool:
+        if not await self._store.run("worker", "beat", self._holder, LEASE, report):
+            raise self._store.taken_for_dead()
+        self._beats += 1
+        return self._beats % _LOOK_EVERY == 0

@@ -32,6 +32,8 @@ class Channels:
         self._store = store
         self._exchange = exchange
         self._bells = {one: Notifier(directory, store.data_version, name) for one, name in _BELLS.items()}
+        #: Tells of all that concerns jobs.
+        self.jobs = self._bells[_JOBS]
         self._listeners: list[tuple[str, Callable[..., None]]] = []
         self._rung = asyncio.Event()
         #: Reads the messages after this one.

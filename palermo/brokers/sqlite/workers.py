@@ -6,10 +6,8 @@ A process that finds a holder's file unlocked gives back the holder's jobs, and 
 ends in good order removes its file, which a full disk allows: its jobs go back without a death.
 """
 
-import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import sqlite3
@@ -21,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.features.consumer import Claim
+from palermo.brokers.features.heartbeat import Heartbeat
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.claims import delete, release
 from palermo.contract.worker_info import (
@@ -252,12 +251,8 @@ async def remove_stale_locks(store: Store, directory: str) -> None:
                 os.unlink(entry.path)
 
 
-#: Seconds between two heartbeats. Other processes must know within a second what a worker does, and that it died.
-INTERVAL = 0.25
-
-
-class Heartbeat:
-    """Stores the report of one worker in the file, again and again."""
+class SqliteHeartbeat(Heartbeat):
+    """Touches the lock of one worker, stores its report, and gives back the jobs of dead and stopped workers."""
 
     def __init__(
         self,
@@ -267,46 +262,28 @@ class Heartbeat:
         report: Callable[[], WorkerInfo],
         reported: WorkerInfo,
         touch: Callable[[], None],
+        notify: Callable[[], None],
     ) -> None:
-        """`reported` is the report that is in the file already; `touch` shows others that this worker goes on."""
-        self._touch = touch
+        """`reported` is the report that is in the file already; `notify` wakes the workers for jobs that went back."""
+        super().__init__(report, reported)
         self._store = store
         self._directory = directory
         self._holder = holder
+        self._touch = touch
+        self._notify = notify
         self._overdue_claims = OverdueClaims(store, directory, holder)
-        self._report = report
-        self._reported = reported
+        self._version = store.data_version()
 
-    @property
-    def worker(self) -> str:
-        """The worker's id."""
-        return self._reported.id
-
-    async def run(self, notify: Callable[[], None], wake: Callable[[], None]) -> None:
-        """Go on until this is cancelled, and call `wake` when there may be a job. Raises BrokerError."""
-        version = self._store.data_version()
-        while True:
-            await asyncio.sleep(INTERVAL)
-            self._touch()
-            await self._store_report()
-            released = await reap_dead(self._store, self._directory, except_for=self._holder)
-            if released + await self._overdue_claims.give_back():
-                notify()
-            await self._store.renew()
-            # A publisher may have died after its commit, before it notified anyone.
-            if (found := self._store.data_version()) != version:
-                version = found
-                wake()
-
-    async def _store_report(self) -> None:
-        """Store the worker's report, if it has changed."""
-        report = self._report()
-        if report == self._reported:
-            return
-        values = (json.dumps(report.to_plain()), self._holder)
-        changed = await self._store.write(
-            lambda db: db.execute("update holder set report = ? where id = ?", values).rowcount
-        )
-        if not changed:
-            raise BrokerUnavailable(f"{self._store.display_path}: another process took this worker for dead.")
-        self._reported = report
+    async def beat(self, report: str) -> bool:
+        self._touch()
+        if report:
+            query, values = "update holder set report = ? where id = ?", (report, self._holder)
+            if not await self._store.write(lambda db: db.execute(query, values).rowcount):
+                raise BrokerUnavailable(f"{self._store.display_path}: another process took this worker for dead.")
+        released = await reap_dead(self._store, self._directory, except_for=self._holder)
+        if released + await self._overdue_claims.give_back():
+            self._notify()
+        await self._store.renew()
+        # A publisher may have died after its commit, before it notified anyone.
+        before, self._version = self._version, self._store.data_version()
+        return self._version != before
