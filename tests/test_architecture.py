@@ -27,7 +27,8 @@ _OUTERMOST = (
     *("palermo.cli", "palermo.demo", "palermo.webui", "palermo.testing", "palermo.__main__"),
     "palermo.contrib",
 )
-_CONTRACTS = ("palermo.contract",)
+#: And an engine that adapters and the runtime share.
+_CONTRACTS = ("palermo.contract", "palermo.temp_index")
 _DECLARATIONS = ("palermo.jobs", "palermo.settings")
 _CORE = ("palermo.core", "palermo.errors")
 

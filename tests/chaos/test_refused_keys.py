@@ -17,7 +17,7 @@ import palermo
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, delay_queue_name, tenant_queue_name
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters
-from palermo.core.time_slots import time_slot_of
+from palermo.core.time_slots import Intake
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import REPLACE, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import NotFound, PublishRefused
@@ -82,10 +82,8 @@ def clients(rabbitmq_url: str, exchange: str) -> Iterator[list[Client]]:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_refused_unique_job_leaves_no_key(full: Full, exchange: str, clients: list[Client], form: str) -> None:
     first, second = clients
-    slot = time_slot_of(TOMORROW, time.time())
-    assert slot is not None
     tenants_own = tenant_queue_name(exchange, TenantQueue("jobs", "a"))
-    names = {"delayed": delay_queue_name(exchange, slot), "declared": tenants_own}
+    names = {"delayed": delay_queue_name(exchange, Intake.NEW), "declared": tenants_own}
     queue = full(names.get(form, amqp_queue(exchange, "jobs")))
 
     for client in (first, second, first):

@@ -20,7 +20,7 @@ from palermo.contract.recurring_entries import EntryChange
 from palermo.core.address import parse_url
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Reschedule, fail
-from palermo.core.time_slots import FOREIGN, TimeSlot
+from palermo.core.time_slots import FOREIGN, Intake
 from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable
 from tests.contract.recurring import entry
@@ -135,7 +135,7 @@ async def test_what_cannot_be_stored_is_refused_and_not_sent_for_ever(
     assert len(sent) == times
 
 
-@pytest.mark.parametrize("place", ["jobs", TenantQueue("jobs", "a"), TimeSlot(0, int(time.time() // 10) + 1_000)])
+@pytest.mark.parametrize("place", ["jobs", TenantQueue("jobs", "a"), Intake.NEW])
 async def test_a_job_is_stored_at_its_place_also_after_that_was_deleted(
     session: SessionParameters, connection: Connection, delete: Delete, place: Place
 ) -> None:

@@ -18,7 +18,7 @@ from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
-from palermo.core.time_slots import TimeSlot
+from palermo.core.time_slots import Bucket
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 from tests.contract.tools import PATIENT, until
@@ -191,15 +191,15 @@ def list_of_names(leader: Leader, queue: str, parse: Callable[[str], str] = str)
 
 async def test_a_name_that_cannot_be_read_hides_no_other_of_its_record(session: SessionParameters, queue: str) -> None:
     def parsed(name: str) -> str:
-        return str(TimeSlot.parse(name, 0.0))
+        return str(Bucket.parse(name))
 
     async with leading(session, f"{queue}.other") as leader:
         names, records = list_of_names(leader, queue, parsed), records_of(leader, queue)
-        await records.write({"all": ["1.5", "x", 7, "5." + "9" * 300, None, "2.8"]})
+        await records.write({"all": ["day.5", "x", 7, "day." + "9" * 300, None, "hour.8"]})
         for odd in ({"all": 7}, {"made": None}, {"from": "a later version"}):
             await records.write(odd)
         await names.read()
-        assert names.names == {"1.5", "2.8"}
+        assert names.names == {"day.5", "hour.8"}
 
 
 async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records(lead: Lead, kind: str) -> None:

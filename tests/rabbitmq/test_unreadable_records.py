@@ -37,7 +37,7 @@ from palermo.contract.unique_jobs import UniqueJob
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.journal_records import decode
 from palermo.core.message import Message
-from palermo.core.time_slots import TimeSlot
+from palermo.core.time_slots import Bucket
 from palermo.core.unique_keys import Key
 from palermo.errors import NotFound, PalermoError, PublishRefused
 from palermo.inspector.doctor import broker_findings
@@ -113,7 +113,7 @@ _GOOD: dict[str, list[dict[str, Any]]] = {
             since=5.0,
         ).to_plain()
     ],
-    "later": [{"made": "0.1"}],
+    "later": [{"made": "day.1"}],
     "tenants": [{"made": ["mail", "a"]}],
     "the answers of workers": [
         {**_WORKER, "jobs": [{"id": "a", "job": "j", "queue": "q", "slot": 1, "started_at": 5.0}]}
@@ -150,7 +150,7 @@ class _Readers:
             case "recurring":
                 RecurringEntry.from_plain(record)
             case "later":
-                TimeSlot.parse(record["made"], 0.0)
+                Bucket.parse(record["made"])
             case "tenants":
                 _parse_tenant_queue(record["made"])
             case "the answers of workers":

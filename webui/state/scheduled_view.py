@@ -1,7 +1,7 @@
 """Scheduled and recurring jobs as the pages show them: read from the broker and cached.
 
-On RabbitMQ a listing reads the time slots that it touches, and with a filter all of them, unless the leader has an
-index of them. So a listing is cached for ten times as long as reading it took. Commands on scheduled jobs from this
+On RabbitMQ the first listing makes the leader read all scheduled jobs. So a listing is cached for ten times as long as
+reading it took. Commands on scheduled jobs from this
 process empty the cache. A command goes on when the request that started it does not wait for its end.
 """
 
@@ -155,7 +155,7 @@ class ScheduledView:
 
         Without `everywhere` only where it was listed before: on RabbitMQ else all scheduled jobs are read.
         """
-        # First only the time at which it was due: that reads one time slot.
+        # First only the time at which it was due.
         there = self._due_time([id])
         looks = [*([] if there.everything else [there]), *([EVERYTHING] if everywhere else [])]
         if not looks or not self._listing(ListingKey(EVERYTHING), self._timeout).total:

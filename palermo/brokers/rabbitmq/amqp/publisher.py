@@ -442,7 +442,8 @@ class RecordQueue:
         self._publisher = publisher
         self._missing = MissingQueues(publisher)
         self._arguments = dict(arguments)
-        self._made = False
+        #: Whether this connection has made it or found it.
+        self.made = False
         self._destination = Destination(self.ensure, self.forget)
 
     async def exists(self, reading: Connection | None = None) -> bool:
@@ -451,17 +452,17 @@ class RecordQueue:
 
     async def ensure(self) -> None:
         """Make the queue, unless this connection has made it."""
-        if not self._made:
+        if not self.made:
             is_new = not (await self._connection.probe(self.name)).exists
             await self._connection.declare(self.name, self._arguments)
             self._missing.found(self.name)
             if is_new:
                 await self._connection.persist_queues()
-            self._made = True
+            self.made = True
 
     def forget(self) -> None:
         """Note that the queue may be gone."""
-        self._made = False
+        self.made = False
 
     async def write(self, record: Mapping[str, Any]) -> None:
         """Add a record. Returns once it is stored. Raises Nacked; of a quorum queue after five seconds of refusals."""

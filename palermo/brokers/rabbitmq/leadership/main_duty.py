@@ -55,7 +55,7 @@ class MainDuty(Work):
         self._unique_keys = UniqueKeys(session.exchange, connection, outbox, states, answers, now=wall_clock)
         keys = RabbitmqKeys(session, connection, outbox, self.handle)
         self._scheduled_jobs = ScheduledJobs(
-            session.exchange, connection, outbox, keys.leaving, keys.as_they_run, publishes=not stands_in
+            session.exchange, connection, outbox, states, keys.leaving, keys.as_they_run, publishes=not stands_in
         )
         self._limits = LeaderLimits(session.exchange, connection, self._scheduled_jobs.due_jobs)
         self._recurring_jobs = RecurringJobs(session.exchange, connection, outbox, states, now=wall_clock, fired=fired)
