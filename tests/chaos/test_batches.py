@@ -65,9 +65,8 @@ class Kills:
 def left(rig: Rig) -> int:
     """Jobs that wait or run; -1 if the broker does not answer."""
     try:
-        return sum(
-            row["pending"] + row["in_progress"] for row in rig.inspector.queues.list() if row["name"] != "failed"
-        )
+        rows = [row for row in rig.inspector.queues.list() if row["name"] != "failed"]
+        return sum(row["pending"] + row["in_progress"] for row in rows)
     except BrokerError:
         return -1
 

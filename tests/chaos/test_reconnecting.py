@@ -76,10 +76,8 @@ def test_a_worker_that_reconnects_often_holds_no_more_than_before(
     async def go() -> None:
         opened: asyncio.Queue[BrokerSession] = asyncio.Queue()
         # It stands for leader in each session, without the pause of a worker that runs jobs first.
-        duties = SessionDuties(
-            WorkerOptions(settings=Settings(), modules=("shop",), burst=True),
-            Registered(jobs=(), queues=(), hooks=frozenset()),
-        )
+        registered = Registered(jobs=(), queues=(), hooks=frozenset())
+        duties = SessionDuties(WorkerOptions(settings=Settings(), modules=("shop",), burst=True), registered)
 
         def on_open(session: BrokerSession) -> None:
             duties.begin(session.broker)

@@ -103,14 +103,8 @@ class LookingContract:
         await broker.publish_many(messages(10))
 
         for offset, limit, newest, expected in [
-            (0, 3, False, [0, 1, 2]),
-            (4, 3, False, [4, 5, 6]),
-            (8, 5, False, [8, 9]),
-            (10, 5, False, []),
-            (0, 3, True, [9, 8, 7]),
-            (4, 3, True, [5, 4, 3]),
-            (8, 5, True, [1, 0]),
-            (0, 0, False, []),
+            *((0, 3, False, [0, 1, 2]), (4, 3, False, [4, 5, 6]), (8, 5, False, [8, 9]), (10, 5, False, [])),
+            *((0, 3, True, [9, 8, 7]), (4, 3, True, [5, 4, 3]), (8, 5, True, [1, 0]), (0, 0, False, [])),
         ]:
             page = await broker.browse("jobs", offset=offset, limit=limit, newest=newest)
             assert [found.id for found in page.messages] == [f"jobs-{number}" for number in expected]

@@ -57,11 +57,12 @@ class CombiningContract:
 
     async def test_taking_tenants_jobs_away_frees_their_keys(self, broker: Broker, another: Open) -> None:
         jobs, other = [keyed_of("a", "a-1"), keyed_of("b", "b-1")], await another()
-        for take_away in (
+        ways = (
             lambda: other.purge("jobs"),
             lambda: other.sweep("jobs", lambda _: Remove()),
             lambda: other.delete("jobs"),
-        ):
+        )
+        for take_away in ways:
             await broker.publish_many(jobs_of("a", 2))
             assert await enqueued(broker, *jobs) == ["stored", "stored"]
 

@@ -37,9 +37,8 @@ HEADER_VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 #: Headers that mean something to Palermo or a broker, so that not any value comes back as an unknown one.
 KNOWN = KNOWN_HEADERS | {"CC", "BCC", "dropped-headers", "perform_job_at"}
-HEADERS = st.dictionaries(
-    NAMES.filter(lambda name: name not in KNOWN and not name.startswith("x-")), HEADER_VALUES, max_size=5
-)
+OTHERS = NAMES.filter(lambda name: name not in KNOWN and not name.startswith("x-"))
+HEADERS = st.dictionaries(OTHERS, HEADER_VALUES, max_size=5)
 MESSAGES = st.builds(
     message,
     id=NAMES,

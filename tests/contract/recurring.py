@@ -205,10 +205,8 @@ class RecurringContract:
         now, step = time.time(), passed_step()
         worker_began = (now // step - 3) * step + 1
         sweep = entry(every=step, since=worker_began, missed="all")
-        duties = SessionDuties(
-            WorkerOptions(settings=Settings(), modules=("shop",), burst=True),
-            Registered(jobs=(), queues=(), hooks=frozenset(), recurring=(sweep,)),
-        )
+        registered = Registered(jobs=(), queues=(), hooks=frozenset(), recurring=(sweep,))
+        duties = SessionDuties(WorkerOptions(settings=Settings(), modules=("shop",), burst=True), registered)
         consumer = await consume(await another())
 
         duties.begin(await another())

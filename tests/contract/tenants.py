@@ -183,10 +183,11 @@ class TenantingContract:
         assert sorted(await ids(onlooker)) == ["a-0", "a-1", "b-0", "b-1", "nobody's"]
         page = await onlooker.browse("jobs", offset=1, limit=2)
         assert (len(page.messages), page.total) == (2, 5)
-        swept = await onlooker.sweep(
-            "jobs",
-            lambda one: Remove() if one.id == "a-0" else Move(replace(one, tenant="c")) if one.id == "b-0" else Keep(),
-        )
+
+        def decide(one: Message) -> SweepDecision:
+            return Remove() if one.id == "a-0" else Move(replace(one, tenant="c")) if one.id == "b-0" else Keep()
+
+        swept = await onlooker.sweep("jobs", decide)
 
         assert (swept.seen, swept.total, swept.removed, swept.moved) == (5, 5, 1, 1)
         await until(lambda: tenants(broker), {"a": 1, "b": 1, "c": 1})

@@ -25,10 +25,8 @@ VALUES = ("null", "-1", "'{'", "x'ff'", "cast(x'ff' as text)")
 
 def columns() -> list[tuple[str, str]]:
     """All columns of all tables of a new file, but for what keeps a second machine out."""
-    query = (
-        "select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c"
-        " where t.type = 'table' and t.name not like 'sqlite_%' and t.name <> 'meta'"
-    )
+    query = """select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c
+        where t.type = 'table' and t.name not like 'sqlite_%' and t.name <> 'meta'"""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript((Path(opening.__file__).parent / "schema.sql").read_text(encoding="utf-8"))
         return db.execute(query).fetchall()

@@ -109,15 +109,11 @@ async def test_a_job_that_was_taken_back_is_not_started(either: Broker) -> None:
     assert await ids(either) == ["a"]
 
 
-@pytest.mark.parametrize(
-    "settlement",
-    [
-        Fail(fail(message("a"), FAILURE, worker="pid:1@h/worker-1")),
-        Reschedule(message("a", retries=1)),
-        Release(),
-    ],
-    ids=["fail", "retry", "release"],
-)
+_FAILED = fail(message("a"), FAILURE, worker="pid:1@h/worker-1")
+SETTLEMENTS = (Fail(_FAILED), Reschedule(message("a", retries=1)), Release())
+
+
+@pytest.mark.parametrize("settlement", SETTLEMENTS, ids=["fail", "retry", "release"])
 async def test_a_job_that_was_taken_back_is_not_settled(either: Broker, settlement: Settlement) -> None:
     await either.publish(message("a"))
     consumer = await consume(either)

@@ -270,9 +270,8 @@ RETRIES = ScheduledFilter(retries=True)
 
 def retrying(id: str, after: float, queue: str = "jobs", **more: object) -> Message:
     """A job that has failed for the third time, and is due again in so many seconds."""
-    earlier = (
-        Attempt(number=1, exception_class="KeyError", message="a", failed_at=1_700_000_000),
-        Attempt(number=2, exception_class="KeyError", message="b", failed_at=1_700_000_001),
+    earlier = tuple(
+        Attempt(number=n, exception_class="KeyError", message="ab"[n - 1], failed_at=1_699_999_999 + n) for n in (1, 2)
     )
     sent = message(id, queue, attempts=earlier, retries=2, policy_retries=2, retrying_since=NOW, **more)
     return retry(sent, FAILURE, worker="pid:1@h/worker-1", now=time.time(), delay=after)

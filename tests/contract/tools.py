@@ -25,11 +25,9 @@ OpenRedis = Callable[..., Coroutine[Any, Any, RedisBroker]]
 #: Seconds that a session may take for one call: this is about what is done, and not about how quickly.
 PATIENT = 60.0
 
+_TRACE = "Traceback …\nValueError"
 FAILURE = Failure(
-    exception_class="builtins.ValueError",
-    message="wrong: ü",
-    stack_trace="Traceback …\nValueError",
-    failed_at=1_700_000_000,
+    exception_class="builtins.ValueError", message="wrong: ü", stack_trace=_TRACE, failed_at=1_700_000_000
 )
 
 

@@ -12,18 +12,10 @@ from palermo.errors import QueueNameInvalid, TopicInvalid
 @pytest.mark.parametrize(
     ("pattern", "matching", "others"),
     [
-        ("a.b", ["a.b"], ["a.c"]),
-        ("a.*", ["a.b"], ["a", "a.b.c"]),
-        ("*.b", ["a.b"], ["b"]),
-        ("*", ["a"], [""]),
-        ("#", ["a.b.c", ""], []),
-        ("a.#", ["a", "a.b.c"], ["b.a"]),
-        ("#.c", ["c", "a.b.c"], ["c.a"]),
-        ("a.#.c", ["a.c", "a.b.b.c"], ["a.b.c.d"]),
-        ("#.a.#", ["x.a.y.z"], ["x.y"]),
-        ("*.#", ["a.b"], [""]),
-        ("#.#", ["a"], []),
-        ("", [""], ["a"]),
+        *(("a.b", ["a.b"], ["a.c"]), ("a.*", ["a.b"], ["a", "a.b.c"]), ("*.b", ["a.b"], ["b"]), ("*", ["a"], [""])),
+        *(("#", ["a.b.c", ""], []), ("a.#", ["a", "a.b.c"], ["b.a"]), ("#.c", ["c", "a.b.c"], ["c.a"])),
+        *(("a.#.c", ["a.c", "a.b.b.c"], ["a.b.c.d"]), ("#.a.#", ["x.a.y.z"], ["x.y"]), ("*.#", ["a.b"], [""])),
+        *(("#.#", ["a"], []), ("", [""], ["a"])),
     ],
 )
 def test_patterns_match_as_those_of_a_topic_exchange(pattern: str, matching: list[str], others: list[str]) -> None:

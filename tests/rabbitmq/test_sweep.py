@@ -60,14 +60,10 @@ async def shown(broker: Broker) -> list[str]:
     return [job.id for job in page.messages] if page.total == 30 else []
 
 
-@pytest.mark.parametrize(
-    ("count", "act", "result"),
-    [
-        (30, removed, 30),
-        (10, shown, [f"jobs-{number}" for number in range(30)]),
-        (30, shown, [f"jobs-{number}" for number in range(30)]),
-    ],
-)
+THIRTY = [f"jobs-{number}" for number in range(30)]
+
+
+@pytest.mark.parametrize(("count", "act", "result"), [(30, removed, 30), (10, shown, THIRTY), (30, shown, THIRTY)])
 async def test_failed_jobs_that_another_session_looks_at_are_waited_for(
     thirty_failed: RabbitmqBroker, connection: Connection, exchange: str, count: int, act: Act, result: object
 ) -> None:
@@ -100,7 +96,7 @@ async def test_jobs_looked_at_are_swept(thirty_failed: RabbitmqBroker, another: 
     swept = await sweep(reader, FAILED_QUEUE, Move, publish, lambda _: None)
 
     assert swept.moved == 30
-    assert sorted(moved) == sorted(f"jobs-{number}" for number in range(30))
+    assert sorted(moved) == sorted(THIRTY)
 
 
 async def test_a_count_of_failed_jobs_does_not_wait_for_who_requeues_them(

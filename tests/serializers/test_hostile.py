@@ -70,12 +70,8 @@ def test_a_msgpack_map_of_colliding_keys_is_shown_and_not_built() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        set(range(10_000)),
-        {n: str(n) for n in range(10_000)},
-        frozenset(Decimal(n) for n in range(1_000)),
-        {2**n for n in range(2_000)},
-        {str(n) for n in range(1_000)},
-        {f"k{n}": n for n in range(1_000)},
+        *(set(range(10_000)), {n: str(n) for n in range(10_000)}, frozenset(Decimal(n) for n in range(1_000))),
+        *({2**n for n in range(2_000)}, {str(n) for n in range(1_000)}, {f"k{n}": n for n in range(1_000)}),
     ],
     ids=["numbers", "numbered", "decimals", "powers", "texts", "named"],
 )
@@ -108,16 +104,11 @@ def test_only_what_is_small_is_decoded_in_order_to_be_shown_by_a_server(compress
 @pytest.mark.parametrize(
     "value",
     [
-        tag("decimal", "1e999999999"),
-        tag("decimal", "9" * 50_000),
-        tag("int", "0x" + "f" * 50_000),
-        tag("timedelta", [10**300, 0, 0]),
-        tag("datetime", "9999-12-31T23:59:59+23:59[../../etc/passwd]"),
+        *(tag("decimal", "1e999999999"), tag("decimal", "9" * 50_000), tag("int", "0x" + "f" * 50_000)),
+        *(tag("timedelta", [10**300, 0, 0]), tag("datetime", "9999-12-31T23:59:59+23:59[../../etc/passwd]")),
         tag("datetime", "[" * 10_000),
         tag("set", [tag("decimal", "1e999999999"), tag("decimal", "-1e999999999")]),
-        tag("set", [tag("list", [])] * 100),
-        tag("dict", [[[1], 2]] * 100),
-        tag("dict", [1] * 100),
+        *(tag("set", [tag("list", [])] * 100), tag("dict", [[[1], 2]] * 100), tag("dict", [1] * 100)),
     ],
     ids=lambda value: json.dumps(value)[:60],
 )
