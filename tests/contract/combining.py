@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -57,12 +58,8 @@ class CombiningContract:
 
     async def test_taking_tenants_jobs_away_frees_their_keys(self, broker: Broker, another: Open) -> None:
         jobs, other = [keyed_of("a", "a-1"), keyed_of("b", "b-1")], await another()
-        ways = (
-            lambda: other.purge("jobs"),
-            lambda: other.sweep("jobs", lambda _: Remove()),
-            lambda: other.delete("jobs"),
-        )
-        for take_away in ways:
+        swept = partial(other.sweep, "jobs", lambda _: Remove())
+        for take_away in (partial(other.purge, "jobs"), swept, partial(other.delete, "jobs")):
             await broker.publish_many(jobs_of("a", 2))
             assert await enqueued(broker, *jobs) == ["stored", "stored"]
 

@@ -380,8 +380,7 @@ def test_every_error_of_redis_py_becomes_one_of_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["Are you sure your configuration is correct?", "invalid username-password pair.", "user is disabled."],
+    "text", ["Are you sure your configuration is correct?", "invalid username-password pair.", "user is disabled."]
 )
 def test_what_redis_says_to_a_wrong_password_is_told_with_advice(text: str) -> None:
     said = str(translated("h:6379", redis.exceptions.AuthenticationError(text)))

@@ -17,13 +17,7 @@ THREE = LimitDemand(key="sync", limit=3)
 
 
 def test_a_rate_is_written_as_people_say_it() -> None:
-    said = (
-        ("50/s", 50, 1),
-        ("100/min", 100, 60),
-        ("1000 / h", 1_000, 3_600),
-        ("1/15min", 1, 900),
-        ("3/day", 3, 86_400),
-    )
+    said = (("50/s", 50, 1), ("100/min", 100, 60), ("1000 / h", 1000, 3600), ("1/15min", 1, 900), ("3/day", 3, 86400))
     for written, count, period in said:
         assert Rate.parse(written) == Rate(count, period)
     for wrong in ("", "50", "0/s", "50/0s", "50/00s", "-1/s", "50/fortnight", "1.5/s", 50, None, "9999999/s"):

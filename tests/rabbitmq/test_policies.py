@@ -44,8 +44,7 @@ _POLICIES = (
 
 
 @pytest.mark.parametrize(
-    ("queue", "text"),
-    [("ttl", "60000 ms"), ("drops", "beyond 7"), ("expires", "3600000 ms"), ("dead", "amq.fanout")],
+    ("queue", "text"), [("ttl", "60000 ms"), ("drops", "beyond 7"), ("expires", "3600000 ms"), ("dead", "amq.fanout")]
 )
 def test_the_doctor_names_a_policy_that_takes_jobs_away(client: Client, queue: str, text: str) -> None:
     found = eventually(lambda: _about(client, f"queue {queue}"))

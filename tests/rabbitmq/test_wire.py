@@ -179,11 +179,7 @@ _NO_REPLICA = "PRECONDITION_FAILED - stream queue 'x' does not have a running re
         (_LOGIN("StreamLostError: ('the broker closed the connection',)"), BrokerUnavailable, "may be stopping"),
         (_VHOST(repr(_CONNECTION(530, "NOT_ALLOWED - vhost v not found"))), BrokerRefused, "rabbitmqctl add_vhost v"),
         (_VHOST(repr(_CONNECTION(530, _REFUSED))), BrokerRefused, "rabbitmqctl set_permissions -p v u"),
-        (
-            _VHOST(repr(_CONNECTION(530, _LIMIT))),
-            BrokerUnavailable,
-            "connection limit (1)",
-        ),
+        (_VHOST(repr(_CONNECTION(530, _LIMIT))), BrokerUnavailable, "connection limit (1)"),
         (_VHOST("ConnectionClosedByBroker: (320) 'CONNECTION_FORCED - bye'"), BrokerUnavailable, "may be stopping"),
         (struct.error("odd"), PalermoError, "odd"),
     ],
