@@ -37,17 +37,6 @@ def running(message: Message) -> Key:
     return started(taken(message), message)[0].key
 
 
-def test_the_first_job_takes_the_key_and_the_second_is_told_who_has_it() -> None:
-    step, answer = asked(Key(name=KEY), job("a"))
-    assert (step.jobs, answer) == ((job("a"),), EnqueueAnswer(outcome=EnqueueOutcome.STORED, id="a"))
-
-    step, answer = asked(step.key, job("b"))
-    assert (step.jobs, answer) == ((), EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="waiting"))
-
-    _, answer = asked(running(job("a")), job("b"))
-    assert answer == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
-
-
 def test_whoever_got_no_answer_asks_again_and_is_answered_as_before() -> None:
     step, first = asked(Key(name=KEY), job("a"))
     again, second = asked(step.key, job("a"))
