@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from palermo.client.handle import Job
     from palermo.client.status import JobStatus
     from palermo.client.subscribe import subscribe
-    from palermo.contract.row_types import FailedRow, JobRow, QueueRow, ScheduledRow, WorkerRow
+    from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
     from palermo.contract.rows import Listing
     from palermo.core.backoff import Exponential, Fixed, Linear
     from palermo.core.retry_policy import Discard, Retry, Snooze
@@ -45,7 +45,6 @@ __all__ = [
     "DontEnqueue",
     "DontProcess",
     "Exponential",
-    "FailedRow",
     "Fixed",
     "Inspector",
     "Job",
@@ -58,7 +57,6 @@ __all__ = [
     "PalermoError",
     "QueueRow",
     "Retry",
-    "ScheduledRow",
     "Settings",
     "Snooze",
     "WorkerRow",
@@ -91,10 +89,8 @@ _HOMES = {
     "JobClass": "palermo.client.decorator",
     "Job": "palermo.client.handle",
     "PalermoError": "palermo.errors",
-    "FailedRow": "palermo.contract.row_types",
     "JobRow": "palermo.contract.row_types",
     "QueueRow": "palermo.contract.row_types",
-    "ScheduledRow": "palermo.contract.row_types",
     "WorkerRow": "palermo.contract.row_types",
     "DontEnqueue": "palermo.jobs.hooks",
     "DontProcess": "palermo.jobs.hooks",

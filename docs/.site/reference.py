@@ -138,8 +138,6 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
             ("palermo.Listing", palermo.Listing),
             ("palermo.QueueRow", palermo.QueueRow),
             ("palermo.JobRow", palermo.JobRow),
-            ("palermo.FailedRow", palermo.FailedRow),
-            ("palermo.ScheduledRow", palermo.ScheduledRow),
             ("palermo.WorkerRow", palermo.WorkerRow),
             ("palermo.contract.row_types.RunningRow", RunningRow),
         ],

@@ -24,9 +24,9 @@ from palermo.core.topology import (
     is_failed,
 )
 from palermo.errors import NotFound, QueueNameInvalid, UsageError
-from palermo.inspector.control import ACTIONS, choose
 from palermo.inspector.inspector import Inspector
-from palermo.jobs.user_modules import import_modules
+from palermo.inspector.workers import ACTIONS, choose
+from palermo.jobs.modules import import_modules
 from palermo.views.filter import JobFilter
 
 _CANCELLED = {

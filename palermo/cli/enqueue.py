@@ -15,9 +15,9 @@ from palermo.core.topology import check_new_queue
 from palermo.core.unique_keys import Mode
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
+from palermo.jobs.modules import import_modules
 from palermo.jobs.option_kinds import Choice, Count, Flag, Headers, Number, Seconds, UniqueFor
 from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS
-from palermo.jobs.user_modules import import_modules
 
 
 def _parse_unique(text: str) -> str | float:

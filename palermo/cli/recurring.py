@@ -12,7 +12,7 @@ from palermo.contract.recurring import MISSED
 from palermo.core.text import count, safe
 from palermo.errors import NotFound
 from palermo.jobs import registry
-from palermo.jobs.user_modules import import_modules
+from palermo.jobs.modules import import_modules
 
 
 @click.group()

@@ -11,7 +11,7 @@ import click
 from palermo.cli.command_group import Context, misuse
 from palermo.cli.options import broker_options_of_server
 from palermo.errors import SettingInvalid
-from palermo.jobs.user_modules import import_modules
+from palermo.jobs.modules import import_modules
 
 _ROLES = ("viewer", "operator", "admin")
 

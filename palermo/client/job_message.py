@@ -17,8 +17,8 @@ from palermo.core.message import NO_HEADERS, OPTION_FIELDS, Headers, Message
 from palermo.errors import OptionInvalid
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition, check_job_name
+from palermo.jobs.modules import describe
 from palermo.jobs.options import ENQUEUE_OPTIONS, JOB_OPTIONS
-from palermo.jobs.user_modules import describe
 from palermo.settings.settings import Settings
 
 if TYPE_CHECKING:

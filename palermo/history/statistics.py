@@ -18,8 +18,7 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.history.journal_reader import OnProgress, read_to_end
-from palermo.history.series import COARSE, FINE, MOST_CELLS, Cell, Dimension, Series, Window, begin
-from palermo.history.tally import Tally
+from palermo.history.series import COARSE, FINE, MOST_CELLS, Cell, Dimension, Series, Tally, Window, begin
 
 #: Seconds after a deploy within which a worker that starts with the release before is only late, and no deploy.
 ROLLING = 900.0

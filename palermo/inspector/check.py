@@ -132,8 +132,6 @@ def compare(
         if not any(_is_checked(row["name"], (pattern,)) for row in rows)
     ]
     unknown = []
-    # What the limit on workers is about, and how many there are.
-    counted: list[tuple[str, int]] = [] if limits.queues or limits.workers is None else [("", workers)]
     for row in rows:
         name, pending, age = f"queue {row['name']}: ", row["pending"], ages.get(row["name"])
         if limits.max_pending is not None and pending > limits.max_pending:
@@ -142,14 +140,13 @@ def compare(
             problems.append(f"{name}its first job is {age:.0f} s old, more than {limits.max_age:g}")
         if row["name"] in ages and age is None:
             unknown.append(f"{name}age unknown")
-        if limits.workers is not None and limits.queues:
-            counted.append((name, row["workers"]))
-    for name, number in counted:
-        if limits.workers is not None and number < limits.workers:
-            text = (
-                "workers cannot be counted" if troubled else f"{count(number, 'worker')}, fewer than {limits.workers}"
-            )
-            (unknown if troubled else problems).append(name + text)
+    least = limits.workers or 0
+    counted = [(f"queue {row['name']}: ", row["workers"]) for row in rows] if limits.queues else [("", workers)]
+    few = [(name, number) for name, number in counted if number < least]
+    if troubled:
+        unknown += [f"{name}workers cannot be counted" for name, _ in few]
+    else:
+        problems += [f"{name}{count(number, 'worker')}, fewer than {least}" for name, number in few]
     return CheckResult(
         problems=tuple(problems),
         unknown=tuple(unknown),

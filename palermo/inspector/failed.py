@@ -8,7 +8,7 @@ from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.failed_queues import browse_failed, sweep_failed
 from palermo.client.failed_queues import trim_failed as trim
 from palermo.contract import clock
-from palermo.contract.row_types import FailedRow
+from palermo.contract.row_types import JobRow
 from palermo.contract.rows import Listing, Row
 from palermo.contract.trouble import unless_blocked
 from palermo.core.lifecycle import JobState
@@ -42,7 +42,7 @@ class Requeuing(Changes, Watching, total=False):
 class FailedJobs(Context):
     """The failed jobs: list, count and group them, requeue them, discard them."""
 
-    def show(self, id: str) -> FailedRow:
+    def show(self, id: str) -> JobRow:
         """One failed job. Raises NotFound."""
         finding = FindJudge(id)
         self._read_failed(finding, ids=(id,))
@@ -136,7 +136,7 @@ class FailedJobs(Context):
         newest: bool = False,
         filter: JobFilter = EVERYTHING,
         count: bool = True,
-    ) -> Listing[FailedRow]:
+    ) -> Listing[JobRow]:
         """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.
 
         If the page has two copies of a job, `total` counts it once. `queues` counts messages, and so both copies.

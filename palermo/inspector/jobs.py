@@ -29,8 +29,8 @@ from palermo.core.topology import check_id, check_job_queue, check_new_queue, ch
 from palermo.errors import ArgumentsInvalid, NotFound, UsageError
 from palermo.inspector.changes import Changes, Rewriter, check_options
 from palermo.inspector.context import PROMPT, SEARCHED, Context
-from palermo.inspector.control import cancel
 from palermo.inspector.judges import Judge, Progress, Selection, TakeJudge, TakenJob, Watching, reading, stoppable
+from palermo.inspector.workers import cancel
 from palermo.views.facts import may_contain
 from palermo.views.filter import EVERYTHING, JobFilter
 
@@ -104,7 +104,7 @@ class Jobs(Context):
         return dequeuing.queue_of(self._client.settings, job)
 
     def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
-        """Keep jobs from running, or end them where they run; a row for each id: see palermo.inspector.control.cancel.
+        """Keep jobs from running, or end them where they run; a row for each id: see palermo.inspector.workers.cancel.
 
         Failed jobs stay where they are; `discard` throws them away.
         """

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from palermo.client.dequeue import SameArguments
 from palermo.contract import clock
 from palermo.contract.finding import CANCELLED, SCHEDULED
-from palermo.contract.row_types import JobRow, ScheduledRow
+from palermo.contract.row_types import JobRow
 from palermo.contract.rows import Listing, Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.core.lifecycle import JobState
@@ -233,7 +233,7 @@ class ScheduledJobs(Context):
         offset: int = 0,
         limit: int = 100,
         depth: int = SEARCHED,
-    ) -> Listing[ScheduledRow]:
+    ) -> Listing[JobRow]:
         """Jobs that are due later, soonest first; with `ids` only these.
 
         A row is that of a job, with `run_at`. Its state is "scheduled"; "retrying" for a job that has failed and waits

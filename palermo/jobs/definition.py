@@ -13,8 +13,7 @@ from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
 from palermo.jobs.models import JobModels
 from palermo.jobs.options import ONE_BY_ONE, RECURRING_OPTIONS, DeclaredOptions, split_arguments
-from palermo.jobs.origin import Origin, variables_of
-from palermo.jobs.signature import signature_of
+from palermo.jobs.origin import Origin, signature_of, variables_of
 
 if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob

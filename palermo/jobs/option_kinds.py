@@ -208,7 +208,7 @@ def check_tenant(value: object) -> None:
 def check_backoff(value: object) -> None:
     """Raise OptionInvalid unless a policy can compute delays by this."""
     from palermo.core.backoff import CustomBackoff, backoff
-    from palermo.jobs.signature import signature_of
+    from palermo.jobs.origin import signature_of
 
     match backoff(value):
         case CustomBackoff(function):

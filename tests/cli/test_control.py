@@ -10,7 +10,7 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.errors import NotFound
-from palermo.inspector.control import choose
+from palermo.inspector.workers import choose
 from tests.cli.conftest import Palermo
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig

@@ -10,7 +10,7 @@ from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Ack, Release, requeue
 from palermo.core.queue_selection import EVERY_QUEUE
-from palermo.inspector.control import cancel
+from palermo.inspector.workers import cancel
 from tests.contract.tools import Open, counts, ids, message, messages, put_into_failed, until
 from tests.contract.worker_commands import Obeying
 from tests.contract.workers import Report, consume, nothing_for, take, take_and_ack

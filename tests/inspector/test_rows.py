@@ -227,13 +227,11 @@ def test_rows_of_queues_and_jobs_have_the_fields_of_their_type(inspector: Inspec
 
     for row in inspector.queues.list():
         check(row, palermo.QueueRow)
-    check(failed, palermo.FailedRow)
+    for job in (failed, inspector.failed.show("1"), waiting, scheduled):
+        check(job, palermo.JobRow)
     assert failed["error"] is not None
     check(failed["error"], ErrorRow)
     check(failed["attempts"][0], AttemptRow)
-    check(inspector.failed.show("1"), palermo.FailedRow)
-    check(waiting, palermo.JobRow)
-    check(scheduled, palermo.ScheduledRow)
 
 
 def test_rows_of_workers_have_the_fields_of_their_type(inspector: Inspector) -> None:

@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 
 from palermo.errors import BrokerUnavailable
-from palermo.history.series import Cell, Window
+from palermo.history.series import Cell, Tally, Window
 from palermo.history.statistics import Deploy, Report
-from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot
 from palermo.webui.render.charts import throughput

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 import palermo
 from palermo.contract.rows import iso_instant
 from palermo.core.durations import Durations
-from palermo.history.series import Cell
-from palermo.history.tally import Tally
+from palermo.history.series import Cell, Tally
 from palermo.jobs import registry
 from palermo.webui.render.charts import durations_plot, runs_plot
 from tests.helpers import eventually

@@ -10,9 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from palermo.contract.rows import iso_instant
 from palermo.core.text import exactly
-from palermo.history.series import Window
+from palermo.history.series import Window, times
 from palermo.history.statistics import DIMENSIONS, Report, rate
-from palermo.history.tally import times
 from palermo.inspector.rates import Snapshot
 from palermo.webui.filters import known_names, only_one, time_range
 from palermo.webui.render import charts
