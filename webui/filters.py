@@ -37,9 +37,20 @@ class RequestedFilter(Struct, Generic[F], frozen=True):
         return urlencode([(name, text) for name, text in self.written.items() if text])
 
 
-def asked_filter(given: Mapping[str, str | None]) -> JobFilter:
-    """The filter that these texts ask for, each as it is given; None is none. Raises OptionInvalid."""
-    return filter_of({name: printable(text) for name, text in given.items() if text is not None}, _now())
+def asked_filter(given: Mapping[str, str | float | bool | None]) -> JobFilter:
+    """The filter that these values ask for, each as it is given; None is none. Raises OptionInvalid."""
+    return filter_of({name: _text(value) for name, value in given.items() if value is not None}, _now())
+
+
+def _text(value: str | float | bool) -> str:
+    """The value of a condition, as it is written in a filter; a number is an instant in Unix seconds."""
+    match value:
+        case str():
+            return printable(value)
+        case bool():
+            return str(value).lower()
+        case _:
+            return f"@{value!r}"
 
 
 def filter_query(filter: JobFilter, **more: object) -> str:

@@ -63,7 +63,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "failed/discard?queue=mail": [{"filter": {}}],
     "scheduled/cancel": [
         *({}, {"ids": ["1"], "filter": {}}, {"ids": [""]}, {"ids": ["\ud800"]}, {"ids": ["x"] * 10_001}),
-        *({"filter": {"quee": "mail"}}, {"filter": {"queue": "\ud800"}}),
+        {"filter": {"quee": "mail"}},
     ],
     "scheduled/later/move": [
         *({}, {"at": "2030-01-01T00:00Z", "delay": 1}, {"later": 5, "delay": 5}),

@@ -97,7 +97,7 @@ def test_each_answer_says_what_happened(web: Web, caplog: pytest.LogCaptureFixtu
     assert told(web, "scheduled/3/run") == {"3": "enqueued"}
     assert told(web, "scheduled/3/cancel") == {"3": GONE}
     assert {row["id"] for row in web.inspector.jobs.list("mail")} == {"2", "3"}
-    plain = {"filter": {"queue": "mail", "retries": False}}
+    plain = {"filter": {"queue": "mail", "state": "scheduled"}}
     assert told(web, "scheduled/cancel", plain) == {"4": "cancelled", "5": "cancelled"}
     assert told(web, "scheduled/run", {"filter": {}}) == {"r": "enqueued", "s": "enqueued"}
     assert web.ids("scheduled") == []
@@ -135,7 +135,7 @@ def test_only_retries_are_run_or_given_up(settings: Settings, serve: Serve, capl
     assert "Give up 2 jobs?" in web.shown("/retries/confirm?act=give+up&all=1")
     with caplog.at_level(logging.INFO, logger="palermo.audit"):
         assert told(web, "retries/give-up", {"filter": {"queue": "mail"}}) == {"5": "failed", "6": "failed"}
-    assert "of=scheduled jobs with queue:mail state:retrying to=- jobs=2 gone=0" in caplog.text
+    assert "of=scheduled jobs with queue:mail to=- jobs=2 gone=0" in caplog.text
     assert "Nothing was changed" in web.form("/scheduled", "/retries/act", act="cancel", id="plain").text
 
     assert web.ids("scheduled") == ["plain"]
