@@ -179,24 +179,23 @@ def _print_report(report: Row) -> None:
     for name, key, own in tables:
         if report[name]:
             click.echo()
-            print_rows(report[name], [_name(name, key), *own, *_report_columns()], none="")
+            print_rows(report[name], [_name(name, key), *own, *_REPORT], none="")
 
 
 def _name(table: str, key: str) -> Column:
     return table.capitalize().removesuffix("s"), lambda row: "(others)" if row[key] is None else safe(row[key])
 
 
-def _report_columns() -> list[Column]:
-    return [
-        field("Processed"),
-        field("Failed"),
-        ("Waited p50", lambda row: _time(row["wait"], "p50")),
-        ("p95", lambda row: _time(row["wait"], "p95")),
-        ("Ran p50", lambda row: _time(row["run"], "p50")),
-        ("p95", lambda row: _time(row["run"], "p95")),
-        ("p99", lambda row: _time(row["run"], "p99")),
-        ("max", lambda row: _time(row["run"], "max")),
-    ]
+_REPORT: Sequence[Column] = (
+    field("Processed"),
+    field("Failed"),
+    ("Waited p50", lambda row: _time(row["wait"], "p50")),
+    ("p95", lambda row: _time(row["wait"], "p95")),
+    ("Ran p50", lambda row: _time(row["run"], "p50")),
+    ("p95", lambda row: _time(row["run"], "p95")),
+    ("p99", lambda row: _time(row["run"], "p99")),
+    ("max", lambda row: _time(row["run"], "max")),
+)
 
 
 def _times_line(times: Row | None) -> str | None:

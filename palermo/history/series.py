@@ -216,27 +216,20 @@ class Series:
                 found.merge(tally)
         return found
 
-    def flow(self, window: Window, since: float) -> tuple[int, int]:
-        """How many jobs were enqueued, and how many runs ended, in the cells of a window since an instant in it."""
-        first = self._grids[window].number(since)
-        cells = [tally for number, tally in self._cells[window].items() if number >= first]
-        return sum(cell.number(RecordKind.ENQUEUED) for cell in cells), sum(cell.processed for cell in cells)
-
     def counts(self, window: Window, now: float) -> list[tuple[int, int]]:
         """How many runs of each cell of a window succeeded and failed, oldest first."""
-        grid, known = self._grids[window], self._cells[window]
-        found = []
-        for number in range(grid.number(begin(window, now)), grid.number(now) + 1):
-            tally = known.get(number)
-            failed = 0 if tally is None else tally.failed
-            found.append((0, 0) if tally is None else (tally.processed - failed, failed))
-        return found
+        return [(tally.processed - tally.failed, tally.failed) for _, tally in self._each(window, now)]
 
     def cells(self, window: Window, now: float) -> list[Cell]:
         """All cells of a window, empty ones too, oldest first."""
-        grid, known = self._grids[window], self._cells[window]
-        numbers = range(grid.number(begin(window, now)), grid.number(now) + 1)
-        return [Cell(number * grid.cell, grid.cell, _copy(known.get(number))) for number in numbers]
+        cell = self._grids[window].cell
+        return [Cell(number * cell, cell, _copy(tally)) for number, tally in self._each(window, now)]
+
+    def _each(self, window: Window, now: float) -> Iterator[tuple[int, Tally]]:
+        """The number and the tally of each cell of a window, oldest first; a tally must not be changed."""
+        grid, known, nothing = self._grids[window], self._cells[window], Tally()
+        for number in range(grid.number(begin(window, now)), grid.number(now) + 1):
+            yield number, known.get(number, nothing)
 
 
 class Dimension:
@@ -298,8 +291,7 @@ class Dimension:
             self.others.merge(series)
 
 
-def _copy(tally: Tally | None) -> Tally:
+def _copy(tally: Tally) -> Tally:
     found = Tally()
-    if tally is not None:
-        found.merge(tally)
+    found.merge(tally)
     return found

@@ -214,8 +214,8 @@ class Statistics(_Noted):
             for name in queues if seconds >= _SHORTEST else ():
                 series = known.get(name)
                 if series is not None or known.others is None:
-                    enqueued, ended = (0, 0) if series is None else series.flow(Window.HOUR, since)
-                    found[name] = Rates(enqueued / seconds, ended / seconds)
+                    tally = Tally() if series is None else series.total(Window.HOUR, now, since)
+                    found[name] = Rates(tally.number(RecordKind.ENQUEUED) / seconds, tally.processed / seconds)
             return found
 
     def counts(self, window: Window, by: str, names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
