@@ -8,7 +8,7 @@ import click
 from palermo.cli.command_group import INTERRUPTED, Context, note, on_interrupt
 from palermo.cli.completion import complete_queue
 from palermo.cli.job_ids import FAILED_JOBS, chosen_ids, whole_ids
-from palermo.cli.listings import note_unread, print_page
+from palermo.cli.listings import print_page, unread
 from palermo.cli.options import (
     arguments_options,
     filter_options,
@@ -52,8 +52,7 @@ def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filt
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else ""),
     ]
     what = "failed jobs" if wanted.everything else f"failed jobs with {wanted}"
-    print_page(listing, columns, what, page=page, limit=limit)
-    note_unread(listing.unseen)
+    print_page(listing, columns, what, page=page, limit=limit, unseen=unread)
 
 
 @failed.command("groups")

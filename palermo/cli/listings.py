@@ -58,9 +58,8 @@ def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, *
         field("Retries"),
         ("Arguments", lambda row: row["preview"]),
     ]
-    print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit)
-    if not wanted.everything:
-        note_unsearched(listing.unseen)
+    unseen = unread if is_failed(queue) and wanted.everything else unsearched
+    print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit, unseen=unseen)
 
 
 @click.command()
@@ -115,6 +114,24 @@ def tenants(context: Context, /, queue: str, tenant: str | None, limit: int, pag
     print_page(listing, columns, whose, page=page, limit=limit, what="tenant")
 
 
+def unsearched(unseen: int) -> str:
+    """The text that some jobs were not compared with the filter."""
+    return f"not compared with the filter: {count(unseen, 'job')} beyond the first ones."
+
+
+def unread(unseen: int) -> str:
+    """The text that there are more failed jobs than a listing shows (`unseen` > 0), or fewer."""
+    if unseen > 0:
+        return (
+            f"{count(unseen, 'failed job')} more in quorum queues, not in the log that shows them:"
+            " requeue and discard reach them, and put the log right."
+        )
+    return (
+        f"the queues hold {count(-unseen, 'failed job')} fewer: a command is sweeping them now, or removed"
+        " jobs are shown until the next requeue or discard."
+    )
+
+
 def print_page(
     listing: Listing[Row],
     columns: Sequence[Column],
@@ -123,43 +140,20 @@ def print_page(
     page: int,
     limit: int,
     what: str = "job",
+    unseen: Callable[[int], str] = unsearched,
 ) -> None:
-    """Print a page of a list, and say that there is more. `none` completes "no …" for a page without rows."""
-    print_rows(listing.rows, columns, none=none_here(none, listing.total, limit))
-    if not wants_json():
-        note_rest(len(listing), listing.total, page=page, what=what)
+    """Print a page of a list, and say that there is more. `none` completes "no …" for a page without rows.
 
-
-def note_rest(here: int, total: int | None, *, page: int, what: str = "job") -> None:
-    """Say on stderr that there is more than this page shows; `total` is None where it was not counted."""
-    if here and (total is None or here < total):
+    `unseen` gives the text about jobs that the listing has not seen.
+    """
+    here, total = len(listing), listing.total
+    pages = f"more {none}: {total:,} in all, on {count(-(-total // limit), 'page')}." if total else f"{none}."
+    print_rows(listing.rows, columns, none=f"no {pages}")
+    if here and (total is None or here < total) and not wants_json():
         of = "and there are more" if total is None else f"of {total:,}"
         note(f"page {page}: {count(here, what)} {of}. --page and --limit show others.")
-
-
-def note_unsearched(unseen: int) -> None:
-    """Say on stderr how many jobs were not compared with the filter."""
-    if unseen:
-        note(f"{count(unseen, 'job')} beyond those were not compared with the filter.")
-
-
-def note_unread(unseen: int) -> None:
-    """Say on stderr that there are more failed jobs than a listing shows (`unseen` > 0), or fewer."""
-    if unseen > 0:
-        note(
-            f"{count(unseen, 'failed job')} more in quorum queues, not in the log that shows them:"
-            " requeue and discard reach them, and put the log right."
-        )
-    elif unseen < 0:
-        note(
-            f"the queues hold {count(-unseen, 'failed job')} fewer: a command is sweeping them now, or removed"
-            " jobs are shown until the next requeue or discard."
-        )
-
-
-def none_here(what: str, total: int | None, limit: int) -> str:
-    """The text for a page without rows: the list is empty, or has fewer pages."""
-    return f"no more {what}: {total:,} in all, on {count(-(-total // limit), 'page')}." if total else f"no {what}."
+    if listing.unseen:
+        note(unseen(listing.unseen))
 
 
 def _known(name: str) -> Callable[[Row], object]:

@@ -66,10 +66,6 @@ _EDITABLE = ("pending", "retrying", "scheduled")
 class Jobs(Context):
     """Jobs in any state but failed, scheduled and recurring ones, which have nouns of their own."""
 
-    def peek(self, queue: str, *, start: int = 0, count: int = 1) -> list[JobRow]:
-        """The next jobs of a queue, from `start` on. Raises NotFound."""
-        return self.list(queue, offset=start, limit=count).rows
-
     def dequeue(
         self,
         job: Any,

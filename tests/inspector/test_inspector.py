@@ -42,7 +42,7 @@ def test_jobs_are_listed_in_pages_from_either_end(client: Client, inspector: Ins
     assert inspector.jobs.count_matching("shop.send", [3], queue="mail") == 1
 
 
-@pytest.mark.parametrize("act", ["jobs.list", "jobs.peek", "queues.size", "queues.purge", "queues.delete"])
+@pytest.mark.parametrize("act", ["jobs.list", "queues.size", "queues.purge", "queues.delete"])
 def test_a_queue_that_is_not_there_is_not_found(inspector: Inspector, act: str) -> None:
     with pytest.raises(NotFound, match="nowhere"):
         attrgetter(act)(inspector)("nowhere")
@@ -290,7 +290,6 @@ _DOORS: dict[str, Callable[[Inspector, Client, str], Any]] = {
     "delete": lambda inspector, client, queue: inspector.queues.delete(queue),
     "migrate": lambda inspector, client, queue: inspector.queues.migrate(queue, "quorum"),
     "browse": lambda inspector, client, queue: inspector.jobs.list(queue),
-    "peek": lambda inspector, client, queue: inspector.jobs.peek(queue),
     "size": lambda inspector, client, queue: inspector.queues.size(queue),
     "dequeue": lambda inspector, client, queue: inspector.jobs.dequeue("shop.mail", queue=queue),
     "count": lambda inspector, client, queue: inspector.jobs.count_matching("shop.mail", queue=queue),
