@@ -147,13 +147,6 @@ def test_filters_match_by_all_conditions(message: Message, matching: dict[str, A
     assert not others or not JobFilter(**others).matches(facts_of_failed(message))
 
 
-def test_a_filter_prints_what_it_asks_for() -> None:
-    assert str(JobFilter(queue="mail", text="full")) == "queue:mail full"
-    assert str(JobFilter(until=1_795_805_730.0, group="6f62")) == "until:2026-11-27T18:55:30Z group:6f62"
-    assert JobFilter().everything
-    assert not JobFilter(text=" x").everything
-
-
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
