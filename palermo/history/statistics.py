@@ -6,7 +6,8 @@ by the number of cells, and not by how much the journal holds. `now` is an argum
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -171,9 +172,7 @@ class Statistics(_Noted):
         self, window: Window, *, queue: str | None = None, job: str | None = None, worker: str | None = None
     ) -> Report | None:
         """The report of a window up to now; of one queue, job or worker if one is named, None if that is not known."""
-        with self._lock:
-            now = self._clock()
-            self._settle(now)
+        with self._counted() as now:
             named = {"queue": queue, "job": job, "worker": worker}
             chosen = next(((by, name) for by, name in named.items() if name is not None), None)
             series: Series | None = self._all if chosen is None else self._by[chosen[0]].get(chosen[1])
@@ -193,9 +192,7 @@ class Statistics(_Noted):
 
     def recent_jobs(self, seconds: float) -> list[Named]:
         """The tally of each job over about the last so many seconds, an hour at most."""
-        with self._lock:
-            now = self._clock()
-            self._settle(now)
+        with self._counted() as now:
             return [Named(*each) for each in self._by["job"].totals(Window.HOUR, now, now - seconds)]
 
     def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
@@ -203,9 +200,7 @@ class Statistics(_Noted):
 
         Queues whose rates are not known are left out.
         """
-        with self._lock:
-            now = self._clock()
-            self._settle(now)
+        with self._counted() as now:
             cell = COARSE[Window.HOUR].cell
             since = (now // cell - 1) * cell
             seconds = 0.0 if self._begins is None else now - max(since, self._begins)
@@ -223,9 +218,7 @@ class Statistics(_Noted):
 
         `by` is "queue", "job" or "worker". Names that are not known are left out.
         """
-        with self._lock:
-            now = self._clock()
-            self._settle(now)
+        with self._counted() as now:
             known = ((name, self._by[by].get(name)) for name in names)
             return {name: series.counts(window, now) for name, series in known if series is not None}
 
@@ -240,6 +233,14 @@ class Statistics(_Noted):
         """The instant of the oldest record that was read; None where none was."""
         with self._lock:
             return self._begins
+
+    @contextmanager
+    def _counted(self) -> Iterator[float]:
+        """A block that reads what has been counted up to now, in Unix seconds."""
+        with self._lock:
+            now = self._clock()
+            self._settle(now)
+            yield now
 
     # -- internals, called with the lock held
 
