@@ -43,14 +43,22 @@ def dequeue(
         return 0
     place = check_job_queue(queue or queue_of(client.settings, name))
     judge = _Judge(client, name, definition, args, kwargs, Remove())
+    swept = SweepProgress(total=0)
+
+    def note(now: SweepProgress) -> None:
+        nonlocal swept
+        swept = now
+        if progress is not None:
+            progress(now)
+
     try:
-        ask(lambda broker: broker.sweep(place, judge, progress=progress))
+        swept = ask(lambda broker: broker.sweep(place, judge, progress=note))
     finally:
-        record_action(client, actor, "dequeue", queue=place, count=judge.count, what=name)
+        record_action(client, actor, "dequeue", queue=place, count=swept.removed, what=name)
     if definition is not None:
         for hook in hooks.hooks_for("after_dequeue", definition):
             hook(*(args or ()), **(kwargs or {}))
-    return judge.count
+    return swept.removed
 
 
 def count(

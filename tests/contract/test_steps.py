@@ -18,7 +18,7 @@ from palermo.errors import DeliveryLost
 from tests.contract.limiting import limited, nothing_permitted, permitted
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import FAILURE, counts, ids, message, messages, until
-from tests.contract.unique_jobs import ask, holders, keyed
+from tests.contract.unique_jobs import RERUN, ask, begun, holders, keyed
 from tests.contract.workers import consume, take
 
 
@@ -94,6 +94,16 @@ async def test_a_job_that_came_due_is_neither_cancelled_nor_put_off(either: Brok
         assert (await steps.try_change([("scheduled", number)], [removal])).failed == 1
 
     assert await ids(either) == ["due"]
+
+
+async def test_an_unreadable_recurring_job_is_tried_again_after_a_minute(either: Broker) -> None:
+    steps, now = steps_of(either), time.time()
+    await steps.change((), [("entry", "sweep", '{"version": 99}', now)])
+
+    async with time_kept(either):
+        await until(lambda: steps.due("recurring", now, 1), [])
+
+    assert await steps.due("recurring", now + 90, 1) == ["sweep"]
 
 
 async def test_a_job_that_was_taken_back_is_not_started(either: Broker) -> None:
@@ -173,3 +183,16 @@ async def test_keys_of_limits_that_say_nothing_are_forgotten(either: Broker) -> 
 
     async with time_kept(either):
         await until(known, {"paced", "kept"})
+
+
+async def test_a_purge_drops_the_job_that_was_to_run_next(either: Broker) -> None:
+    await ask(either, keyed("a"))
+    consumer = await consume(either)
+    running = await begun(consumer)
+    assert (await ask(either, keyed("b"), on_duplicate=RERUN)).outcome == "next"
+    await consumer.settle(running, Release())
+
+    assert await either.purge("jobs") == 1
+
+    assert await holders(either) == []
+    assert await ids(either) == []

@@ -181,6 +181,25 @@ def test_dequeue_takes_the_jobs_with_these_arguments(client: Client, inspector: 
     assert ids(inspector, "mail") == ["2", "4"]
 
 
+def test_dequeue_counts_the_jobs_that_were_still_there(client: Client, inspector: Inspector) -> None:
+    class Purging:
+        name, media_type, safe = "purging", "application/x-purging", True
+
+        def dumps(self, value: object) -> bytes:
+            return b"x"
+
+        def loads(self, data: bytes, classes: object) -> object:
+            with Client(client.settings) as other:
+                Inspector(other).queues.purge("mail")
+            return ["a"]
+
+    client.serializers.register(Purging())
+    publish(client, message("1", body=b"x", content_type=Purging.media_type))
+
+    assert inspector.jobs.dequeue("shop.send", ["a"], queue="mail") == 0
+    client.serializers.unregister("purging")
+
+
 def test_dequeue_compares_arguments_as_they_are_on_the_wire(client: Client, inspector: Inspector) -> None:
     table: list[tuple[list[object], list[object], int]] = [
         ([1], [1], 1),
