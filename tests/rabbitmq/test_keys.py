@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pika
@@ -17,10 +16,9 @@ from palermo.brokers.rabbitmq.unique import unique_keys
 from palermo.brokers.rabbitmq.unique.run_ends import key_queue
 from palermo.core.instants import Instants
 from palermo.core.lifecycle import Ack, Release
-from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.unique_keys import Key
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable
 from tests.contract.timing import time_kept
 from tests.contract.tools import counts, ids, until
 from tests.contract.unique_jobs import ask, holders, keyed
@@ -95,58 +93,6 @@ async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBro
         # What was published before this job is in its queue by now.
         await ask(broker, keyed("third"), key="third")
         assert await ids(broker) == ["first", "third"]
-
-
-# -- a leader that is killed
-
-
-@pytest.mark.parametrize("step", ["before the record", "after the record", "after the jobs", "after all"])
-async def test_a_leader_killed_at_any_step_of_a_commit_leaves_one_key_and_one_job(
-    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    client, killed, recorded = await another(), asyncio.Event(), asyncio.Event()
-    replace, publish, write_stored = StateLog.replace, Ledger._publish, Ledger._write_stored
-
-    async def kill_at(here: str) -> None:
-        if here == step and not killed.is_set():
-            killed.set()
-            leaders = broker._leader_client._leaders.values()
-            for connection in [broker._connection, *(leader._connection for leader in leaders)]:
-                connection.raw.abort()
-            await asyncio.Event().wait()
-
-    async def replacing(log: StateLog, old: Iterable[Record], *values: Any) -> list[Record]:
-        await kill_at("before the record")
-        found = await replace(log, old, *values)
-        recorded.set()
-        return found
-
-    async def publishing(log: Ledger, jobs: Sequence[Message]) -> dict[str, PalermoError]:
-        if not jobs:
-            return {}
-        if step == "after the record":
-            await recorded.wait()
-        await kill_at("after the record")
-        refused = await publish(log, jobs)
-        await kill_at("after the jobs")
-        return refused
-
-    async def writing(log: Ledger[Key], records: Sequence[Any]) -> None:
-        await write_stored(log, records)
-        await kill_at("after all")
-
-    async with time_kept(broker):
-        monkeypatch.setattr(StateLog, "replace", replacing)
-        monkeypatch.setattr(Ledger, "_publish", publishing)
-        monkeypatch.setattr(Ledger, "_write_stored", writing)
-
-        assert (await ask(client, keyed("a"))).outcome == "stored"
-
-        async with asyncio.timeout(HANGS):
-            await killed.wait()
-        assert (await ask(client, keyed("b"))).outcome == "duplicate"
-        await until(lambda: ids(client), ["a"])
-        assert await holders(client) == [("a", "waiting")]
 
 
 # -- copies of one job
