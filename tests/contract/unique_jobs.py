@@ -363,6 +363,7 @@ class KeyingContract:
         worker = await consume(dying)
         await ask(broker, keyed("a"))
         await begun(worker)
+        assert await outcome(broker, "next", on_duplicate=RERUN) == "next"
         await dying.close()
 
         heir = await consume(await another())
@@ -371,8 +372,10 @@ class KeyingContract:
         assert (delivery.message.id, delivery.redelivered, delivery.duplicate_of) == ("a", True, "")
         assert await outcome(broker, "b") == "duplicate"
         await heir.settle(delivery, Release())
-        delivery = await begun(heir)
-        await heir.settle(delivery, Ack())
+        for id in ("a", "next"):
+            delivery = await begun(heir)
+            assert delivery.message.id == id
+            await heir.settle(delivery, Ack())
         await freed(broker)
 
     async def test_a_job_without_the_key_takes_it_or_is_a_duplicate(self, broker: Broker, worker: Worker) -> None:

@@ -12,7 +12,7 @@ from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.publishing import ledger, ledger_records
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger
-from palermo.brokers.rabbitmq.unique import unique_keys
+from palermo.brokers.rabbitmq.unique import orphaned_keys, unique_keys
 from palermo.brokers.rabbitmq.unique.run_ends import key_queue
 from palermo.core.instants import Instants
 from palermo.core.lifecycle import Ack, Release
@@ -21,8 +21,8 @@ from palermo.core.unique_keys import Key
 from palermo.errors import BrokerUnavailable
 from tests.contract.timing import time_kept
 from tests.contract.tools import counts, ids, until
-from tests.contract.unique_jobs import ask, holders, keyed
-from tests.contract.workers import Report, consume, take
+from tests.contract.unique_jobs import ask, begun, holders, keyed
+from tests.contract.workers import Report, Worker, consume, take
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, becomes
 
@@ -93,6 +93,35 @@ async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBro
         # What was published before this job is in its queue by now.
         await ask(broker, keyed("third"), key="third")
         assert await ids(broker) == ["first", "third"]
+
+
+# -- jobs that wait in a worker
+
+
+async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches, suspects = list[float](), orphaned_keys.suspects
+
+    async def search(*given: Any, **named: Any) -> orphaned_keys.Suspects:
+        searches.append(named["now"])
+        return await suspects(*given, **named, patience=0.0)
+
+    monkeypatch.setattr(orphaned_keys, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(orphaned_keys, "suspects", search)
+    for id in ("runs", "waits"):
+        await ask(broker, keyed(id, key=id), key=id)
+    selection = QueueSelection.parse("jobs")
+    source = await (await another()).consume(selection, slots=1, tag="w", report=(report := Report("jobs")), prefetch=2)
+    worker = Worker(source, report)
+    async with time_kept(broker):
+        running = await begun(worker)
+        searches.clear()
+        await becomes(lambda: len(searches) > 3)
+
+        assert sorted(await holders(broker)) == [("runs", "running"), ("waits", "waiting")]
+        await worker.settle(running, Ack())
+        assert (await begun(worker)).duplicate_of == ""
 
 
 # -- copies of one job

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -193,6 +193,7 @@ class RabbitmqBroker:
             return f"{tag}/worker-{slot}"
 
         source: PushSource | PollSource
+        waiting: Callable[[], Sequence[str]] = list
         readied: list[Coroutine[Any, Any, None]] = []
         names: QueueNames | None = None
         if selection.fixed and len(selection.patterns) == 1:
@@ -201,6 +202,7 @@ class RabbitmqBroker:
                 connection, declarer, self._exchange, queue, slots=slots, tag=slot_tag, prefetch=prefetch
             )
             readied.append(source.prepare())
+            waiting = source.waiting
         else:
             if prefetch > 1:
                 log.info("prefetch is 1, because this worker serves several queues queues=%s", selection)
@@ -219,7 +221,7 @@ class RabbitmqBroker:
             held=lambda: consumer.held(),
         )
         worker_control = WorkerControl(
-            self._exchange, report, on_command, self._outbox.open, steering.look, kind=self._session.queue_type
+            self._exchange, report, on_command, self._outbox.open, steering.look, waiting, kind=self._session.queue_type
         )
         run_log = RunLog(self._exchange, report, self._outbox.open, connection, inbox=worker_control.inbox)
         consumer = RabbitmqConsumer(

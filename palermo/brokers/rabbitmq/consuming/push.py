@@ -420,6 +420,10 @@ class PushSource:
         """The queue that it serves, unless that is paused."""
         return () if self.paused else (self.queue,)
 
+    def waiting(self) -> list[str]:
+        """The ids of the jobs that RabbitMQ has delivered, and that wait for a slot."""
+        return [delivery.message.id for slot in self.slots for delivery in slot._waiting]
+
     async def prepare(self) -> None:
         """Make the queue, and open the channels that its jobs will come by."""
         await together(*(slot.prepare() for slot in self.slots))
