@@ -20,8 +20,6 @@ from palermo.errors import PalermoError
 from tests.contract.tools import PATIENT, until
 from tests.harness.rig import Rig
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import Node
-from tests.rabbitmq_tidy import Tidy
 from tests.tcp_proxy import TcpProxy
 
 #: Opens a session, with some parameters changed.
@@ -139,13 +137,6 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()
-
-
-@pytest.fixture(scope="module")
-def shared_node(request: pytest.FixtureRequest, rabbitmq_url: str, tidy: Tidy) -> Node:
-    """The node that all share, where a test may make users and stop a process. If it is not ours, the module's own."""
-    node: Node = tidy.nodes.get(rabbitmq_url) or request.getfixturevalue("module_node")
-    return node
 
 
 @pytest.fixture
