@@ -199,9 +199,7 @@ async def test_killed_at_any_instant_and_run_again_it_loses_nothing(
         assert [info.name for info in await broker.queues() if info.paused] == []
 
 
-async def test_failed_jobs_are_migrated_under_workers(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_jobs_migrate_under_workers(session: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declarer, "_ASK_AGAIN", 0.0)
     jobs = ["jobs-0", "jobs-1", "jobs-2"]
 

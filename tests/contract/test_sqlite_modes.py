@@ -78,9 +78,7 @@ def test_files_beside_a_shared_file_have_its_group(umask: Callable[[int], int], 
     assert found["jobs.db.d"] == 0o2770
 
 
-def test_a_file_that_everybody_can_read_is_warned_of_once(
-    umask: Callable[[int], int], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_public_files_warn_once(umask: Callable[[int], int], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
         db.execute("vacuum")
     os.chmod(tmp_path / "jobs.db", 0o644)

@@ -157,9 +157,7 @@ class KeyingContract:
         assert len((await broker.keys.page(message("x").job, offset=0, limit=10)).keys) == 5
         assert (await broker.keys.page("nowhere", offset=0, limit=10)).total == 0
 
-    async def test_a_key_is_found_by_name(
-        self, broker: Broker, another: Open, worker: Worker, running: Delivery
-    ) -> None:
+    async def test_a_name_finds_its_key(self, broker: Broker, another: Open, worker: Worker, running: Delivery) -> None:
         other = await another()
         await ask(broker, keyed("longer", key=f"{KEY} 2"), key=f"{KEY} 2")
         await ask(broker, keyed("b"), on_duplicate=RERUN)

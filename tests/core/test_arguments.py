@@ -21,9 +21,7 @@ def test_arguments_survive_the_round_trip(args: list[object], kwargs: dict[str, 
         ({1: 2}, [{1: 2}], {}),
     ],
 )
-def test_a_foreign_body_becomes_arguments_by_its_shape(
-    value: object, args: list[object], kwargs: dict[str, object]
-) -> None:
+def test_the_shape_of_a_foreign_body_says_its_use(value: object, args: list[object], kwargs: dict[str, object]) -> None:
     assert unpack(value, "") == (args, kwargs)
     assert unpack(value, "", one=True) == ([value], {})
 

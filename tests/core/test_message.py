@@ -87,9 +87,7 @@ def test_a_known_header_of_the_wrong_type_is_named_and_kept_as_it_came(name: str
         ({"id": 12}, None, "fresh"),
     ],
 )
-def test_the_message_id_property_beats_the_id_header(
-    headers: dict[str, object], message_id: str | None, id: str
-) -> None:
+def test_the_property_message_id_beats_the_header(headers: dict[str, object], message_id: str | None, id: str) -> None:
     message = read({"job-class": "shop.send", **headers}, message_id=message_id)
 
     assert message.id == id

@@ -121,9 +121,7 @@ async def test_a_session_is_lost_though_it_settles(far: RabbitmqBroker, proxy: T
 
 
 @pytest.mark.parametrize("call", ["get_each", "close"])
-async def test_a_call_without_an_answer_ends(
-    connection: Connection, lock: str, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_calls_end(connection: Connection, lock: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     channel = await connection.channel()
     with monkeypatch.context() as patch:
         patch.setattr("palermo.brokers.rabbitmq.amqp.connection.CALL_TIMEOUT", 0.2)

@@ -147,9 +147,7 @@ async def test_a_worker_with_too_many_slots_is_told_how_many_it_may_have(broker:
 
 
 @pytest.mark.parametrize("turns", [0, 10, 100, 1_000])
-async def test_a_worker_that_is_cut_off_as_it_begins_hears_of_it(
-    far: RabbitmqBroker, proxy: TcpProxy, turns: int
-) -> None:
+async def test_a_worker_cut_off_as_it_begins_hears_of_it(far: RabbitmqBroker, proxy: TcpProxy, turns: int) -> None:
     async def work() -> None:
         await (await consume(far)).receive(1)
 

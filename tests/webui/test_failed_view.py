@@ -163,9 +163,7 @@ def test_an_index_that_was_emptied_is_filled_by_the_next_look(read: FailedView, 
     assert len(ids(later(read, clock, 2.0))) == 3
 
 
-def test_a_requeue_needs_no_reading(
-    inspector: Inspector, read: FailedView, operations: Operations, clock: Clock
-) -> None:
+def test_a_requeue_reads_nothing(inspector: Inspector, read: FailedView, operations: Operations, clock: Clock) -> None:
     at = read.state.at
 
     done = finished(operations, "requeue", ["0", "2", "gone"], expected=3)

@@ -117,9 +117,7 @@ def sent(browser: httpx.Client, page: str, to: str, **fields: str) -> httpx.Resp
         ("later", "/jobs/later/edit", "/jobs/later/due/cancel", "cancel scheduled by ada"),
     ],
 )
-def test_a_late_editor_keeps_the_text(
-    pages: tuple[Web, httpx.Client], job: str, edit: str, takes: str, told: str
-) -> None:
+def test_late_editors_keep_text(pages: tuple[Web, httpx.Client], job: str, edit: str, takes: str, told: str) -> None:
     web, ben = pages
     publish_failed(web.client, (message("bad", 1), failure()))
     schedule(web.client, due("later", DAY, 1))

@@ -280,9 +280,7 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(web: Web
     assert 'href="/failures?job=%3Dshop.send&amp;since=15m"' in page
 
 
-def test_read_only_pages_store_and_ask_little(
-    settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_pages_store_or_ask_little(settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     web = serve(settings, read_only=True)
     page = web.http.get("/problems").text
     assert ("the broker itself is not examined" in page, "found nothing wrong" in page) == (True, False)

@@ -180,9 +180,7 @@ def test_a_user_of_the_provider_gets_their_highest_role(with_openid: Web, caplog
     ],
     ids=["for another", "by another", "an old one", "over", "of nobody", "another key", "a refusal", "no role"],
 )
-def test_foreign_tokens_are_refused(
-    with_openid: Web, provider: OpenIdProvider, cheat: dict[str, Any], said: str
-) -> None:
+def test_bad_tokens_are_refused(with_openid: Web, provider: OpenIdProvider, cheat: dict[str, Any], said: str) -> None:
     for name, value in cheat.items():
         setattr(provider, name, value)
 
