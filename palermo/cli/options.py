@@ -194,7 +194,6 @@ _COMPLETED = {"queue": complete_queue, "job": complete_job, "worker": complete_w
 _METAVARS = {
     **dict.fromkeys(("since", "until", "due_from", "due_until"), "WHEN"),
     **dict.fromkeys(("longer", "shorter"), "TIME"),
-    "requeued": "true|false",
 }
 
 
@@ -212,15 +211,12 @@ def filter_options(*names: str, of_actions: bool = False) -> Options:
         click.option("--text", metavar="TEXT", help=text),
     ]
     for name in names:
-        meaning = chips[name][1]
-        options.append(
-            click.option(
-                f"--{name.replace('_', '-')}",
-                metavar=_METAVARS.get(name, "TEXT"),
-                help=f"{meaning[0].upper()}{meaning[1:]}.",
-                shell_complete=_COMPLETED.get(name),
-            )
-        )
+        meaning, kind = chips[name][1], dict[str, Any](metavar=_METAVARS.get(name, "TEXT"))
+        if name == "requeued":
+            kind = {"is_flag": True, "flag_value": "true", "default": None}
+        elif name in _COMPLETED:
+            kind["shell_complete"] = _COMPLETED[name]
+        options.append(click.option(f"--{name.replace('_', '-')}", help=f"{meaning[0].upper()}{meaning[1:]}.", **kind))
     return all_of(*options)
 
 
