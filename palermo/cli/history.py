@@ -15,13 +15,14 @@ from palermo.cli.options import (
     page_option,
     parse_since,
     query_options,
-    wanted_actions,
     wanted_jobs,
 )
 from palermo.cli.output import Column, field, print_facts, print_rows, printed_json, progress
+from palermo.contract import clock
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
+from palermo.views.filter import AuditFilter, filter_of
 
 #: The fields of a step that are shown without their names; all others are shown as `name=value`.
 _IN_COLUMNS = ("kind", "at", "job", "queue", "worker", "error", "text", "attempt")
@@ -89,10 +90,9 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
 @click.pass_obj
 def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
     """List the actions of operators on queues, jobs and workers, newest first: on pages, in commands, in programs."""
+    wanted = filter_of(filters, clock.now(), AuditFilter)
     with progress("read", of="batches of the journal") as show:
-        listing = context.inspector().history.audit(
-            wanted_actions(**filters), offset=(page - 1) * limit, limit=limit, progress=show
-        )
+        listing = context.inspector().history.audit(wanted, offset=(page - 1) * limit, limit=limit, progress=show)
     columns: list[Column] = [
         ("At", lambda row: row["at"]),
         ("Who", lambda row: row["by"]),

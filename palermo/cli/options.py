@@ -11,7 +11,7 @@ from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.contract import clock
 
 if TYPE_CHECKING:
-    from palermo.views.filter import AuditFilter, JobFilter
+    from palermo.views.filter import JobFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -224,14 +224,7 @@ def wanted_jobs(**conditions: str | None) -> "JobFilter":
     """The filter of these options, which name no condition twice. Raises OptionInvalid."""
     from palermo.views.filter import filter_of
 
-    return filter_of({name: text for name, text in conditions.items() if text is not None}, clock.now())
-
-
-def wanted_actions(**conditions: str | None) -> "AuditFilter":
-    """The same for actions."""
-    from palermo.views.filter import AuditFilter, filter_of
-
-    return filter_of({name: text for name, text in conditions.items() if text is not None}, clock.now(), AuditFilter)
+    return filter_of(conditions, clock.now())
 
 
 def selection_options(filters: Options) -> Options:

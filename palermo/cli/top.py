@@ -469,12 +469,10 @@ class TopKeys(Struct):
             if action == "requeue":
                 chosen = JobFilter() if is_failed(self.queue) else JobFilter(queue=exactly(self.queue))
                 self.outcome = f"requeued {count(len(self.inspector.failed.requeue(chosen)), 'job')}"
-            elif action == "pause":
-                self.inspector.queues.pause(self.queue)
-                self.outcome = f"paused {one_line(self.queue)}"
             else:
-                self.inspector.queues.resume(self.queue)
-                self.outcome = f"resumed {one_line(self.queue)}"
+                change = self.inspector.queues.pause if action == "pause" else self.inspector.queues.resume
+                change(self.queue)
+                self.outcome = f"{action}d {one_line(self.queue)}"
         except PalermoError as error:
             self.outcome = f"{type(error).__name__}: {one_line(str(error))}"
 

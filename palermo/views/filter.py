@@ -284,14 +284,14 @@ def parse_filter(text: str, now: float) -> JobFilter:
     return filter_of({chip.name or "text": chip.value for chip in chips(text)}, now)
 
 
-def filter_of(written: Mapping[str, str], now: float, kind: type[F] = JobFilter) -> F:  # type: ignore[assignment]
-    """The filter with these conditions, each as it is written; `filter` is a text with more of them.
+def filter_of(written: Mapping[str, str | None], now: float, kind: type[F] = JobFilter) -> F:  # type: ignore[assignment]
+    """The filter with these conditions, each as it is written; `filter` is a text with more of them, and None is none.
 
     Raises OptionInvalid, also for a blank filter and for a condition that is given twice.
     """
     more = written.get("filter")
     check_condition("filter", more)
-    given = {name: value for name, value in written.items() if name != "filter"}
+    given = {name: value for name, value in written.items() if name != "filter" and value is not None}
     for chip in chips(more or "", kind):
         if (name := chip.name or "text") in given:
             raise OptionInvalid(f"{name} is given twice: as {given[name][:40]!r}, and in the filter {more!r}.")
