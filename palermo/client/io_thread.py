@@ -16,6 +16,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any, TypeVar
 
 from palermo.client.journal_watch import JournalWatch, Question
@@ -23,6 +24,7 @@ from palermo.client.recorder import Recorder
 from palermo.client.sender import Publish, Sender
 from palermo.client.session_keeper import CLOSE_TIMEOUT, SessionKeeper
 from palermo.contract.broker import Broker, SessionParameters
+from palermo.contract.tasks import spawn
 from palermo.contract.trouble import Trouble
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
@@ -193,7 +195,7 @@ class IoThread:
         if self._closed:
             return
         self._closed = True
-        self._call(lambda: self._run_task(self._shut_down()))
+        self._call(lambda: spawn(self._tasks, self._shut_down()))
         if threading.get_ident() != self._thread.ident:
             self._thread.join(2 * CLOSE_TIMEOUT + _GRACE)
 
@@ -209,7 +211,8 @@ class IoThread:
             return
         resting = threading.Event()
         forked = self._forked = threading.Event()
-        self._call(lambda: self._run_task(self._keeper.rest_for_fork(resting, forked, on_file=self._on_file)))
+        rest = partial(self._keeper.rest_for_fork, resting, forked, on_file=self._on_file)
+        self._call(lambda: spawn(self._tasks, rest()))
         resting.wait(2 * CLOSE_TIMEOUT)
 
     def resume_after_fork(self) -> None:
@@ -288,11 +291,6 @@ class IoThread:
     def _on_lost(self, session: Broker) -> None:
         self.recorder.detach()
         self._sender.session_lost()
-
-    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _shut_down(self) -> None:
         self._sender.close()

@@ -19,6 +19,7 @@ from palermo.client.session_keeper import SessionKeeper
 from palermo.contract import clock
 from palermo.contract.broker import Broker
 from palermo.contract.journal import FROM_START, ReadFrom, Wants
+from palermo.contract.tasks import spawn
 from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind, names_any
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -392,9 +393,7 @@ class JournalWatch:
         for waiter in self._waiters.get(id, ()):
             waiter.cancelled = True
             if waiter.check is not None:
-                check = asyncio.ensure_future(_run_check(waiter, waiter.check))
-                self._checks.add(check)
-                check.add_done_callback(self._checks.discard)
+                spawn(self._checks, _run_check(waiter, waiter.check))
 
     def _tell(self, waiter: Waiter, record: Record, *, ended: bool) -> None:
         if waiter.on_record is not None:

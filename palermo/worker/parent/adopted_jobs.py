@@ -14,13 +14,13 @@ from typing import Any
 
 from palermo.contract import clock
 from palermo.contract.broker import Delivery
+from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Fail, Release, settle
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.outcomes import RefusedResults, fingerprint, result_in
-from palermo.worker.waiting import wait_for_any
 
 log = logging.getLogger("palermo.worker")
 
@@ -87,9 +87,7 @@ class AdoptedJobs:
             *self._identity(delivery),
             delivery.running_at,
         )
-        task = asyncio.ensure_future(self._watch(session, delivery, answer))
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        spawn(self._watching, self._watch(session, delivery, answer))
         return Adoption.ADOPTED
 
     async def wait(self) -> None:

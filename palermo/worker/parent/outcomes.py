@@ -26,11 +26,11 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from palermo.contract.broker import Delivery
+from palermo.contract.tasks import wait_for_any
 from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Result
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, backoff
-from palermo.worker.waiting import wait_for_any
 
 log = logging.getLogger("palermo.worker")
 

@@ -8,7 +8,8 @@ or when the pool cannot run jobs any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from functools import partial
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from palermo.client.recorded_jobs import RecordedArguments
 from palermo.client.recorder import Recorder
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
+from palermo.contract.tasks import spawn
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.journal_records import JournalLevel
 from palermo.core.queue_selection import QueueSelection
@@ -83,6 +85,7 @@ class Worker:
             release=options.settings.release,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._spawn = partial(spawn, self._tasks)
         self._title = Title(self._describe, asyncio.get_running_loop().call_at, show=show_title)
         arguments = RecordedArguments(options.settings, registered.parameters.get)
         job_events = JobEvents(
@@ -315,12 +318,6 @@ class Worker:
         except TimeoutError:
             log.error("worker_exit hook still runs after %.0f s, killing it", EXIT_TIMEOUT)
             self._pool.kill()
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _describe(self) -> str:
         busy = sum(slot.busy for slot in self._slots)

@@ -255,7 +255,7 @@ class Place:
         children: Children,
         limits: Limits,
         owner: Owner,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         *,
         slot: int | None,
     ) -> None:

@@ -15,9 +15,11 @@ import logging
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from palermo.contract import clock
+from palermo.contract.tasks import spawn
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import (
     CANCELLED,
@@ -75,6 +77,7 @@ class ForkedPool:
         #: Whether jobs may have limits that their messages do not say.
         self._limits_jobs = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._spawn = partial(spawn, self._tasks)
         one_for_all = Place(children, limits, self, self._spawn, slot=None)
         self._places = {
             slot: one_for_all if shared else Place(children, limits, self, self._spawn, slot=slot)
@@ -387,8 +390,3 @@ class ForkedPool:
             log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
         # No process could apply the job's retry policy.
         return Raised(failure)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
