@@ -52,8 +52,7 @@ class BatchingContract:
             await consumer.settle(one, Ack())
 
         assert [one.message.id for one in taken] == ["jobs-0", "jobs-1"]
-        found = await take(consumer)
-        assert found.message.id == "jobs-2"
+        assert (await take(consumer)).message.id == "jobs-2"
 
     async def test_a_batch_waits_for_what_comes_in_time(self, broker: Broker, another: Open) -> None:
         publisher = await another()
@@ -71,8 +70,7 @@ class BatchingContract:
     async def test_what_is_taken_together_goes_back_with_its_consumer(self, broker: Broker, another: Open) -> None:
         await broker.publish_many(messages(3))
         consumer = await consume(await another())
-        taken = await batch(consumer, await take(consumer), most=2)
-        assert len(taken) == 2
+        assert len(await batch(consumer, await take(consumer), most=2)) == 2
         other = await consume(await another())
         assert (await take(other)).message.id == "jobs-2"
 

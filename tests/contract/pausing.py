@@ -152,8 +152,7 @@ class MarkingContract:
 
         await until(lambda: obeying.orders, [WorkerCommand(action="cancel", id="7c9e", by="anna@desk")])
         await consumer.settle(held, Release())
-        again = await take(consumer)
-        assert again.cancelled
+        assert (await take(consumer)).cancelled
 
     async def test_only_jobs_made_before_the_cancellation_are_cancelled(self, broker: Broker, another: Open) -> None:
         now, soon = ahead(0), ahead(3_600)

@@ -92,5 +92,4 @@ class PrioritizingContract:
         await broker.publish_many(sent)
         await consumer.settle(blocked, Ack())
 
-        order = [(await take_and_ack(consumer)).id for _ in range(2)]
-        assert order == [one.id for one in in_order(sent)]
+        assert [(await take_and_ack(consumer)).id for _ in range(2)] == [one.id for one in in_order(sent)]

@@ -72,5 +72,4 @@ class SeparatingContract:
 
         await other.resume(EVERY_QUEUE)
         await other.resume("jobs")
-        there = await ids(other)
-        assert sorted(there) == ["keyed", "there"]
+        assert sorted(await ids(other)) == ["keyed", "there"]

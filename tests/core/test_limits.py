@@ -47,8 +47,7 @@ def test_a_turn_is_for_one_run() -> None:
 
     waiting = postponed(message, RunLater(NOW, reserved=True))
 
-    again = demand_of(waiting)
-    assert again == LimitDemand(key="j", rate=Rate(2, 1.0), written="2/s", reserved=True)
+    assert demand_of(waiting) == LimitDemand(key="j", rate=Rate(2, 1.0), written="2/s", reserved=True)
     assert waiting.run_at == NOW
     retried = demand_of(Message(id="1", queue="q", job="j", extra=waiting.extra, retries=1))
     assert retried == LimitDemand(key="j", rate=Rate(2, 1.0), written="2/s")

@@ -156,8 +156,7 @@ def test_the_end_of_a_run_says_nothing_of_one_that_was_started_since(how: RunOut
     second, later = started(first.key, job("a"), run="2", again=True)
     assert (answer.starts, later.starts) == (1, 2)
 
-    late = end(second.key, "a", how, serial=1, starts=1, now=1)
-    assert late == KeyUpdate(key=second.key)
+    assert end(second.key, "a", how, serial=1, starts=1, now=1) == KeyUpdate(key=second.key)
 
     over = end(second.key, "a", how, serial=1, starts=2, now=1).key
     assert end(over, "a", how, serial=1, starts=1, now=1).key == over

@@ -29,8 +29,7 @@ def test_a_call_is_found_in_any_form(palermo: Palermo, args: tuple[object, ...],
 
 def test_a_job_may_be_named_and_arguments_are_compared_as_they_arrive(palermo: Palermo) -> None:
     jobs.mail.enqueue("a", copies=("b", "c"))
-    found = palermo.assert_enqueued(jobs.mail, "a", copies=("b", "c"))
-    assert found.kwargs == {"copies": ("b", "c")}
+    assert palermo.assert_enqueued(jobs.mail, "a", copies=("b", "c")).kwargs == {"copies": ("b", "c")}
     palermo.refute_enqueued(jobs.mail, "a")
 
     jobs.add.enqueue(1)

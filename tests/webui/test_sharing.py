@@ -129,8 +129,7 @@ def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: W
     assert ">1 kept<" in drawn
     assert f'href="/queues/{quote("palermo_mail")}"' in drawn
 
-    said = web.form("/topics", "/topics/mail/replay", age="hour")
-    assert "Replayed 1 event to mail." in said.text
+    assert "Replayed 1 event to mail." in web.form("/topics", "/topics/mail/replay", age="hour").text
     assert web.inspector.queues.size("palermo_mail") == 2
     assert web.form("/topics", "/topics/mail/replay", topic="order.pa*").status_code == 422
     assert web.form("/topics", "/topics/mail/replay", age="year").status_code == 422

@@ -36,8 +36,7 @@ def test_the_chart_has_a_bar_for_every_busy_five_seconds() -> None:
 
     chart = throughput(samples, 1000.0)
 
-    busy = [(good > 0, bad > 0) for good, bad in chart.plot.rows]
-    assert busy.count((True, True)) == 2
+    assert [(good > 0, bad > 0) for good, bad in chart.plot.rows].count((True, True)) == 2
     assert (chart.processed_count, chart.failed_count) == (30, 6)
 
 
