@@ -21,6 +21,7 @@ from palermo.contract.broker import Broker
 from palermo.contract.journal import FROM_START, ReadFrom, Wants
 from palermo.contract.tasks import spawn
 from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind, names_any
+from palermo.core.latest import remember
 from palermo.errors import BrokerUnavailable, PalermoError
 
 #: Maximum number of ends that are kept, and of bytes of their results.
@@ -386,10 +387,7 @@ class JournalWatch:
                     self._tell(waiter, record, ended=ended)
 
     def _on_cancelled(self, id: str) -> None:
-        self._cancelled.pop(id, None)
-        self._cancelled[id] = None
-        if len(self._cancelled) > MAX_ENDS:
-            del self._cancelled[next(iter(self._cancelled))]
+        remember(self._cancelled, id, None, most=MAX_ENDS)
         for waiter in self._waiters.get(id, ()):
             waiter.cancelled = True
             if waiter.check is not None:

@@ -9,7 +9,7 @@ to the first of the jobs that wait for one. A job that waits for a rate gets a r
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
@@ -450,33 +450,3 @@ def _reserved_runs(key: _KeyState, now: float) -> int:
     if not key.written:
         return 0
     return max(0, math.floor((key.rate_state.free - max(now, key.rate_state.next)) / Rate.parse(key.written).gap))
-
-
-#: The most limit keys that one worker remembers, some 15 MB.
-MOST_PUT_ASIDE = 100_000
-
-
-class PutAside(Collection[str]):
-    """The limit keys of jobs that one worker put aside, the last MOST_PUT_ASIDE of them.
-
-    A key may be a customer's: a worker that runs for days meets millions.
-    """
-
-    def __init__(self) -> None:
-        self._keys: dict[str, None] = {}
-
-    def add(self, key: str) -> None:
-        """Remember this key as the last one."""
-        self._keys.pop(key, None)
-        self._keys[key] = None
-        if len(self._keys) > MOST_PUT_ASIDE:
-            del self._keys[next(iter(self._keys))]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)

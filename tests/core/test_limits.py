@@ -217,14 +217,3 @@ def test_keys_are_forgotten_once_they_hold_nothing_back() -> None:
     assert list(table._keys) == ["k99"]
     table.offer(NOW + 7_300, lambda _: True)
     assert not table._keys
-
-
-def test_the_newest_of_many_deferred_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_PUT_ASIDE", 3)
-    keys = limits.PutAside()
-
-    for key in ("a", "b", "a", "c", "d"):
-        keys.add(key)
-
-    assert list(keys) == ["a", "c", "d"]
-    assert "b" not in keys

@@ -22,6 +22,7 @@ from palermo.contract.broker import Delivery
 from palermo.contract.worker_info import RunningJob, ToldArguments
 from palermo.core.failure import Failure, from_exception
 from palermo.core.journal_records import RecordKind
+from palermo.core.latest import remember
 from palermo.core.lifecycle import (
     SUCCEEDED,
     Ack,
@@ -65,6 +66,10 @@ from palermo.worker.parent.outcomes import Outcome, RefusedResult
 from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
+
+#: The most limit keys that one worker remembers, some 15 MB. A key may be a customer's: a worker that runs for days
+#: meets millions.
+_MOST_PUT_ASIDE = 100_000
 
 #: The most seconds until a slot that keeps the pace sees that the pace has changed.
 _REST = 0.5
@@ -232,7 +237,7 @@ class SlotTask:
             return False
         self.permitted = wait is not None
         if wait is None and (demand := demand_of(delivery.message)) is not None:
-            self._worker.put_aside.add(demand.key)
+            remember(self._worker.put_aside, demand.key, None, most=_MOST_PUT_ASIDE)
             self._worker.job_events.run_limited(self.number, delivery.message, demand)
         if wait:
             await asyncio.sleep(wait)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
-from palermo.core.limits import PutAside
 from palermo.core.message import Message
 from palermo.settings.settings import Settings
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
@@ -39,8 +38,8 @@ class WorkerState(Struct, kw_only=True, eq=False):
     taking: bool = True
     #: The minimum number of seconds between the starts of two jobs in a slot, as the hook queue_size wants it.
     pace: float = 0.0
-    #: The limit keys of deferred jobs: a burst is not over until these jobs have run.
-    put_aside: PutAside = field(default_factory=PutAside)
+    #: The limit keys of deferred jobs, the latest ones: a burst is not over until these jobs have run.
+    put_aside: dict[str, None] = field(default_factory=dict)
     #: How many jobs it has taken, runs now, has ended, and has seen fail.
     taken: int = 0
     busy: int = 0
