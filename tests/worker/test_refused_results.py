@@ -13,7 +13,7 @@ from palermo.client.recorder import Recorder
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.journal_records import JournalLevel
-from palermo.core.lifecycle import SUCCEEDED, Fail, Raised, Result, fail
+from palermo.core.lifecycle import SUCCEEDED, Fail, Raised, fail
 from palermo.errors import PalermoError
 from palermo.worker.parent import adopted_jobs
 from palermo.worker.parent.adopted_jobs import AdoptedJobs, Adoption
@@ -116,65 +116,55 @@ def answer(state: str, *, another: bool = False) -> Mapping[str, Any]:
     mark = "another" if another else fingerprint(message("1"))
     if state == "running":
         return {"state": state, "mark": mark}
-    result: Result = Raised(FAILURE) if state == "failed" else SUCCEEDED
-    return Outcome(job="j", queue="jobs", result=result, mark=mark).answer()
+    return Outcome(
+        job="j", queue="jobs", result=Raised(FAILURE) if state == "failed" else SUCCEEDED, mark=mark
+    ).answer()
 
 
-async def adopting(broker: Broker, consumer: Any, worker: str, *answers: Mapping[str, Any]) -> Adoption:
-    """Have the worker pid:1@example adopt job 1, which `worker` runs; its own `answers` come one after the other."""
-    sessions: Any = Sessions()
-    sessions.current = BrokerSession(broker, consumer)
-    adopted = AdoptedJobs(
-        "pid:1@example",
-        sessions=sessions,
-        stopping=asyncio.Event(),
-        refused_results=RefusedResults(sessions, Outcomes(), asyncio.Event()),
-        job_events=JobEvents(Recorder(JournalLevel.OFF, "w")),
-        failed_per_queue=False,
-        own_outcome=lambda id, left=[*answers]: left.pop(0) if len(left) > 1 else left[0],  # type: ignore[misc]
-    )
-    return await adopted.adopt(sessions.current, replace(await take(consumer), running_at=worker))
+DONE_LATER = [answer("running"), answer("done", another=True)]
 
 
 @pytest.mark.parametrize(
-    ("worker", "answers", "adoption"),
+    ("worker", "answers", "adoption", "end"),
     [
-        ("pid:1@example", [answer("done", another=True)], Adoption.NOT_RUNNING),
-        ("pid:1@example", [answer("running", another=True)], Adoption.COPY),
-        ("pid:1@example", [answer("running"), answer("done", another=True)], Adoption.ADOPTED),
-        ("pid:9@gone", [], Adoption.ADOPTED),
+        ("pid:1@example", [answer("done", another=True)], Adoption.NOT_RUNNING, "held"),
+        ("pid:1@example", [answer("running", another=True)], Adoption.COPY, "held"),
+        ("pid:1@example", DONE_LATER, Adoption.ADOPTED, "given back"),
+        ("pid:9@gone", [], Adoption.ADOPTED, "given back"),
+        ("pid:1@example", [answer("failed")] * 1_000, Adoption.ADOPTED, "failed"),
     ],
-    ids=["another has ended", "another runs", "another ends later", "no answer"],
+    ids=["another has ended", "another runs", "another ends later", "no answer", "refused at first"],
 )
-def test_a_job_runs_again_unless_its_worker_tells_its_result(
-    file: Path, monkeypatch: pytest.MonkeyPatch, worker: str, answers: list[Any], adoption: Adoption
+def test_a_job_ends_with_the_result_of_its_own_worker_or_runs_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch, worker: str, answers: list[Any], adoption: Adoption, end: str
 ) -> None:
     monkeypatch.setattr(adopted_jobs, "_ASK_EVERY", 0.01)
 
     async def work(broker: Broker) -> None:
         await broker.publish(message("1"))
-        consumer = await consume(broker)
-
-        assert await adopting(broker, consumer, worker, *answers) is adoption
-
-        if adoption is Adoption.ADOPTED:
-            assert (await take(consumer)).redelivered
-
-    run_on(file, work)
-
-
-def test_a_refused_result_of_an_adopted_job_is_stored_later(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adopted_jobs, "_ASK_EVERY", 0.01)
-
-    async def work(broker: Broker) -> None:
-        await broker.publish(message("1"))
-        consumer = await consume(broker)
+        consumer: Any = await consume(broker)
+        sessions, left = Sessions(), iter(answers)
+        sessions.current = BrokerSession(broker, consumer)
+        adopted = AdoptedJobs(
+            "pid:1@example",
+            sessions=sessions,  # type: ignore[arg-type]
+            stopping=asyncio.Event(),
+            refused_results=RefusedResults(sessions, Outcomes(), asyncio.Event()),  # type: ignore[arg-type]
+            job_events=JobEvents(Recorder(JournalLevel.OFF, "w")),
+            failed_per_queue=False,
+            own_outcome=lambda _: next(left),
+        )
         write(file, REFUSE)
-        assert await adopting(broker, consumer, "pid:1@example", answer("failed")) is Adoption.ADOPTED
+
+        delivery = replace(await take(consumer), running_at=worker)
+        assert await adopted.adopt(sessions.current, delivery) is adoption
+
         await asyncio.sleep(0.1)
-
         write(file, "drop trigger refuse")
-
-        await until(lambda: counts(broker, "failed"), (1, 0))
+        if end == "given back":
+            assert (await take(consumer)).redelivered
+        elif end == "failed":
+            await until(lambda: counts(broker, "failed"), (1, 0))
+        adopted.close()
 
     run_on(file, work)
