@@ -116,7 +116,10 @@ _HOMES = {
 
 
 def inspector() -> "Inspector":
-    """An inspector of the default client's broker, to look at it and to change it. See palermo.inspector.inspector."""
+    """An inspector of the default client's broker: it reads and changes queues, jobs and workers.
+
+    See palermo.inspector.inspector.
+    """
     from palermo.client.client import default_client
     from palermo.inspector.inspector import Inspector
 

@@ -1,13 +1,14 @@
 """The client's private thread: one event loop, one session with the broker, opened when needed and again when lost.
 
-Other threads hand it messages and wait; their confirms overlap on the one session. Each hop between threads
-costs as much as a tenth of a whole publish. So a publish is one call into the loop and one lock back, or only the
-lock if the thread may send its message itself. client/sender.py does the work in the loop.
+Other threads pass it messages and wait; their confirms overlap on the one session. Each hop between threads costs as
+much as a tenth of a whole publish. So a publish is one call into the loop and one lock back, or only the lock if the
+thread may send its message itself. client/sender.py does the work in the loop.
 
-A publish has the time of the setting publish_timeout for everything: name lookup, connecting, a session that turns
-out to be dead, publishing again. A session that answers nothing at all to a single small message for half of that time
-is taken for a black hole (a firewall that forgot us sends no reset) and replaced, while there is time to publish again.
-Many messages, a large one and keys may take as long as that. Publishing again may double a job and never loses one.
+A publish has the time of the setting publish_timeout for everything: name lookup, connecting, a session that turns out
+to be dead, publishing again. A session that answers nothing at all to a single small message for half of that time is
+treated as a black hole (a firewall that has dropped the connection sends no reset) and replaced, while there is time to
+publish again. Many messages, a large one and keys may take as long as that. Publishing again may double a job and never
+loses one.
 """
 
 import asyncio
@@ -137,7 +138,7 @@ class IoThread:
     def wait(self, publish: Publish) -> None:
         """Wait until the publish has ended, within publish_timeout of this call, and raise its error.
 
-        Of publishes that come after each other, wait for the first one first.
+        If publishes follow each other, wait for the first one first.
         """
         half = self._timeout / 2
         try:
@@ -155,7 +156,7 @@ class IoThread:
             raise _copy_of(publish.error)
 
     def abandon(self, publish: Publish) -> None:
-        """Stop a publish that nobody waits for any more."""
+        """Stop a publish without a waiting caller."""
         self._call(lambda: self._sender.abandon(publish))
 
     def run(
@@ -163,8 +164,8 @@ class IoThread:
     ) -> T:
         """Run the coroutine function with the session, within this number of seconds; its result.
 
-        Without `within` it takes as long as it takes, and only opening a session is bounded. With `again` it runs a
-        second time, on a new session, if the session proves to be lost.
+        Without `within`, only the time to open a session is limited. With `again` it runs a second time, on a new
+        session, if the session proves to be lost.
         """
         return self.result(self._begin(lambda: self._ask_within(function, again, within)))
 
@@ -216,7 +217,7 @@ class IoThread:
         resting.wait(2 * CLOSE_TIMEOUT)
 
     def resume_after_fork(self) -> None:
-        """After a fork, in the parent: go on."""
+        """After a fork, in the parent: continue."""
         if self._forked is not None:
             self._forked.set()
             self._forked = None

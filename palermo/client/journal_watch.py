@@ -1,8 +1,8 @@
 """Waits for jobs: one subscription to the journal serves all callers that wait through one client.
 
-A record that is stored in the journal is handed to the callers that wait for its job; the journal is never polled. The
-subscription lasts as long as a caller waits, and a while longer. It remembers the latest ends. Ends from before it
-began are searched in the journal once for all callers that ask at that time.
+Each record of the journal goes to the callers that wait for its job; the journal is never polled. The subscription
+lasts as long as a caller waits, and a while longer. It remembers the latest ends. Ends from before it began are
+searched in the journal once for all callers that ask at that time.
 
 All of it belongs to the client's event loop.
 """
@@ -226,7 +226,7 @@ class JournalWatch:
         check: Check | None = None,
         on_record: OnRecord | None = None,
     ) -> Record:
-        """Wait until the job has ended; returns the record of its end. Arguments and errors as of `find_end`.
+        """Wait until the job has ended; returns the record of its end. Arguments and errors are those of `find_end`.
 
         `check` is called at the beginning, and may raise then; and again if the job is cancelled. `on_record` gets
         every record of the job in the meantime.
@@ -239,7 +239,7 @@ class JournalWatch:
             return found or await waiter.future
 
     async def last_step(self, id: str, created: int | None, since: float) -> Record | None:
-        """The last record of a step in the job's life, or None. Arguments and errors as of `find_end`."""
+        """The last record of a step in the job's life, or None. Arguments and errors are those of `find_end`."""
         found: Record | None = None
         async for batch in self._stored(since, names_any([id])):
             for record, _ in job_records(batch):
@@ -248,7 +248,7 @@ class JournalWatch:
         return found
 
     def recent_end(self, id: str, created: int | None) -> Record | None:
-        """The record of the job's end, if it was read lately; asks nobody."""
+        """The record of the job's end, if it was read recently; sends no request."""
         return self._ends.find(id, created)
 
     # The callers.
@@ -339,7 +339,7 @@ class JournalWatch:
     # The journal as it grows.
 
     async def _follow(self, since: float) -> None:
-        """Follow the journal for ever. An error that will not pass goes to every caller."""
+        """Follow the journal forever. A permanent error goes to every caller."""
         try:
             async with aclosing(self.read(ReadFrom(since=since))) as events:
                 async for event in events:

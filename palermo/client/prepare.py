@@ -66,7 +66,7 @@ class Prepared(NamedTuple):
 
     @property
     def parts(self) -> tuple[Message | tuple[()], tuple[KeyRequest, ...]]:
-        """What is published of it: its message, or its key request, which has that message."""
+        """What is published: its message, or its key request, which contains the message."""
         if self.key_request is not None:
             return (), (self.key_request,)
         return self.message or (), ()
@@ -107,7 +107,7 @@ def prepare(
 ) -> Prepared:
     """Bind the arguments of a call, run its before_enqueue hooks, and encode it.
 
-    `drawn` is its id if the caller has drawn one by `new_id`.
+    `drawn` is its id, if the caller made one with `new_id`.
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise.
     """
@@ -216,7 +216,7 @@ class ManyJobs:
         self._waiting.append((self._io.send(plain, after=before, key_requests=key_requests), batch))
 
     def _wait_for_oldest(self) -> None:
-        """Wait until the oldest batch is stored, and run its hooks. Raises why it is not."""
+        """Wait until the oldest batch is stored, and run its hooks. Raises the error of that batch."""
         pending, batch = self._waiting[0]
         try:
             self._io.wait(pending)
@@ -228,7 +228,7 @@ class ManyJobs:
             self._made[position] = prepared.handle(answers)
 
     def _end(self, error: BaseException) -> None:
-        """Wait for what is on its way, unless the caller is interrupted; note on the error how many jobs are stored."""
+        """Wait for the batches in flight unless interrupted; note on the error how many jobs are stored."""
         while self._waiting:
             if not isinstance(error, Exception):
                 self._io.abandon(self._waiting.popleft()[0])
@@ -298,7 +298,7 @@ def plain_note(
     served: Callable[[str], bool],
     queue: str,
 ) -> str:
-    """A sentence for who enqueued a job of which nothing is known; "" if it has a key, or would have one.
+    """A warning about a job whose code and options are unknown; "" if it has a key, or would have one.
 
     A worker announces which of its jobs are unique before it takes any: `served` says whether one serves the queue.
     """

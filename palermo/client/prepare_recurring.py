@@ -33,9 +33,8 @@ _BURSTS = frozenset((DEBOUNCE, THROTTLE))
 def entry(
     client: "Client", recurring: RecurringJob, *, origin: str, announced: UniqueJob | None = None
 ) -> RecurringEntry:
-    """The entry of a recurring job, as it is put on the broker. The job's options hold if its code is imported here.
-
-    If it is not, `announced` is what workers have announced of the job.
+    """The entry of a recurring job, as it is put on the broker. The job's options apply if its code is imported here.
+    Otherwise `announced` is what workers announced about the job.
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError, QueueNameInvalid.
     """

@@ -1,8 +1,8 @@
 """Writes the journal: gathers records and counts, and stores them in batches in the background.
 
-Nothing here may stop or slow a job. If the journal is away, storing is tried again. Records for which there is no room
-in the meantime are left out and counted. The counts themselves are always kept, since adding to them takes no room.
-What was gathered last is lost with the process.
+Nothing here may stop or slow a job. If the journal is away, storing is tried again. Records without room in the
+meantime are dropped and counted. Counts are always kept, because they need no more room. The last records are lost with
+the process.
 """
 
 import asyncio
@@ -171,7 +171,7 @@ class Recorder:
             self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
     def remind(self) -> None:
-        """See to it that the records that are gathered are stored in time."""
+        """Make sure that the gathered records are stored in time."""
         if self._records_due == math.inf:
             self._records_due = monotonic() + FLUSH_EVERY
             self._hurry.set()
@@ -212,7 +212,7 @@ class Recorder:
 
     @property
     def unwritten(self) -> int:
-        """How many records and counts wait to be stored."""
+        """The number of records and counts to be stored."""
         return len(self._waiting) + len(self._counts) + self._lost + (self._unstored is not None)
 
     @property

@@ -37,7 +37,10 @@ _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
 
 def kept_end(client: JobClient, job: AnyJob, timeout: Duration | None) -> Question[Record]:
-    """Waits until the job has ended; gives the record of its end. Raises as Job.result, if no result can come."""
+    """Waits until the job has ended; gives the record of its end.
+
+    Raises what Job.result raises if no result is possible.
+    """
     check_kept(client, job)
     return lambda watch: _within(watch, job, timeout, _journal_end(watch, client, job, only_kept=True))
 
@@ -45,9 +48,9 @@ def kept_end(client: JobClient, job: AnyJob, timeout: Duration | None) -> Questi
 def end(
     client: JobClient, job: AnyJob, timeout: Duration | None, on_record: OnRecord | None = None
 ) -> Question[Record]:
-    """Waits until the job has ended; gives the record of its end. Raises as Job.wait.
+    """Waits until the job has ended; gives the record of its end. Raises what Job.wait raises.
 
-    `on_record` gets the journal's records of the job in the meantime, in the client's own thread.
+    `on_record` is called with the journal's records of the job, in the client's own thread.
     """
     check_on(client)
     return lambda watch: _within(watch, job, timeout, _any_end(watch, client, job, on_record))
@@ -104,7 +107,10 @@ def find_end(client: JobClient, job: AnyJob) -> Question[Record | None]:
 
 
 def load_result(client: JobClient, record: Record) -> Any:
-    """The value that a job returned, from the record of its end. Raises as `serialized_result`, and DecodeError."""
+    """The value that a job returned, from the record of its end.
+
+    Raises what `serialized_result` raises, and DecodeError.
+    """
     value = serialized_result(record)
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""The client's session with the broker, shared by all who need it. Opened when first needed, and again after a loss.
+"""The client's session with the broker, shared by all callers. It is opened when first needed, and again after a loss.
 
 It belongs to the client's event loop, and other threads must not call it.
 """
@@ -65,7 +65,7 @@ class SessionKeeper:
             raise self.timeout_error() from None
 
     def give_up(self, session: Broker) -> None:
-        """Give up a session that is lost, or as good as lost."""
+        """Give up a session that is lost or useless."""
         if session is self.session:
             self._settings = session.after_failure()
             self._leave(session)

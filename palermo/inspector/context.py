@@ -1,4 +1,4 @@
-"""The context of the inspector's methods: the client that is asked, who acts, and how much of a job is shown."""
+"""The context of the inspector's methods: the client, the actor, and how much of a job is shown."""
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -50,7 +50,7 @@ _MORE = 5.0
 
 
 class Context:
-    """What the inspector and each of its nouns need: the client to ask, and who acts."""
+    """What the inspector and each of its attributes need: the client and the actor."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class Context:
         max_shown_bytes: int = MAX_DECOMPRESSED,
         within: float | None = None,
     ) -> None:
-        """`actor` is who acts through this inspector, for the journal; the user of this process unless given.
+        """`actor` is recorded in the journal; the default is the user of this process.
 
-        `hidden` has the patterns of names whose values no filter searches; the setting web_redact unless given. A row
+        `hidden` has the patterns of names whose values no filter searches; the default is the setting web_redact. A row
         shows no arguments of a body with more bytes than `max_shown_bytes`. `within` is the number of seconds that the
-        broker has to answer a question; by default only opening a session is bounded. Sweeps are never bounded.
+        broker has to answer; by default only opening a session is limited. Sweeps have no limit.
         """
         self._client = client
         self._hidden = client.settings.web_redact if hidden is None else hidden
@@ -75,7 +75,7 @@ class Context:
 
     @classmethod
     def of(cls, other: "Context") -> Self:
-        """One with the same client, actor and bounds as another."""
+        """A copy with the same client, actor and limits."""
         return cls(
             other._client,
             other._actor,
@@ -85,7 +85,7 @@ class Context:
         )
 
     def _snapshot(self) -> Snapshot:
-        """The queues, the workers and whether all queues are paused, for which the broker is asked once."""
+        """The queues, the workers and whether all queues are paused, from one request to the broker."""
         found = self._ask(lambda broker: broker.overview(), again=True)
         return Snapshot(
             at=clock.now(),
@@ -96,7 +96,7 @@ class Context:
         )
 
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
-        """The answer. Raises BrokerBlocked soon if the broker has to store something first, and stores nothing."""
+        """The answer. Raises BrokerBlocked early if the broker must store something first and stores nothing."""
         within = self._within if self._within is None or again else self._within + _MORE
         return self._client.run(lambda broker: unless_blocked(broker, question(broker)), again=again, within=within)
 
@@ -178,7 +178,7 @@ class Context:
 
 
 def queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:
-    """The rows of all queues, by name. One of `failed` is always among them."""
+    """The rows of all queues, by name. A row of `failed` is always included."""
     rows = {info.name: queue_row(info) for info in found}
     none: QueueRow = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
     rows.setdefault(FAILED_QUEUE, none)

@@ -1,4 +1,4 @@
-"""The inspector's noun for failed jobs: list, count and group them, requeue them, discard them."""
+"""`inspector.failed`: list, count, group, requeue and discard failed jobs."""
 
 from collections.abc import Collection
 from functools import partial
@@ -40,7 +40,7 @@ class Requeuing(Changes, Watching, total=False):
 
 
 class FailedJobs(Context):
-    """The failed jobs: list, count and group them, requeue them, discard them."""
+    """The failed jobs: list, count, group, requeue and discard them."""
 
     def show(self, id: str) -> JobRow:
         """One failed job. Raises NotFound."""
@@ -53,7 +53,7 @@ class FailedJobs(Context):
     def count(self, which: Which = EVERYTHING) -> int:
         """Count the chosen failed jobs; two copies of one id are one job.
 
-        It reads what a requeue or discard would read, also in quorum queues: the count must say what they will do.
+        It reads the queue itself, also a quorum queue, so that the count matches what a requeue or discard will do.
         """
         selection = Selection.of(which, self._shown)
 
@@ -76,14 +76,14 @@ class FailedJobs(Context):
     def requeue(self, which: Which, **options: Unpack[Requeuing]) -> list[TakenJob]:
         """Run failed jobs again: one id, several ids, or all that a filter matches (JobFilter() for all).
 
-        `args` and `kwargs` replace the positional and the named arguments, `queue` the queue that the job came from,
-        `priority` its priority, and with `at` it runs then. Each job is published and confirmed before it leaves
-        `failed`, so an interruption loses none. Jobs that fail again in the meantime are left alone.
+        `args` and `kwargs` replace the positional and the named arguments, `queue` its queue and `priority` its
+        priority; with `at` it runs at that time. Each job is published and confirmed before it leaves `failed`, so an
+        interruption loses none. Jobs that fail again in the meantime are left alone.
 
         Ids that don't exist, and jobs that cannot be requeued and so stay in `failed` (because their queue's name is
         invalid, or the new arguments don't fit), do not stop the others. At the end NotFound, or the first reason, is
-        raised, or given to `on_error` if there is one. `progress` gets the progress and `on_taken` the jobs that have
-        gone while the command runs, and a `stop` that returns True ends it early.
+        raised, or passed to `on_error`. While the command runs, `progress` is called with its progress and `on_taken`
+        with the jobs taken so far; it ends early if `stop` returns True.
         """
         check_options(options, Requeuing)
         rewriter = Rewriter.of(self._client.serializers, options)
@@ -98,9 +98,10 @@ class FailedJobs(Context):
         return self._take_failed("requeue", which, judge, options, queue=rewriter.rest.queue, details=details)
 
     def discard(self, which: Which, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Discard failed jobs: one id, several ids, or all that a filter matches. Options as for `requeue`.
+        """Discard failed jobs: one id, several ids, or all that a filter matches. The other options are those of
+        `requeue`.
 
-        For ids that don't exist, NotFound is raised after all other jobs are done, or given to `on_error`.
+        For ids that don't exist, NotFound is raised after all other jobs are done, or passed to `on_error`.
         """
         check_options(watching, Watching)
         return self._take_failed("discard", which, TakeJudge(Selection.of(which, self._shown)), watching)
@@ -118,7 +119,7 @@ class FailedJobs(Context):
         """Remove failed jobs that are older than `max_age` and, oldest first, those above `max_count`.
 
         `max_age` is seconds, or a timedelta. Both default to the settings failed_max_age and failed_max_count. Returns
-        how many were removed.
+        the number of removed jobs.
         """
         settings = self._client.settings
         age = settings.failed_max_age if max_age is None else in_seconds(max_age)
@@ -139,9 +140,9 @@ class FailedJobs(Context):
     ) -> Listing[JobRow]:
         """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.
 
-        If the page has two copies of a job, `total` counts it once. `queues` counts messages, and so both copies.
+        If the page has two copies of a job, `total` counts it once. `queues` counts messages, so it counts both.
         Without a filter only the page is read. With a filter all failed jobs are read, unless `count` is False and
-        `newest` is not set: then the search ends where the page ends, and `total` is None.
+        `newest` isn't set; then reading stops at the end of the page, and `total` is None.
         """
         if not filter.everything:
             finding = PageJudge(filter, offset=offset, limit=limit, newest=newest, count=count, shown=self._shown)

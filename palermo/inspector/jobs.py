@@ -75,11 +75,11 @@ class Jobs(Context):
         queue: str | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Take waiting jobs out of their queue: all of this job, or those with exactly these arguments.
+        """Remove waiting jobs from their queue: all of this job, or those with exactly these arguments.
 
-        `job` is a decorated class or function, or a name. Without `queue` it is the job's own queue, or the
-        default queue if the job's code is not imported here. If it is imported, the job's hooks before_dequeue
-        (which may veto) and after_dequeue run, with the arguments given. Returns how many were taken.
+        `job` is a decorated class or function, or a name. Without `queue` it is the job's own queue, or the default
+        queue if the job's code is not imported here. If it is imported, the job's hooks before_dequeue (which may veto)
+        and after_dequeue run, with the arguments given. Returns the number of removed jobs.
         """
         client, actor = self._client, self._actor
         return dequeuing.dequeue(client, job, args, kwargs, actor=actor, ask=self._ask, queue=queue, progress=progress)
@@ -92,17 +92,17 @@ class Jobs(Context):
         *,
         queue: str | None = None,
     ) -> int:
-        """How many waiting jobs `dequeue` would take."""
+        """The number of waiting jobs that `dequeue` would remove."""
         return dequeuing.count(self._client, job, args, kwargs, ask=self._ask, queue=queue)
 
     def queue_of(self, job: str) -> str:
-        """The queue of a job by its name: its own if its code is imported here, else the default queue."""
+        """The queue of a job by its name: its own if its code is imported here, otherwise the default queue."""
         return dequeuing.queue_of(self._client.settings, job)
 
     def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
         """Keep jobs from running, or end them where they run; a row for each id: see palermo.inspector.workers.cancel.
 
-        Failed jobs stay where they are; `discard` throws them away.
+        Failed jobs are unchanged; `discard` removes them.
         """
         chosen = [ids] if isinstance(ids, str) else list(dict.fromkeys(ids))
         for id in chosen:
@@ -114,13 +114,13 @@ class Jobs(Context):
         return rows
 
     def lines(self, id: str, worker: str) -> list[str]:
-        """The last 100 lines that the job with this id, which this worker runs, has logged about itself."""
+        """The last 100 lines that the job with this id has logged on the worker that runs it."""
         order = WorkerCommand(action="lines", id=check_id(id), workers=(worker,))
         answers = self._ask(lambda broker: broker.command(order, timeout=PROMPT), again=True)
         return [str(line) for answer in answers for line in answer.values.get("lines", ())]
 
     def waiting(self, id: str, queue: str = "") -> tuple[JobRow, Message] | None:
-        """A job that is seen to wait in a queue, its row and its message; `queue` is where to look, "" if unknown."""
+        """A waiting job that was found, with its row and message; `queue` is the queue to search, "" if unknown."""
         found = self._ask(lambda broker: broker.find((id,), queue=queue, failed=False), again=True)
         for place in found.jobs:
             if place.message is not None and place.state in (JobState.PENDING, JobState.RETRYING, CANCELLED):

@@ -1,4 +1,4 @@
-"""The inspector's noun for recurring jobs: list, add, remove, enable, disable and run them."""
+"""`inspector.recurring`: list, add, remove, enable, disable and run recurring jobs."""
 
 from typing import Any, Unpack
 
@@ -14,7 +14,7 @@ from palermo.jobs import registry
 
 
 def _difference(before: RecurringEntry | None, after: RecurringEntry) -> str:
-    """The values of a new entry, or the old and the new values that differ; of arguments only that they differ."""
+    """The values of a new entry, or the old and new values that differ; for arguments, only that they differ."""
     new = _values(after)
     if before is None:
         return ", ".join(f"{name} {value}" for name, value in new.items())
@@ -56,8 +56,8 @@ class RecurringJobs(Context):
     def put(self, name: str, job: Any, **times: Unpack[Schedule]) -> None:
         """Run a job repeatedly: at the times of a cron expression, or at the interval `every`, seconds or a timedelta.
 
-        `job` is a decorated class or function, or a name. A recurring job of the same `name` is replaced; if it was
-        disabled it stays so. If the job's code is imported here, its options hold and its arguments are checked. A
+        `job` is a decorated class or function, or a name. A recurring job with the same `name` is replaced, and stays
+        disabled if it was. If the job's code is imported here, its options apply and its arguments are checked. A
         worker whose code declares the same name replaces this one when it starts. Raises OptionInvalid,
         ArgumentsInvalid, SerializationError, QueueNameInvalid.
         """
@@ -72,7 +72,7 @@ class RecurringJobs(Context):
         self._record("put recurring", what=f"{name}: {_difference(before, made)}")
 
     def remove(self, name: str) -> None:
-        """Remove a recurring job; one that code or configuration declares comes back when a worker with it starts.
+        """Remove a recurring job; a worker whose code or configuration declares it adds it again.
 
         Raises NotFound.
         """
@@ -80,15 +80,18 @@ class RecurringJobs(Context):
         self._record("remove recurring", what=name)
 
     def switch(self, name: str, on: bool = True) -> None:
-        """Enable or disable a recurring job, and keep it so when workers that declare it start. Raises NotFound.
+        """Enable or disable a recurring job; workers that declare it don't change that. Raises NotFound.
 
-        Ticks while it is disabled are not made up for.
+        Runs missed while it is disabled are skipped.
         """
         self._ask(lambda broker: broker.change_recurring(EntryChange.switch(name, on=on)))
         self._record("enable recurring" if on else "disable recurring", what=name)
 
     def run(self, name: str) -> str:
-        """Enqueue a recurring job now, enabled or not; its times stay as they are. The job's id. Raises NotFound."""
+        """Enqueue a recurring job now, enabled or not; returns the job's id.
+
+        Its schedule doesn't change. Raises NotFound.
+        """
         change = EntryChange.run(name, clock.now())
         self._ask(lambda broker: broker.change_recurring(change))
         self._record("run recurring", ids=[change.id], what=name)

@@ -1,4 +1,4 @@
-"""The inspector's noun for scheduled jobs: list, cancel, run now and reschedule them, and give up retries.
+"""`inspector.scheduled`: list, cancel, run and reschedule scheduled jobs, and give up retries.
 
 A job that has failed and waits for its next try is a scheduled job with an error, in the state "retrying". A broker
 compares the queue, the job, these two states and the instant of a filter by itself; all other conditions are compared
@@ -82,10 +82,10 @@ def _row(altered: AlteredJob, action: str, at: float | None) -> Row:
 
 
 class ScheduledJobs(Context):
-    """The scheduled jobs: list, cancel, run now and reschedule them, and give up retries."""
+    """The scheduled jobs: list, cancel, run and reschedule them, and give up retries."""
 
     def progress(self) -> tuple[int, int] | None:
-        """How many jobs were read for the look at scheduled jobs under way, and how many are to be; None if unknown."""
+        """The number of scheduled jobs read so far by a listing, and their total; None if unknown."""
         return self._ask(lambda broker: broker.scheduled_progress(), again=True)
 
     def cancel(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
@@ -107,8 +107,8 @@ class ScheduledJobs(Context):
     ) -> list[str]:
         """The ids of the scheduled jobs that a filter matches and that have exactly these arguments.
 
-        To cancel them, give the ids to `cancel`: a job that comes due in between is left alone. Without
-        `args` and `kwargs` all that the filter matches. Raises EncodeError for arguments that no message can hold.
+        To cancel them, pass the ids to `cancel`; a job that becomes due in between isn't cancelled. Without `args` and
+        `kwargs`, all jobs that the filter matches. Raises EncodeError for arguments that cannot be serialized.
         """
         same = SameArguments(filter.job or "", args, kwargs, serializers=self._client.serializers)
         every = args is None and kwargs is None
@@ -134,9 +134,9 @@ class ScheduledJobs(Context):
     ) -> list[Row]:
         """Let scheduled jobs run at another instant; rows as of cancel, with the state "moved".
 
-        `at` is a datetime with a time zone, or Unix seconds; an instant that has passed means now. With `later`,
-        seconds or a timedelta, each job is moved so much later than it is due, to the second. Raises OptionInvalid,
-        also for a `later` of jobs that are due in more than 1,000 different seconds.
+        `at` is a datetime with a time zone, or Unix seconds; a time in the past means now. `later`, seconds or a
+        timedelta, postpones each job by that time, to the second. Raises OptionInvalid, also if `later` applies to jobs
+        due at more than 1,000 different seconds.
         """
         if (at is None) == (later is None):
             raise OptionInvalid("say to when the jobs are moved: give at or later, and not both.")
@@ -147,8 +147,8 @@ class ScheduledJobs(Context):
     def _move_later(self, which: Which, within: JobFilter, seconds: float) -> list[Row]:
         """Move each of the chosen jobs so many seconds later.
 
-        The jobs are listed first, and each is moved only from the time that was listed: none is moved twice, also where
-        the broker does a command twice because an answer was lost.
+        The jobs are listed first, and each is moved only from the listed time, so a command that is repeated after a
+        lost answer moves none twice.
         """
         due: dict[int, list[str]] = {}
         filter, named = _chosen(which, within)
@@ -173,8 +173,8 @@ class ScheduledJobs(Context):
     def give_up(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
         """Put jobs that wait to be tried again among the failed, with all their attempts, as if no retry had been left.
 
-        Rows as of cancel, with the state "failed". Hooks and failure backends are not called: no
-        worker is there to call them.
+        Rows are those of `cancel`, with the state "failed". Hooks and failure backends aren't called, because no worker
+        is involved.
         """
         return self._alter(which, within, GIVE_UP, retries=True)
 

@@ -1,4 +1,4 @@
-"""The workers: list them, ask what they use, order them to do something, start and stop them."""
+"""The workers: list them, measure them, send them commands, start and stop them."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -122,7 +122,7 @@ class Workers(Context):
     """The workers that are alive."""
 
     def show(self, id: str) -> WorkerUsageRow:
-        """The row of one worker, with `memory` and `cpu` as in `usage`, None if it does not say. Raises NotFound."""
+        """The row of one worker, with `memory` and `cpu` as in `usage`; None if they are unknown. Raises NotFound."""
         row = next((row for row in self.list() if row["id"] == id), None)
         if row is None:
             raise NotFound(f"no worker {id!r} is alive; `palermo workers` lists them.")
@@ -130,10 +130,10 @@ class Workers(Context):
         return {**row, "memory": used["memory"], "cpu": used["cpu"]}
 
     def usage(self, workers: Iterable[str] | None = None) -> list[Row]:
-        """What workers use, all or those with these ids: a row for each that answers within a second.
+        """The memory and CPU of all workers, or of those with these ids; a row for each that answers within a second.
 
-        A row is `worker`; `memory`, the bytes of RAM that its processes have, where what they share is counted for each
-        of them; and `cpu`, the seconds of processor time that they have used. None is what a worker does not tell.
+        A row has `worker`; `memory`, the bytes of RAM of its processes, with shared memory counted for each; and `cpu`,
+        the seconds of processor time they have used. An unknown value is None.
         """
         named = None if workers is None else tuple(workers)
         if named == ():
@@ -148,8 +148,8 @@ class Workers(Context):
     def control(self, action: str, workers: str | Iterable[str] | None, *, by: str = "") -> list[Row]:
         """Order workers to `quiet`, `resume`, `stop`, `kill` or `stack`; a row for each: see palermo.inspector.workers.
 
-        A worker is named by its id, its pid or the beginning of its id, if that fits only one worker;
-        None means all. Raises NotFound, before anything is done, if a worker is not there.
+        A worker is named by its id, its pid or an unambiguous beginning of its id; None means all. Raises NotFound,
+        before anything is done, if a worker doesn't exist.
         """
         check_action(action)
         named = [workers] if isinstance(workers, str) else None if workers is None else list(workers)
@@ -169,8 +169,8 @@ class Workers(Context):
     def stop(self, worker: "WorkerHandle | str", timeout: Duration | None = None) -> int | None:
         """Stop a worker that start_worker started, once its running jobs have ended; returns its exit code.
 
-        Any other worker is named by its id: it is told to stop, as by `control`, and None is returned at once. Raises
-        NotFound if it is not there.
+        Any other worker, named by its id, is stopped as by `control`, and None is returned immediately. Raises NotFound
+        if it doesn't exist.
         """
         if isinstance(worker, str):
             self.control("stop", worker)
@@ -178,9 +178,9 @@ class Workers(Context):
         return worker.stop(timeout)
 
     def list(self) -> list[WorkerRow]:
-        """All workers that are alive, by id, with the jobs they run.
+        """All running workers, by id, with their jobs.
 
-        One that does not answer has `answers` False, the state "silent" and what was known of it last. One that this
-        user may not ask has the state "unasked" instead.
+        A worker that doesn't answer has `answers` False, the state "silent" and its last known values. A worker that
+        this user may not ask has the state "unasked" instead.
         """
         return self._worker_rows(self._ask(lambda broker: broker.workers(), again=True))
