@@ -105,7 +105,7 @@ def _read(data: bytes, classes: Mapping[str, type]) -> object:
 
 def _refuse_constant(text: str) -> NoReturn:
     raise DecodeError(
-        f'the body is not JSON: {text} is no JSON value. Write null, or {{"{TAG}": "float", "value": "nan"}}.'
+        f'the body is not JSON: {text} is not a JSON value. Write null, or {{"{TAG}": "float", "value": "nan"}}.'
     )
 
 
@@ -120,5 +120,5 @@ def _restored(found: dict[str, Any], *, classes: Mapping[str, type]) -> object:
     if TAG not in found:
         return found
     if "value" not in found or not found.keys() <= {TAG, "class", "value"}:
-        raise DecodeError(f'the body has a "{TAG}" that is no tag of Palermo: its keys are {sorted(found)!r:.120}.')
+        raise DecodeError(f'the body has a "{TAG}" that is not a tag of Palermo: its keys are {sorted(found)!r:.120}.')
     return restored(found[TAG], found["value"], found.get("class"), classes)

@@ -112,7 +112,7 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
         _audit_undone(visit, action, "refused", **what)
         if visit.site.read_only:
             raise Refused(403, "these pages are read-only: nothing can be changed from here.")
-        raise Refused(403, f"this takes the role {role.word}, and {visit.user.name} is {visit.user.role.word}.")
+        raise Refused(403, f"this needs the role {role.word}, but {visit.user.name} is {visit.user.role.word}.")
     facts: dict[str, object] = {}
     try:
         yield facts
@@ -317,9 +317,9 @@ def enqueue(
         if done.enqueued:
             record_action(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)
     if done.duplicate and not done.enqueued:
-        raise Refused(409, f"job {done.id} has the key of this one and is {done.duplicate}: nothing was enqueued.")
+        raise Refused(409, f"job {done.id} has the same key and is {done.duplicate}, so nothing was enqueued.")
     if not done.enqueued:
-        raise Refused(409, f"a before_enqueue hook kept {job} from being enqueued.")
+        raise Refused(409, f"a before_enqueue hook rejected {job}.")
     return done
 
 
@@ -499,7 +499,7 @@ def put_recurring(visit: Visit, name: str, job: str, *, replace: bool = False, *
     """
     with audited_action(visit, "put recurring", Role.OPERATOR, name=name, job=job):
         if not replace and any(row["name"] == name for row in visit.inspector.recurring.list()):
-            raise Refused(409, f"there is a recurring job {name[:80]!r} already: give another name, or remove it.")
+            raise Refused(409, f"a recurring job {name[:80]!r} already exists: give another name, or remove it.")
         visit.inspector.recurring.put(name, job, **options)
         scheduled_view(visit.site).clear()
 
@@ -580,7 +580,7 @@ def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Ro
         alive = {row["id"] for row in visit.inspector.workers.list()} if workers else set()
         meant = None if workers is None else [id for id in workers if id in alive]
         if workers and not meant:
-            raise NotFound(f"no worker {workers[0][:80]!r} is alive.")
+            raise NotFound(f"no worker {workers[0][:80]!r} is running.")
         rows = visit.inspector.workers.control(action, meant)
         facts["answered"] = all(row["answered"] for row in rows)
         if workers is None:

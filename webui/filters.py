@@ -81,7 +81,7 @@ def only_one(**names: str | None) -> dict[str, str]:
     """The queue, job or worker that statistics are of; empty for all. Raises Refused (422) if there are several."""
     chosen = {by: name for by, name in names.items() if name}
     if len(chosen) > 1:
-        raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
+        raise Refused(422, f"choose a queue, a job or a worker for statistics, not {' and '.join(chosen)} at once.")
     return chosen
 
 

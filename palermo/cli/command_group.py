@@ -103,8 +103,8 @@ class Context:
         settings = Settings.load(url=self.broker_url(), exchange=self.exchange, **overrides)
         if settings.address.path == ":memory:":
             raise UrlInvalid(
-                "sqlite:///:memory: ends with the process that opens it, so there is nothing to see from the command"
-                " line. Name a file: sqlite:///jobs.db."
+                "sqlite:///:memory: exists only in the process that opens it, so commands cannot see its jobs."
+                " Name a file: sqlite:///jobs.db."
             )
         return settings
 

@@ -119,7 +119,7 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool) -> None:
 def _check_named(names: Sequence[str], *, every: bool, what: str) -> None:
     """Raise unless there are either valid names or --all."""
     if bool(names) == every:
-        raise misuse(f"name {what} or say --all" + (", not both" if every else ""))
+        raise misuse(f"name {what} or pass --all" + (", not both" if every else ""))
     if what == "queues":
         for queue in names:
             check_job_queue(queue)
@@ -140,7 +140,7 @@ def _print_all(rows: Sequence[Row], done: str) -> None:
 def cancel(context: Context, /, ids: tuple[str, ...]) -> None:
     """Cancel jobs: drop those that wait, and stop those that run.
 
-    It cannot be known whether a job waits, so an unknown id is not an error. Failed jobs are unchanged: use
+    The command cannot tell whether a job is waiting, so an unknown id is not an error. Failed jobs are unchanged: use
     `palermo failed discard`.
     """
     rows = context.inspector().jobs.cancel(whole_ids(context, ids, LIVE_JOBS))

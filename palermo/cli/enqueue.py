@@ -97,7 +97,7 @@ _job_options = all_of(*(_flag(name) for name in ENQUEUE_OPTIONS if name not in _
 @click.option(
     "--in", "--delay", "after", type=parse_duration, metavar="TIME", help="Run it after this time: 90s, 5m or 2d."
 )
-@click.option("--at", type=parse_instant, metavar="WHEN", help="Run it at this instant: 2026-12-01T09:00Z.")
+@click.option("--at", type=parse_instant, metavar="WHEN", help="Run it at this time: 2026-12-01T09:00Z.")
 @_job_options
 @query_options
 @click.pass_obj
@@ -133,10 +133,10 @@ def enqueue(
         definition or job, args or [], kwargs or {}, queue=queue, id=id, delay=after, run_at=at, **options
     )
     if not (done.duplicate or done.enqueued):
-        raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
+        raise click.ClickException(f"a before_enqueue hook rejected {job}")
     if done.duplicate:
         end = ": its arguments were replaced by these" if done.enqueued else "; its id is printed instead"
-        note(f"job {done.id} has the key of this one and is {done.duplicate}{end}.")
+        note(f"job {done.id} has the same key and is {done.duplicate}{end}.")
     if done.instead_of == done.id:
         note(f"an earlier enqueue of {done.id} waited for its turn; this one runs instead of it.")
     elif done.instead_of:

@@ -139,10 +139,10 @@ def requeue(
     yes: bool,
     **filters: Any,
 ) -> None:
-    """Requeue failed jobs: those with these ids, or with --all those that the filters match.
+    """Requeue failed jobs: those with the given ids, or with --all, those that match the filters.
 
-    Each job is stored in its queue before it leaves `failed`, so nothing is lost if this command is killed. In that
-    case run it again: up to 100 jobs may run twice then, and more if RabbitMQ is killed.
+    Each job is stored in its queue before it leaves `failed`, so nothing is lost if this command is killed. Run it
+    again then. Up to 100 jobs may run twice, or more if RabbitMQ was killed.
     """
     wanted = wanted_jobs(**filters)
     which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
@@ -167,7 +167,7 @@ def requeue(
 @selection_options(_filters)
 @click.pass_obj
 def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, **filters: Any) -> None:
-    """Discard failed jobs for good: those with these ids, or with --all those that the filters match."""
+    """Discard failed jobs for good: those with the given ids, or with --all, those that match the filters."""
     wanted = wanted_jobs(**filters)
     which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
     inspector = context.inspector()

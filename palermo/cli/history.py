@@ -58,7 +58,7 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
     wanted = wanted_jobs(**filters)
     if id is not None:
         if any(value is not None for value in filters.values()):
-            raise misuse("filters are for the list, not for one job")
+            raise misuse("filters apply to the list, not to a single job")
         (whole,) = known_ids(context, [id])
         with progress("read", of="batches of the journal") as show:
             rows = context.inspector().history.timeline(whole, progress=show)
@@ -141,14 +141,14 @@ def _seconds(value: float | None) -> str:
     "--since",
     type=parse_since,
     metavar="WHEN",
-    help="Only since then: 2h (ago) or 2026-12-01T09:00Z; by default the last 24 hours.",
+    help="Start of the time to show: 2h (ago) or 2026-12-01T09:00Z; by default the last 24 hours.",
 )
 @query_options
 @click.pass_obj
 def stats(context: Context, /, since: float | None) -> None:
     """Count the jobs enqueued, processed and failed, and how long they waited and ran: by queue, job and worker.
 
-    The counts come from the journal, which has them at every level but off. Failed counts runs, retried or not.
+    The counts come from the journal, which has them at every level but off. A failed run counts even if it is retried.
     """
     with progress("read", of="batches of the journal") as show:
         report = context.inspector().history.statistics(since, progress=show)

@@ -83,7 +83,7 @@ def chosen_id(text: str, found: Iterable[str]) -> str:
         return begun[0]
     raise IdInvalid(
         f"{text!r} is the beginning of {len(begun):,} ids: {some_of(begun, _NAMED)}."
-        " Write more of the one that you mean."
+        " Give more characters of one of them."
     )
 
 

@@ -37,7 +37,7 @@ _BARS = 20
 @query_options
 @click.pass_obj
 def status(context: Context, /, id: str) -> None:
-    """Show the state of the job ID, or how it ended, as far as that can be known.
+    """Show the state of the job ID, or how it ended, if that is known.
 
     The state is pending, scheduled, working, retrying, failed, done, discarded, cancelled or unknown.
     """

@@ -98,7 +98,7 @@ def add(
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
-    """Remove recurring jobs. A starting worker adds those that its code declares again: disable these instead."""
+    """Remove recurring jobs. A worker that starts adds the jobs that its code declares again: disable those instead."""
     confirm(lambda: f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
     inspector = context.inspector()
     for name in names:

@@ -63,7 +63,7 @@ def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
-    """Unsubscribe groups until one of their workers starts. Jobs that wait in their queues stay."""
+    """Unsubscribe groups until one of their workers starts. The jobs in their queues stay."""
     confirm(lambda: f"Deliver no more events to {', '.join(groups)}?", yes=yes)
     inspector = context.inspector()
     for group in groups:

@@ -45,7 +45,7 @@ class AnnouncedJobs:
                     return await broker.keys.announced()
             except TimeoutError:
                 raise BrokerUnavailable(
-                    f"{broker.describe()} did not say within {timeout:g} s which jobs are unique."
+                    f"{broker.describe()} did not list the unique jobs within {timeout:g} s."
                 ) from None
             except BrokerRefused as error:
                 # The user of a program that only publishes may be allowed nothing else.

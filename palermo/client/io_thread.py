@@ -73,8 +73,8 @@ class IoThread:
         except RuntimeError as error:
             self._loop.close()
             raise BrokerUnavailable(
-                f"the thread that talks to the broker cannot be started ({error}): this program is ending, or may have"
-                " no more threads. Nothing was enqueued."
+                f"the thread that talks to the broker cannot be started ({error}): this program is exiting, or has"
+                " reached its limit of threads. Nothing was enqueued."
             ) from error
 
     # -- called by other threads

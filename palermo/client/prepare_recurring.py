@@ -71,7 +71,7 @@ def declarations(client: "Client") -> list[RecurringEntry]:
         if recurring.name in found:
             raise OptionInvalid(
                 f"two recurring jobs are called {recurring.name!r}: one of {found[recurring.name].origin} and one of"
-                f" {origin}. Give one another name, in code by schedule_name=."
+                f" {origin}. Rename one of them, in code with schedule_name=."
             )
         found[recurring.name] = made
     return list(found.values())

@@ -77,7 +77,7 @@ def check_on(client: JobClient) -> None:
     """Raise JournalOff if the setting journal is off."""
     if client.settings.journal == JournalLevel.OFF:
         raise JournalOff(
-            "the setting journal is off, so nothing tells how jobs end or what they return."
+            "the setting journal is off, so the outcomes and results of jobs are not recorded."
             ' Set it to "failures" or "all", for workers and clients alike.'
         )
 
@@ -148,7 +148,7 @@ def _safe(client: JobClient, value: StoredResult, id: str) -> Any:
     serializer = client.serializers.get(value.content_type)
     if not serializer.safe:
         raise MediaTypeRefused(
-            f"the result of job {id} is {value.content_type}, which could run anything when it is read."
+            f"the result of job {id} is {value.content_type}, which could run arbitrary code when it is read."
         )
     return serializer
 

@@ -84,7 +84,7 @@ class Rate(Struct, frozen=True):
         unit = _UNITS.get(found["unit"]) if found else None
         every = int(found["every"] or 1) if found else 0
         if found is None or unit is None or not every or not 1 <= int(found["count"]) <= MAX_LIMIT:
-            raise OptionInvalid(f"rate={text!r} means nothing; write 50/s, 100/min, 1000/h or 1/15min.")
+            raise OptionInvalid(f"rate={text!r} is invalid; write 50/s, 100/min, 1000/h or 1/15min.")
         return cls(int(found["count"]), every * unit)
 
     @property
@@ -127,7 +127,7 @@ def check_key(key: object) -> str:
     except UnicodeEncodeError:
         pass
     raise OptionInvalid(
-        f"limit_key={str(key)[:40]!r} ({type(key).__name__}) is no key; give text of 1 to {MAX_KEY_BYTES} bytes of"
+        f"limit_key={str(key)[:40]!r} ({type(key).__name__}) is not a key; give text of 1 to {MAX_KEY_BYTES} bytes of"
         " UTF-8, or a function of the job's arguments that does."
     )
 
@@ -181,7 +181,7 @@ def limit_headers(job: str, limit: int | None, key: str, rate: str | None) -> di
     """
     if limit is None and rate is None:
         if key:
-            raise OptionInvalid("limit_key says nothing without limit= or rate=.")
+            raise OptionInvalid("limit_key has no effect without limit= or rate=.")
         return {}
     headers: dict[str, Any] = {LIMIT_KEY: f"{job}:{key}"} if key else {}
     if limit is not None:

@@ -107,9 +107,9 @@ def bucket_of(due: float, present: float) -> Bucket | None:
 def check_due(due: object) -> float:
     """The instant, if a job may be due then. Raises OptionInvalid."""
     if isinstance(due, bool) or not isinstance(due, int | float) or not math.isfinite(due):
-        raise OptionInvalid(f"{due!r} is no instant; give Unix seconds, or a datetime with a time zone.")
+        raise OptionInvalid(f"{due!r} is not a time; give Unix seconds, or a datetime with a time zone.")
     if not 0 < due < MAX_SECONDS:
-        raise OptionInvalid(f"instant {due!r} is before 1970 or after 2242; choose one between.")
+        raise OptionInvalid(f"time {due!r} is before 1970 or after 2242.")
     return float(due)
 
 

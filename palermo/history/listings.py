@@ -1,4 +1,4 @@
-"""Listings for a single request: the journal is read for one page, and nothing of it is kept. And the life of a job."""
+"""Listings for a single request, which read the journal for one page and keep nothing. And the life of a job."""
 
 import sys
 from collections.abc import Iterator

@@ -65,7 +65,7 @@ class Keys(Context):
         chosen = [names] if isinstance(names, str) else list(names)
         freed = self._ask(lambda broker: broker.keys.free(chosen)) if chosen else []
         if chosen and not freed:
-            raise NotFound(f"no job has the key {chosen[0]!r}; `palermo unique list` shows those that are taken.")
+            raise NotFound(f"no job has the key {chosen[0]!r}; `palermo unique list` lists the keys in use.")
         self._record("free keys", count=len(freed), what=", ".join(freed[:20]))
         return freed
 

@@ -181,7 +181,7 @@ def resting_queues(queues: Iterable[Row], workers: Iterable[Row]) -> dict[str, l
 def workers_text(workers: Sequence[Row]) -> str:
     """How many workers run, all of which answer, and which of them take no jobs."""
     if not workers:
-        return "none runs"
+        return "none is running"
     idle = [f"{row['id']} is {row['state']}" for row in workers if row["state"] in _RESTING]
     text = f"{count(len(workers), 'worker')}, and all answer"
     return f"{text}; taking no jobs: {some_of(idle)}" if idle else text
@@ -292,7 +292,7 @@ def _of_deaths(deaths: Sequence[WorkerLife]) -> Finding:
     text += f". Running: {some_of(jobs)}" if jobs else ""
     advice = (
         "Look on the machine how it ended: kill -9, out of memory, a crash. Its jobs run again when another worker"
-        " serves their queues. If it only lost its connection, it is no problem once it is back."
+        " serves their queues. If it only lost its connection, the problem ends when it reconnects."
     )
     return replace(Finding.warning("workers", text, advice), names=names)
 

@@ -139,7 +139,7 @@ class ScheduledJobs(Context):
         due at more than 1,000 different seconds.
         """
         if (at is None) == (later is None):
-            raise OptionInvalid("say to when the jobs are moved: give at or later, and not both.")
+            raise OptionInvalid("give the new time: either at or later.")
         if later is None:
             return self._alter(which, within, MOVE, unix_seconds(at))
         return self._move_later(which, within, delay_seconds(later))

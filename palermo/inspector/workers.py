@@ -125,7 +125,7 @@ class Workers(Context):
         """The row of one worker, with `memory` and `cpu` as in `usage`; None if they are unknown. Raises NotFound."""
         row = next((row for row in self.list() if row["id"] == id), None)
         if row is None:
-            raise NotFound(f"no worker {id!r} is alive; `palermo workers` lists them.")
+            raise NotFound(f"no worker {id!r} is running; `palermo workers` lists the workers.")
         used = next(iter(self.usage([id]) if row["answers"] else ()), {"memory": None, "cpu": None})
         return {**row, "memory": used["memory"], "cpu": used["cpu"]}
 

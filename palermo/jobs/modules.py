@@ -38,7 +38,7 @@ def expand(given: Iterable[str]) -> tuple[str, ...]:
 
     `shop.*` is the package shop and all modules below it, at any depth; `shop.*.tasks` those below it whose names end
     so. Modules named `__main__` are programs, and never meant. Imports nothing but the packages above a pattern's first
-    wildcard. Raises SettingInvalid for a pattern that means no module.
+    wildcard. Raises SettingInvalid for a pattern that matches no module.
     """
     found: dict[str, None] = {}
     for name in given:
@@ -88,16 +88,16 @@ def _matching(pattern: str) -> Iterator[str]:
     parts = pattern.split(".")
     root = ".".join(parts[: next(n for n, part in enumerate(parts) if _is_pattern(part))])
     if not root:
-        raise SettingInvalid(f"the module pattern {pattern!r} names no package. Begin with one: 'shop.*'.")
+        raise SettingInvalid(f"the module pattern {pattern!r} does not begin with a package. Write 'shop.*'.")
     spec = _find(root)
     if spec is None or spec.submodule_search_locations is None:
         what = "there is no such module" if spec is None else f"{root} is a module, not a package"
-        raise SettingInvalid(f"the module pattern {pattern!r} means no module: {what}.")
+        raise SettingInvalid(f"the module pattern {pattern!r} matches no module: {what}.")
     meant = [name for name in _below(root, spec.submodule_search_locations) if fnmatchcase(name, pattern)]
     if pattern == f"{root}.*":
         meant.insert(0, root)
     if not meant:
-        raise SettingInvalid(f"the module pattern {pattern!r} means no module: none below {root} fits it.")
+        raise SettingInvalid(f"the module pattern {pattern!r} matches no module: no module below {root} fits it.")
     yield from meant
 
 

@@ -44,7 +44,7 @@ class Settings(SettingValues, frozen=True, kw_only=True):
         for name in SETTINGS:
             force_setattr(self, name, _read(name, getattr(self, name), source=""))
         if self.sign and not self.signing_keys:
-            raise SettingInvalid("sign is on, and signing_keys holds no key to sign with. Set PALERMO_SIGNING_KEYS.")
+            raise SettingInvalid("sign is on, but signing_keys has no key to sign with. Set PALERMO_SIGNING_KEYS.")
 
     @classmethod
     def load(cls, **overrides: Unpack[SettingArgumentsAndUrl]) -> "Settings":
@@ -57,7 +57,9 @@ class Settings(SettingValues, frozen=True, kw_only=True):
             if name not in SETTINGS:
                 where = f" in {source}" if source else ""
                 if name == "tool" and source.endswith("palermo.toml"):
-                    raise SettingInvalid(f"{source} has a table [tool]. Settings stand at its top, without that table.")
+                    raise SettingInvalid(
+                        f"{source} has a table [tool]. Write the settings at its top level, without that table."
+                    )
                 known = ", ".join(SETTINGS)
                 raise SettingInvalid(
                     f"there is no setting {name!r}{where}.{nearest(name, SETTINGS)} The settings are {known}."
@@ -146,7 +148,7 @@ class SettingOrigin(Struct, frozen=True, kw_only=True):
 
 
 def setting_origins(**overrides: Unpack[SettingArgumentsAndUrl]) -> list[SettingOrigin]:
-    """The settings that Settings.load(**overrides) would not take from the defaults, each with what decides it."""
+    """The settings that Settings.load(**overrides) wouldn't take from the defaults, each with its source."""
     settings = Settings.load(**overrides)
     origins = {name: origin or "given" for origin, name, value in _sources(overrides) if value is not None}
     shown = {name: str(getattr(settings, name)) for name in origins}

@@ -159,7 +159,7 @@ async def publish_due(broker: Broker) -> None:
             if scheduler.done():
                 scheduler.result()
             if time.monotonic() > until:
-                raise PalermoError(f"jobs that are due did not come into their queues within {_SCHEDULER_TIMEOUT:g} s.")
+                raise PalermoError(f"due jobs were not queued within {_SCHEDULER_TIMEOUT:g} s.")
             await asyncio.sleep(0)
     finally:
         scheduler.cancel()

@@ -390,7 +390,7 @@ def _rounds(once: bool) -> Iterable[int]:
         return
     yield from range(1, MAX_ROUNDS)
     raise UsageError(
-        f"jobs were due after {MAX_ROUNDS:,} rounds of work_until_idle: they enqueue each other without end."
+        f"jobs were due after {MAX_ROUNDS:,} rounds of work_until_idle: they enqueue each other endlessly."
     )
 
 

@@ -272,7 +272,7 @@ def chips(text: str, kind: type[_Conditions] = JobFilter) -> list[Chip]:
         elif not value:
             raise OptionInvalid(f"{name}: has no value. Write {name}:{known[name][0]}, without a blank, for example.")
         elif name in found:
-            raise OptionInvalid(f"{name}: is there twice. Write {name}:{found[name].value},{value} for either.")
+            raise OptionInvalid(f"{name}: is given twice. Write {name}:{found[name].value},{value} to match either.")
         else:
             found[name] = Chip(name, value)
     said = " ".join(filter(None, words))

@@ -106,7 +106,7 @@ def test_without_rabbitmq_in_the_settings_the_parts_have_defaults(palermo: Paler
         (("--url", "sqlite:///other.db", "--host", "rabbit"), "--url names the whole broker"),
         (("--password-file", "nowhere"), "the password file nowhere cannot be read: No such file"),
         (("--password-file", "empty"), "the password file empty is empty"),
-        (("--password-file", "latin"), "it is no text in UTF-8"),
+        (("--password-file", "latin"), "it is not UTF-8 text"),
         (("--host", "rabbit:port"), "the port in the broker URL is not a number"),
         (("--port", "0"), "--port"),
     ],

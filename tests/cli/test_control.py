@@ -99,9 +99,9 @@ def test_a_name_must_mean_one_worker() -> None:
     pids = {"pid:12@a": 12, "pid:120@a": 120, "pid:12@b": 12}
 
     assert choose(pids, ["120", "pid:12@b", "pid:12@b"]) == ["pid:120@a", "pid:12@b"]
-    with pytest.raises(NotFound, match="may be any of 2 workers: pid:12@a, pid:12@b"):
+    with pytest.raises(NotFound, match="matches 2 workers: pid:12@a, pid:12@b"):
         choose(pids, ["12"])
-    with pytest.raises(NotFound, match="may be any of 3"):
+    with pytest.raises(NotFound, match="matches 3"):
         choose(pids, ["pid:12"])
     with pytest.raises(NotFound, match="no worker ''"):
         choose(pids, [""])

@@ -336,7 +336,7 @@ def test_jobs_are_counted_though_their_hook_raises(client: Client, waiting: Wait
 def test_a_call_that_is_neither_tuple_nor_dict_is_refused(call: Any, client: Client) -> None:
     with pytest.raises(OptionInvalid, match="Give each call a tuple"):
         resize.enqueue_many([call])
-    with pytest.raises(OptionInvalid, match="id='x' names one job"):
+    with pytest.raises(OptionInvalid, match="id='x' identifies one job"):
         resize.options(id="x").enqueue_many([("a",)])
 
 

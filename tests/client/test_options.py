@@ -38,7 +38,7 @@ def test_declared_limits_travel_with_every_job_and_options_override_them(client:
 
 @pytest.mark.parametrize("wrong", [{"timeout": "5m"}, {"timeout": 0}, {"expires": True}, {"expires": 1e300}])
 def test_a_limit_that_is_no_duration_is_refused_when_enqueuing(client: Client, wrong: dict[str, Any]) -> None:
-    with pytest.raises(OptionInvalid, match="is no duration"):
+    with pytest.raises(OptionInvalid, match="is not a duration"):
         client.enqueue("limited.plain", ["x"], **wrong)
 
 

@@ -236,12 +236,12 @@ def test_debounced_and_throttled_jobs_have_keys_of_their_own(client: Client, wai
         ({"unique": 60, "on_duplicate": "replace"}, "until_done"),
         ({"unique": 60, "dedupe": 5}, "until_done"),
         ({"unique": "until_done", "unique_key": ""}, "function of the arguments"),
-        ({"unique": "until_done", "unique_key": lambda number: None}, "must give text"),
+        ({"unique": "until_done", "unique_key": lambda number: None}, "must return text"),
         ({"unique_key": "a"}, "without unique="),
-        ({"debounce": 5, "unique": "until_done"}, "does not go with unique"),
-        ({"debounce": 5, "throttle": 5}, "does not go with throttle"),
-        ({"throttle": 5, "delay": 5}, "does not go with delay"),
-        ({"debounce": -1}, "no duration"),
+        ({"debounce": 5, "unique": "until_done"}, "cannot be combined with unique"),
+        ({"debounce": 5, "throttle": 5}, "cannot be combined with throttle"),
+        ({"throttle": 5, "delay": 5}, "cannot be combined with delay"),
+        ({"debounce": -1}, "not a duration"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(client: Client, options: dict[str, Any], text: str) -> None:

@@ -98,7 +98,7 @@ async def test_a_file_mounted_without_its_folder_is_refused(path: Path, monkeypa
     mounted = [("/", "overlay"), (str(path), "ext4")]
     monkeypatch.setattr(opening, "mounts", lambda: mounted)
 
-    with pytest.raises(StoreInvalid, match="Mount the folder"):
+    with pytest.raises(StoreInvalid, match="Mount its folder"):
         await opened(path)
 
     mounted[1] = (str(path.parent), "ext4")

@@ -323,7 +323,7 @@ _DOORS: dict[str, Callable[[Inspector, Client, str], Any]] = {
 def test_nothing_is_done_to_a_name_that_no_queue_may_have(inspector: Inspector, client: Client, door: str) -> None:
     kept = (f"={client.settings.exchange}.~journal", "=~journal", "=amq.direct")
     for name in (*kept, f"{client.settings.exchange}.~journal", " a", "amq.a", "~a", "a" * 128, "\ud800"):
-        with pytest.raises(QueueNameInvalid, match="kept for the broker and Palermo" if name in kept else None):
+        with pytest.raises(QueueNameInvalid, match="reserved for the broker and Palermo" if name in kept else None):
             _DOORS[door](inspector, client, name)
 
     assert [row["name"] for row in inspector.queues.list()] == ["failed"]

@@ -63,7 +63,7 @@ def test_a_worker_is_started_seen_paused_and_stopped(client: Client, inspector: 
         eventually(lambda: {row["name"]: row["paused"] for row in inspector.queues.list()}["mail"])
         assert inspector.workers.stop(worker) == 0
         eventually(lambda: inspector.workers.list() == [])
-        with pytest.raises(NotFound, match=f"no worker '{row['id']}' is alive; `palermo workers` lists them"):
+        with pytest.raises(NotFound, match=f"no worker '{row['id']}' is running; `palermo workers` lists the workers"):
             inspector.workers.stop(row["id"])
     finally:
         worker.stop()

@@ -332,7 +332,7 @@ def folder(made: Certificates, tmp_path: Path) -> Path:
         ("certfile=client.pem&keyfile=no-such.key", "keyfile=no-such.key .* No such file"),
         ("certfile=client.pem&keyfile=client.pem", "keyfile=client.pem .* holds no private key in PEM form"),
         ("certfile=broken.pem&keyfile=client.key", "its key or certificate cannot be read"),
-        ("certfile=client.pem&keyfile=stranger.key", r"private key is not that of the certificate in client\.pem"),
+        ("certfile=client.pem&keyfile=stranger.key", r"private key does not belong to the certificate in client\.pem"),
         ("certfile=client.pem&keyfile=encrypted.key", "keyfile=encrypted.key .* private key is encrypted"),
         ("certfile=client.pem", "certfile= without keyfile=, and the file holds no private key"),
         ("keyfile=client.key", "keyfile= without certfile="),

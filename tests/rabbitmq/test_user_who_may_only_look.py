@@ -31,7 +31,7 @@ MAY_NOT_ASK = f"User {USER} of RabbitMQ at"
 REFUSED = f"does not let user '{USER}' do this"
 
 #: What must not be said of a worker that is well.
-BLAMES = ("does not answer", "do not answer", "no worker", "none runs", "silent", "dead", "kill -9", "0 workers")
+BLAMES = ("does not answer", "do not answer", "no worker", "none is running", "silent", "dead", "kill -9", "0 workers")
 
 
 class Look(NamedTuple):

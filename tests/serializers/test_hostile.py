@@ -28,7 +28,7 @@ def body(value: object, **more: str) -> Message:
     return Message(id="1", queue="jobs", job="shop.mail", body=json.dumps([value]).encode(), **more)  # type: ignore[arg-type]
 
 
-#: Members that share one hash, as they are written.
+#: Members that have the same hash, as they are written.
 _COLLIDING = {
     "numbers": [n * P for n in range(MANY)],
     "decimals": [tag("decimal", str(n * P)) for n in range(MANY)],
@@ -46,7 +46,7 @@ def test_members_that_share_one_hash_freeze_nobody(kind: str, of: str) -> None:
 
     [looked] = cast(list[object], SERIALIZERS.decode_for_display(message))
     row = job_row(message, JobState.PENDING, SERIALIZERS)
-    with pytest.raises(DecodeError, match="share one hash"):
+    with pytest.raises(DecodeError, match="have the same hash"):
         SERIALIZERS.decode(message, accept=Accept.default())
 
     assert isinstance(looked, Unrestored)

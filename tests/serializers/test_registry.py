@@ -62,7 +62,7 @@ def test_one_whose_dumps_makes_no_bytes_is_named(made: object, said: str) -> Non
     registry = Serializers.default()
     registry.register(Counts())
 
-    with pytest.raises(EncodeError, match=f"serializer 'shout' made {said}"):
+    with pytest.raises(EncodeError, match=f"serializer 'shout' .*{said}"):
         registry.encode((), {}, job="shop.note", id="1", serializer="shout")
 
 
@@ -93,7 +93,7 @@ def test_an_object_that_is_no_serializer_is_refused_when_it_is_registered() -> N
         registry.register(cast(Serializer, object()))
     with pytest.raises(OptionInvalid) as types:
         registry.register(cast(Serializer, wrong))
-    with pytest.raises(OptionInvalid, match=r"test_registry\.Shout is no serializer: its dumps .* Give an inst"):
+    with pytest.raises(OptionInvalid, match=r"test_registry\.Shout is not a serializer: its dumps .* Give an inst"):
         registry.register(cast(Serializer, Shout))
     with pytest.raises(OptionInvalid, match="it has no compress"):
         registry.register_compression(cast(Compression, compression))

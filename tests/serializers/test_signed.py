@@ -77,7 +77,7 @@ def test_what_is_inside_must_be_accepted_too() -> None:
     with pytest.raises(MediaTypeRefused):
         registry.decode(message, accept=Accept.only("signed"))
     assert registry.decode(message, accept=Accept.only("signed", "pickle")) == [1]
-    with pytest.raises(MediaTypeRefused, match="not decoded in order to be shown"):
+    with pytest.raises(MediaTypeRefused, match="never decoded for display"):
         registry.decode_for_display(message)
 
 

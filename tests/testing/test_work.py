@@ -36,7 +36,7 @@ def test_work_runs_what_is_due_and_until_idle_what_follows(palermo: Palermo, mon
     palermo.assert_enqueued(jobs.add)
     monkeypatch.setattr("palermo.testing.palermo.MAX_ROUNDS", 5)
     jobs.endless.enqueue()
-    with pytest.raises(UsageError, match="without end"):
+    with pytest.raises(UsageError, match="endlessly"):
         palermo.work_until_idle()
 
 

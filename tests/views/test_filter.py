@@ -49,9 +49,9 @@ def test_a_text_means_a_filter(text: str, wanted: dict[str, Any]) -> None:
     [
         ("quue:mail", r"no filter 'quue:'. Did you mean 'queue'\? The filters are queue, job"),
         ("state:faild", "no state 'faild'. Did you mean 'failed'"),
-        ("queue: mail", "queue: has no value. Write queue:mail, without a blank"),
+        ("queue: mail", "queue: has no value. Write queue:mail without a space"),
         ('queue:""', "queue: has no value"),
-        ("queue:mail queue:slow", "queue: is there twice. Write queue:mail,slow for either"),
+        ("queue:mail queue:slow", "queue: is given twice. Write queue:mail,slow to match either"),
         ("since:yesterday", "since is 'yesterday': write a duration ago, such as 90s"),
         ("due_from:x", "due_from is 'x': write a duration from now, such as 90s"),
         ("longer:x", "longer is 'x': write a duration"),

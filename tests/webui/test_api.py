@@ -212,5 +212,5 @@ def test_what_is_hidden_is_hidden_in_previews_and_kept_by_edits() -> None:
         *[({"users": [MASK]}, {"users": "s"}), ({"pin": MASK}, {}), ([MASK], None)],
     ]
     for edited, original in moved:
-        with pytest.raises(ArgumentsInvalid, match="write the hidden values in their places"):
+        with pytest.raises(ArgumentsInvalid, match="replace it with the hidden values"):
             unmasked(edited, original)

@@ -313,7 +313,7 @@ def test_the_number_has_to_be_typed_when_many_are_meant(filled: Web, monkeypatch
     monkeypatch.setattr("palermo.webui.pages.failures.UNTYPED", 5)
 
     assert "Type their number, 6, to confirm" in filled.shown(f"{CONFIRM}?act=cancel&all=1")
-    assert "6 jobs were meant" in act(filled, "act=discard&all=1", typed="5")
+    assert "6 jobs would change" in act(filled, "act=discard&all=1", typed="5")
     assert len(listed(filled)) == 6
     assert "Discarded 6 jobs." in act(filled, "act=discard&all=1", typed="6 jobs")
     assert listed(filled) == []

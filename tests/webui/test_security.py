@@ -153,9 +153,9 @@ def test_saying_that_one_is_an_administrator_makes_nobody_one(guarded: Web) -> N
 
 def test_a_wrong_file_of_users_shows_no_secret_when_refused(settings: Settings, tmp_path: Path) -> None:
     for text, said in (
-        ("ada:boss:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$aGFzaA", "'boss' is no role"),
-        ("ada:admin:secret-in-clear", "the third part is no hash"),
-        *(("ada", "is no role"), (":admin:x", "the name is empty"), ("# nobody", "holds no user")),
+        ("ada:boss:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$aGFzaA", "'boss' is not a role"),
+        ("ada:admin:secret-in-clear", "the third part is not a hash"),
+        *(("ada", "is not a role"), (":admin:x", "the name is empty"), ("# nobody", "has no users")),
     ):
         (tmp_path / "users").write_text(text)
         with pytest.raises(SettingInvalid, match=said) as refused:

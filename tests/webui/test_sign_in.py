@@ -213,7 +213,7 @@ def test_a_wrong_setting_of_the_provider_is_told_at_the_start(settings: Settings
         *(
             ("roles", (), "web_oidc_roles"),
             ("roles", ("ops",), "VALUE=ROLE"),
-            ("roles", ("ops=boss",), "'boss' is no role"),
+            ("roles", ("ops=boss",), "'boss' is not a role"),
         ),
     ):
         with pytest.raises(SettingInvalid, match=said):

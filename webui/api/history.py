@@ -135,7 +135,7 @@ def history_of_job(visit: Visiting, id: Id) -> Life:
     known.check_ready()
     rows = life(known.index, known.audit, id)
     if not rows:
-        raise NotFound(f"the journal tells nothing of a job {id[:80]!r}.")
+        raise NotFound(f"the journal has no record of job {id[:80]!r}.")
     return Life.model_validate({"id": id, "rows": rows, "total": len(rows)})
 
 

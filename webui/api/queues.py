@@ -47,7 +47,7 @@ class Queues(Rows[QueueRow]):
 
 @router.get("", name="api_queues")
 def queues(visit: Visiting) -> Queues:
-    """All queues by name. `failed` is always among them."""
+    """All queues by name. `failed` is always included."""
     rows = visit.inspector.queues.list()
     return Queues.whole(rows)
 

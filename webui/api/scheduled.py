@@ -111,7 +111,7 @@ def scheduled_job(visit: Visiting, id: Id) -> JobRow:
     """One job that is due later."""
     row = scheduled_view(visit.site).find(id)
     if row is None:
-        raise NotFound(f"no job {id[:80]!r} is due later. It may have come due, or never was.")
+        raise NotFound(f"job {id[:80]!r} is not scheduled. It may have started already, or never existed.")
     return JobRow.model_validate(masked_row(row, visit.site.hidden))
 
 
@@ -189,7 +189,7 @@ def _altered(
 ) -> AlteredRows:
     rows: list[Row] | None = actions.alter_scheduled(visit, action, which, at=at, later=later)
     if rows is None:
-        raise Refused(503, "that takes long, and goes on here. Look at the list to see how it fares.")
+        raise Refused(503, "the operation is still running in the background. Check the list for its progress.")
     return AlteredRows.model_validate({"rows": rows, "total": len(rows)})
 
 
@@ -199,7 +199,7 @@ def _moment(moment: Moment) -> dict[str, float]:
     Raises Refused (422), OptionInvalid.
     """
     if [moment.at, moment.delay, moment.later].count(None) != 2:
-        raise Refused(422, 'say when: {"at": "2026-12-01T09:00Z"}, {"delay": 300} or {"later": 3600}, and only one.')
+        raise Refused(422, 'give the time: {"at": "2026-12-01T09:00Z"}, {"delay": 300} or {"later": 3600}.')
     if moment.later is not None:
         return {"later": times.delay_seconds(moment.later)}
     if moment.delay is not None:

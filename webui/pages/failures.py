@@ -177,7 +177,9 @@ def _line(found: FailedJobs, wanted: RequestedFilter[JobFilter], group: FailureG
 def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     """Show how many jobs are meant, and ask."""
     if choice.act not in _ACTIONS:
-        raise Refused(422, f"{choice.act[:40]!r} is no action on failed jobs; those are {', '.join(_ACTIONS)}.")
+        raise Refused(
+            422, f"{choice.act[:40]!r} is not an action for failed jobs; the actions are {', '.join(_ACTIONS)}."
+        )
     wanted = requested_filter(request.query_params, FAILED)
     listed = list_query(request)
     if request.query_params.get("by") == "groups":
@@ -347,11 +349,11 @@ def told(request: Request, done: Operation, back: str) -> Response:
 def _filter(query: str) -> JobFilter:
     given = dict(parse_qsl(query, keep_blank_values=True))
     if "until" not in given or not given.keys() <= set(FAILED):
-        raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
+        raise Refused(422, "the form selects no jobs. Go back and select some.")
     return asked_filter(given)
 
 
 def check_typed(typed: str, number: int, chosen: int) -> None:
     """Raises Refused (422) if so many jobs are meant that their number has to be typed, and another was."""
     if max(number, chosen) > UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
-        raise Refused(422, f"{count(number, 'job')} were meant, and {typed!r} was typed. Go back and type {number}.")
+        raise Refused(422, f"{count(number, 'job')} would change, but you typed {typed!r}. Go back and type {number}.")

@@ -59,7 +59,7 @@ async def events(
     """
     live = await run_in_threadpool(live_state, visit.site)
     if live.streams >= MAX_STREAMS:
-        raise Refused(503, f"there are {MAX_STREAMS} live pages already; this one will ask now and then instead.")
+        raise Refused(503, f"{MAX_STREAMS} pages already get live updates, so this page polls instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     list_version = _list_version(visit.site, of, id, request.query_params, number)
     live.streams += 1  # In the same turn of the event loop as the check above, so that the limit holds.

@@ -127,8 +127,8 @@ def queue(
     rows = [row for row in snapshot.queues if row["name"] == name]
     if not rows:
         raise NotFound(
-            f"Palermo knows no queue {name!r}. It is made when the first job is enqueued to it; one that another"
-            " program has made is known once a worker serves it."
+            f"there is no queue {name!r}. A queue is created when the first job is enqueued to it. A queue that another"
+            " program created appears once a worker serves it."
         )
     line = live.queue_summary(snapshot, rows[0])
     if line.failed:

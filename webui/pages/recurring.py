@@ -353,4 +353,4 @@ def _seconds(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError:
-        raise Refused(422, f"{text[:40]!r} is no duration: write 30, 5m or 1h30m.") from None
+        raise Refused(422, f"{text[:40]!r} is not a duration: write 30, 5m or 1h30m.") from None

@@ -285,10 +285,12 @@ def _filter(job_list: JobList, text: str) -> ListFilter:
     given = dict(parse_qsl(query, keep_blank_values=True))
     wanted = list_filter(job_list, given)
     if every != "all" or given != {name: text for name, text in wanted.written.items() if text}:
-        raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
+        raise Refused(422, "the form selects no jobs. Go back and select some.")
     return wanted
 
 
 def _check(job_list: JobList, act: str) -> None:
     if act not in job_list.actions:
-        raise Refused(422, f"{act[:40]!r} is no action of this page, which has {', '.join(job_list.actions)}.")
+        raise Refused(
+            422, f"{act[:40]!r} is not an action of this page; the actions are {', '.join(job_list.actions)}."
+        )

@@ -123,7 +123,7 @@ def _filter(text: str) -> JobFilter:
     every, _, query = text.partition("&")
     given = dict(parse_qsl(query, keep_blank_values=True))
     if every != "all" or not given.keys() <= {"job", "text"}:
-        raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
+        raise Refused(422, "the form selects no jobs. Go back and select some.")
     return asked_filter(given)
 
 
@@ -134,4 +134,6 @@ def _query(text: str, job: str) -> str:
 
 def _check(act: str) -> None:
     if act not in actions.WAITING_ROLES:
-        raise Refused(422, f"{act[:40]!r} is no action on waiting jobs; those are {', '.join(actions.WAITING_ROLES)}.")
+        raise Refused(
+            422, f"{act[:40]!r} is not an action for waiting jobs; the actions are {', '.join(actions.WAITING_ROLES)}."
+        )

@@ -96,7 +96,7 @@ def workers(request: Request, visit: Visiting) -> Response:
 def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     """Show how many workers are meant, and ask."""
     if choice.act not in _ASKED:
-        raise Refused(422, f"{choice.act[:40]!r} is no order to workers; those are {', '.join(_ASKED)}.")
+        raise Refused(422, f"{choice.act[:40]!r} is not a command for workers; the commands are {', '.join(_ASKED)}.")
     alive = {row["id"]: row for row in live_state(visit.site).snapshot().workers}
     chosen = [alive[each] for each in choice.ids if each in alive]
     if not chosen:
@@ -213,13 +213,13 @@ def control(
 ) -> Response:
     """Send an order to these workers, or to all. `number` is how many the user was shown."""
     if action not in actions.CONTROL_ROLES:
-        raise Refused(404, f"workers do not know {action[:80]!r}.")
+        raise Refused(404, f"there is no command {action[:80]!r} for workers.")
     chosen = list(dict.fromkeys(each for each in worker or () if each))
     if number > 1 and not chosen:
-        raise Refused(422, "the form does not say which workers are meant. Go back and choose again.")
+        raise Refused(422, "the form selects no workers. Go back and select some.")
     if len(chosen) > 1 and action in _TYPED and typed.strip() != str(len(chosen)):
         meant = count(len(chosen), "worker")
-        raise Refused(422, f"{meant} were meant, and {typed!r} was typed. Go back and type {len(chosen)}.")
+        raise Refused(422, f"{meant} are selected, but you typed {typed!r}. Go back and type {len(chosen)}.")
     rows = actions.control(visit, chosen or None, action)
     if action == "stack":
         return page(request, "stacks.html", answers=[_stacks(row) for row in rows if row["answered"]])

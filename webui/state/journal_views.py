@@ -89,7 +89,7 @@ class JournalViews:
         Raises Refused (409) if the journal is off, and BrokerUnavailable if reading takes longer than publish_timeout.
         """
         if self.off:
-            raise Refused(409, 'the setting journal is "off" here, so nothing is known of what was.')
+            raise Refused(409, 'there is no history, because the setting journal is "off" here.')
         if self.following.wait(self._timeout):
             return
         state = self.progress

@@ -112,7 +112,7 @@ class ScheduledView:
         Raises BrokerError, and Refused (422) if the page is too deep.
         """
         if offset + limit > MAX_DEPTH:
-            raise Refused(422, f"pages lead no further than {MAX_DEPTH:,} scheduled jobs.")
+            raise Refused(422, f"pages reach only {MAX_DEPTH:,} scheduled jobs.")
         waits = self._timeout if timeout is None else timeout
         return self._listing(ListingKey(chosen, None, offset, limit), waits)
 
@@ -240,7 +240,7 @@ class ScheduledView:
             if cached.previous is not None:
                 return cached.previous
             raise StillReading(
-                "the scheduled jobs are still being read: with a filter all of them are looked at. Ask again."
+                "the scheduled jobs are still being read: a filter has to read all of them. Ask again."
             ) from None
         if key.chosen is not None:
             self._store_due_times(found.rows)
@@ -267,7 +267,7 @@ class ScheduledView:
 
     def _read(self, key: ListingKey, previous: CachedListing | None) -> CachedListing:
         if self._running >= MAX_RUNNING:
-            raise BrokerUnavailable("too many are looking at scheduled jobs at once here. Ask again.")
+            raise BrokerUnavailable("too many users are reading scheduled jobs at the moment. Ask again.")
         self._running += 1
         cached = CachedListing(started_at=time.monotonic())
         if previous is not None and previous.listing.exception() is None:

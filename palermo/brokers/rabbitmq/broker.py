@@ -449,7 +449,7 @@ class RabbitmqBroker:
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
         if self._wiring.is_group(queue):
             raise BrokerRefused(
-                f"queue {queue!r} is that of a group that subscribes to events: it stays as other programs declare it."
+                f"queue {queue!r} belongs to a group that subscribes to events, so its type cannot change."
             )
 
         async def running() -> int | None:

@@ -116,7 +116,7 @@ class Migration:
             await self._empty()
         if not await self._make():
             raise BrokerRefused(
-                f"queue {self._queue!r} is made again as it was by others, as often as it is deleted. Set queue_type to"
+                f"queue {self._queue!r} is created again with its old type by other programs. Set queue_type to"
                 f" {CLASSIC if self._kind == PRIORITY else self._kind!r} for all programs that use it, and run this"
                 " again: nothing is lost."
             )
@@ -258,7 +258,7 @@ class Migration:
                     publisher.check(got)
             except Unfit as error:
                 raise BrokerRefused(
-                    f"{error} Migrate again with a larger frame_max in the broker's URL: it goes on where it stopped."
+                    f"{error} Migrate again with a larger frame_max in the broker's URL: it continues where it stopped."
                 ) from error
             refused, told = list[tuple[Got, Nacked]](), [PublishFuture() for _ in batch]
             for got, ended in zip(batch, told, strict=True):

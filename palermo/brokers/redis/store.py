@@ -392,7 +392,7 @@ class Store(StepStore):
 
     def taken_for_dead(self) -> BrokerUnavailable:
         """The error of a worker whose lease has ended."""
-        return BrokerUnavailable(f"Redis at {self.server}: another process took this worker for dead.")
+        return BrokerUnavailable(f"Redis at {self.server}: another process considered this worker dead.")
 
     def translated(self, error: BaseException) -> BrokerError:
         """Our own error for one that a future of `begin` failed with."""
@@ -416,8 +416,8 @@ class Store(StepStore):
         reached = await self.call("WAIT", self.wanted_replicas, max(1, int(self.timeout * 400)))
         if reached < self.wanted_replicas:
             raise BrokerUnavailable(
-                f"what was written to Redis at {self.server} is on {count(reached, 'replica')} so far;"
-                f" wait_replicas asks for {self.wanted_replicas}."
+                f"the data written to Redis at {self.server} has reached {count(reached, 'replica')} so far;"
+                f" wait_replicas requires {self.wanted_replicas}."
             )
 
     def _watch(self, lost: "asyncio.Future[BrokerError]") -> None:

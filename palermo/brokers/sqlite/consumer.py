@@ -161,5 +161,5 @@ class SqliteConsumer(StepConsumer):
         result, done, ours = found
         del self._done[:done]
         if not ours:
-            self._lose(BrokerUnavailable(f"{self._store.display_path}: another process took this worker for dead."))
+            self._lose(BrokerUnavailable(f"{self._store.display_path}: another process considered this worker dead."))
         return result

@@ -369,20 +369,20 @@ class Executor:
     def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:
         """The job and its arguments. Raises if the message cannot or may not be run."""
         if message.defect:
-            raise HeaderInvalid(f"{message.defect}. Mend the program that published job {message.id}.")
+            raise HeaderInvalid(f"{message.defect}. Fix the program that published job {message.id}.")
         if message.expires_at is not None and self._now() >= message.expires_at:
             late = self._now() - message.expires_at
             raise JobExpired(f"job {message.id} was not started in time: it expired {late:.1f} s ago. It was not run.")
         if not message.job:
             raise JobUnnamed(
-                f"message {message.id} names no job: it has no header job-class. Mend the program that published it, or"
+                f"message {message.id} names no job: it has no header job-class. Fix the program that published it, or"
                 f" declare the job of such messages: @palermo.job(queue={message.queue!r}, default=True)."
             )
         definition = self._registry.find(message.job) or self._loaded(message)
         if message.extra and message.topic and definition.subscribes is None:
             raise HeaderInvalid(
-                f"message {message.id} is an event of topic {message.topic!r}, and job {message.job!r} subscribes to"
-                " none."
+                f"message {message.id} is an event of topic {message.topic!r}, but job {message.job!r} has no"
+                " subscription."
             )
         if definition.unique is not None or definition.dedupe is not None:
             _warn_if_plain(message, definition)
@@ -399,7 +399,7 @@ class Executor:
             if value is not message.body:
                 raise
             raise DecodeError(
-                f"the body of message {message.id} is not JSON, and it has no media type that says how else to read it."
+                f"the body of message {message.id} is not JSON, and no media type says how else to read it."
                 f" Given as bytes, its {error}"
             ) from None
         if definition.models is not None:
@@ -492,6 +492,6 @@ def _context(
     if isinstance(made, contextlib.AbstractContextManager):
         return made
     raise TypeError(
-        f"around_process hook {name_of(hook)} gave {type(made).__name__};"
-        " it must be a generator with one yield, or give a context manager"
+        f"around_process hook {name_of(hook)} returned {type(made).__name__};"
+        " it must be a generator with one yield, or return a context manager"
     )

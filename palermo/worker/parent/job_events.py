@@ -248,7 +248,7 @@ def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
             return RecordKind.CANCELLED, {"by": by} if by else {}
         case Interrupted():
             return RecordKind.RELEASED, {}
-    raise AssertionError(f"{result!r} is no result")
+    raise AssertionError(f"{result!r} is not a result")
 
 
 def _error(failure: Failure) -> dict[str, str]:

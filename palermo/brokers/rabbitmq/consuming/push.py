@@ -98,7 +98,7 @@ class Slot:
             except asyncio.CancelledError:
                 await finish(self.rest())
                 raise
-        raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+        raise BrokerUnavailable("this worker has stopped taking jobs.")
 
     def _hand_out(self, delivery: Delivery) -> Delivery:
         self._held = delivery.token

@@ -457,8 +457,8 @@ class UniqueKeys:
                 await self._commit(changes)
             except PalermoError as error:
                 raise BrokerUnavailable(
-                    "a queue refused a unique job, and RabbitMQ did not confirm that the job is withdrawn: it is"
-                    f" unknown whether it runs later. {error}"
+                    "a queue refused a unique job, and RabbitMQ did not confirm that the job is withdrawn, so"
+                    f" it may run later. {error}"
                 ) from error
         for asked in withdrawn:
             if not asked.future.done():
