@@ -14,7 +14,6 @@ from palermo.brokers.sqlite.workers import OverdueClaims
 from palermo.contract.broker import Broker
 from palermo.contract.sweep import Remove
 from palermo.core.lifecycle import Ack, Release
-from palermo.errors import DeliveryLost
 from tests.contract.files import opened
 from tests.contract.limiting import limited, nothing_permitted, permitted, worker
 from tests.contract.tools import ids, message
@@ -67,25 +66,6 @@ async def test_a_job_that_is_not_run_to_its_end_hands_its_permit_on(broker: Sqli
 
     assert (await permitted(other)).message.id == "2"
     await session.close()
-
-
-async def test_a_job_returned_before_its_permit_does_not_run(broker: SqliteBroker, path: Path) -> None:
-    standing_still = await opened(path)
-    await broker.publish(limited("1"))
-    late = await worker(standing_still, 1)
-    held = await take(late)
-    await stand_still(standing_still)
-    other = await worker(broker, 2)
-    first = await permitted(other)
-    assert first.message.id == "1"
-    await broker.publish(limited("2"))
-
-    with pytest.raises(DeliveryLost):
-        await late.permit(held)
-
-    await other.settle(first, Ack())
-    assert (await permitted(late)).message.id == "2"
-    await standing_still.close()
 
 
 @pytest.mark.parametrize(

@@ -185,13 +185,11 @@ def test_dequeue_counts_the_jobs_that_were_still_there(client: Client, inspector
     class Purging:
         name, media_type, safe = "purging", "application/x-purging", True
 
-        def dumps(self, value: object) -> bytes:
-            return b"x"
+        dumps = staticmethod(lambda value: b"x")
 
         def loads(self, data: bytes, classes: object) -> object:
             with Client(client.settings) as other:
-                Inspector(other).queues.purge("mail")
-            return ["a"]
+                return ["a"] if Inspector(other).queues.purge("mail") else None
 
     client.serializers.register(Purging())
     publish(client, message("1", body=b"x", content_type=Purging.media_type))

@@ -171,7 +171,7 @@ def test_the_doctor_names_a_state_in_sqlite_that_cannot_be_read(tmp_path: Path) 
             db.execute("update unique_job set state = '[1]'")
         db.close()
 
-        assert_named(client, "in table unique_job Palermo passes over 1 row that cannot be read: shop.unique")
+        assert_named(client, "Palermo passes over 1 record of unique-jobs that cannot be read: shop.unique")
 
 
 def test_the_doctor_names_a_state_in_redis_that_cannot_be_read(redis_url: str, exchange: str) -> None:
@@ -179,7 +179,7 @@ def test_the_doctor_names_a_state_in_redis_that_cannot_be_read(redis_url: str, e
         announce(client)
         client.run(lambda broker: broker._store.call("HSET", broker._store.key("unique-jobs"), "shop.unique", "[1]"))  # type: ignore[attr-defined]
 
-        assert_named(client, "in the hash unique-jobs Palermo passes over 1 field that cannot be read: shop.unique")
+        assert_named(client, "Palermo passes over 1 record of unique-jobs that cannot be read: shop.unique")
 
 
 # -- whether a worker serves a queue

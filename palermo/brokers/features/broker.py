@@ -1,12 +1,14 @@
 """The common part of the SQLite and Redis brokers: all that is a read or a step of their data."""
 
 import abc
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Generic, TypeVar
 
 from palermo.brokers.features import limits, pauses_and_cancels, sweep
+from palermo.brokers.features.commands import send_command
 from palermo.brokers.features.consumer import StepConsumer
 from palermo.brokers.features.events import StepEvents
+from palermo.brokers.features.job_search import find_jobs
 from palermo.brokers.features.journal import StepJournal
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.scheduled_jobs import ScheduledJobs
@@ -14,11 +16,11 @@ from palermo.brokers.features.steps import StepStore
 from palermo.brokers.features.tenants import StepTenants
 from palermo.brokers.features.unique_keys import Keys, as_they_run
 from palermo.contract.broker import Overview, Page, QueueInfo, SessionParameters
-from palermo.contract.finding import FoundJobs, JobLocation, with_reports
+from palermo.contract.finding import FoundJobs, with_reports
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
-from palermo.contract.worker_info import WorkerList
+from palermo.contract.worker_info import CommandReply, WorkerCommand, WorkerList
 from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
@@ -52,10 +54,6 @@ class StepBroker(abc.ABC, Generic[S, C]):
         """Delete finished jobs and give back those of dead workers, so that the next read sees the true state."""
 
     @abc.abstractmethod
-    async def _find(self, ids: Collection[str], *, failed: bool, beginnings: bool) -> Sequence[JobLocation]:
-        """The jobs with these ids, or whose ids begin with one of these texts. Without `failed`, no failed ones."""
-
-    @abc.abstractmethod
     async def overview(self) -> Overview: ...
 
     @abc.abstractmethod
@@ -66,6 +64,10 @@ class StepBroker(abc.ABC, Generic[S, C]):
 
     async def queues(self) -> list[QueueInfo]:
         return (await self.overview()).queues
+
+    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
+        await self._sync()
+        return await send_command(self._steps, self.workers, command, timeout=timeout)
 
     async def pause(self, queue: str, *, by: str = "") -> None:
         await self._steps.change((), [("set", "pauses", queue, by)])
@@ -96,7 +98,7 @@ class StepBroker(abc.ABC, Generic[S, C]):
         self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
     ) -> FoundJobs:
         await self._sync()
-        found = await self._find(ids, failed=failed, beginnings=beginnings)
+        found = await find_jobs(self._steps, ids, failed=failed, beginnings=beginnings)
         return FoundJobs(jobs=with_reports(found, await self.workers()))
 
     async def sweep(

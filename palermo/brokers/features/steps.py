@@ -106,6 +106,15 @@ class Entry(Struct, frozen=True):
     at: float
 
 
+class Found(Struct, frozen=True):
+    """A job that was found by its id: it waits in a queue or until it is due, or a worker has it."""
+
+    message: Message
+    #: The queue that it is in; None until it is due.
+    queue: str | None = None
+    worker: str | None = None
+
+
 class StepStore(abc.ABC):
     """The data of one exchange, in tables of states by name; and its jobs, which only steps change."""
 
@@ -224,6 +233,10 @@ class StepStore(abc.ABC):
     @abc.abstractmethod
     async def delete_empty(self, queue: str) -> bool:
         """Delete the queue if no job waits in it; returns whether none did. Raises NotFound."""
+
+    @abc.abstractmethod
+    async def find(self, ids: Collection[str], *, beginnings: bool) -> list[Found]:
+        """The jobs with these ids, or whose ids begin with one of these texts."""
 
     @abc.abstractmethod
     async def extent(self, queue: str) -> Extent:

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 
@@ -15,20 +15,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.features.broker import StepBroker
-from palermo.brokers.features.commands import send_command
 from palermo.brokers.features.pauses_and_cancels import paused_in
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.redis import workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
-from palermo.brokers.redis.job_search import find_jobs
 from palermo.brokers.redis.jobs import to_job
 from palermo.brokers.redis.store import Store, open_store
 from palermo.contract import clock
 from palermo.contract.broker import Finding, OnPublished, Overview, SessionParameters, ignore_count, in_steps
-from palermo.contract.finding import JobLocation
 from palermo.contract.trouble import Trouble
-from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.contract.worker_info import OnCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_exchange_name
@@ -139,15 +136,8 @@ class RedisBroker(StepBroker[Store, RedisConsumer]):
         await self._sync()
         return await workers.list_workers(self._store)
 
-    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
-        await self._sync()
-        return await send_command(self._store, self.workers, command, timeout=timeout)
-
     async def diagnose(self) -> list[Finding]:
         return await diagnose(self._store)
-
-    async def _find(self, ids: Collection[str], *, failed: bool, beginnings: bool) -> list[JobLocation]:
-        return await find_jobs(self._store, ids, failed=failed, beginnings=beginnings)
 
     async def lost(self) -> BrokerError:
         return await asyncio.shield(self._store.lost)

@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from redis.exceptions import NoScriptError
 
 from palermo.brokers.features.consumer import Claim, StepConsumer
-from palermo.brokers.features.pauses_and_cancels import cancelled_by
+from palermo.brokers.features.pauses_and_cancels import cancelled_by, paused_in
+from palermo.brokers.features.served_queues import ServedQueues
 from palermo.brokers.features.steps import Refused, text_of
 from palermo.brokers.redis.group_commit import GroupCommit
 from palermo.brokers.redis.jobs import from_blob
-from palermo.brokers.redis.served_queues import ServedQueues
 from palermo.brokers.redis.store import Store
 from palermo.brokers.redis.workers import RedisHeartbeat
 from palermo.contract.admission import runs_alone
@@ -56,7 +56,7 @@ class RedisConsumer(StepConsumer):
         #: The worker's id within Redis.
         self.holder = holder
         self._order = order
-        self._served = ServedQueues(store, selection)
+        self._served = ServedQueues(selection)
         #: The script that is under way.
         self._working: asyncio.Future[Any] | None = None
         self._group = GroupCommit()
@@ -70,14 +70,14 @@ class RedisConsumer(StepConsumer):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        await self._served.refresh()
+        await self._read_queues()
         for channel in (f"wake:{self.holder}", "bell:queues"):
             await self._store.listen(channel, self._on_wake)
         await super().start()
 
     async def queues_with_jobs(self) -> set[str]:
         _, names, _, _ = await self._store.run("look", "queues")
-        await self._served.refresh()
+        await self._read_queues()
         return {text_of(name) for name, waiting in names if waiting and text_of(name) in self._served}
 
     async def flush(self) -> None:
@@ -95,6 +95,12 @@ class RedisConsumer(StepConsumer):
             await self._store.unlisten(channel, self._on_wake)
         with contextlib.suppress(BrokerError):
             await self._store.run("worker", "leave", self.holder, self._worker if cut_off else "")
+
+    async def _read_queues(self) -> None:
+        # The version first: if a queue is made in the meantime, all is read once more.
+        version = await self._store.call("GET", self._store.key("version"))
+        names = {text_of(name) for name in await self._store.call("HKEYS", self._store.key("queues"))}
+        self._served.update(version or b"0", names, paused_in(await self._store.fields("pauses")))
 
     # -- claiming ------------------------------------------------------------
 
@@ -150,7 +156,7 @@ class RedisConsumer(StepConsumer):
         if answer[0] == b"gone" or answer[1] < deleting:
             self._lose(self._store.taken_for_dead())
         elif answer[0] == b"old":
-            self._begin(self._served.refresh(), self._work_soon)
+            self._begin(self._read_queues(), self._work_soon)
         else:
             for job in answer[3]:
                 self._hand_out(self._delivery(job))

@@ -20,13 +20,14 @@ import msgpack
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from palermo.brokers.features.steps import Entry, Extent, Job, Outcome, Part, Step, StepStore, Stored, text_of
+from palermo.brokers.features.steps import Entry, Extent, Found, Job, Outcome, Part, Step, StepStore, Stored, text_of
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated, trouble_of
 from palermo.brokers.redis.direct_calls import DirectCalls
 from palermo.brokers.redis.jobs import from_blob, id_in, to_job
 from palermo.contract import clock
 from palermo.contract.broker import OnPublished, SessionParameters, Tenant
+from palermo.contract.finding import MOST_FOUND
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.trouble import Trouble
 from palermo.core.address import Address
@@ -232,6 +233,29 @@ class Store(StepStore):
             for number, blob in zip(numbers, blobs, strict=True)
             if blob is not None
         ]
+
+    async def find(self, ids: Collection[str], *, beginnings: bool) -> list[Found]:
+        blobs: dict[bytes, bytes] = {}
+        cursor = b"0"
+        while True:
+            cursor, some = await self.run("look", "find", cursor, "1" if beginnings else "", *ids)
+            blobs |= dict(some)
+            if cursor == b"0" or len(blobs) >= MOST_FOUND:
+                break
+        found = [await self._place(number, blob) for number, blob in blobs.items()]
+        return [one for one in found if one is not None]
+
+    async def _place(self, number: bytes, blob: bytes) -> Found | None:
+        """Where the job with this number is; None if it is gone by now."""
+        message = from_blob(blob, None)
+        match await self.run("look", "place", message.queue, message.tenant, number):
+            case b"held", worker:
+                return Found(message, worker=text_of(worker))
+            case b"waits", queue:
+                return Found(from_blob(blob, name := text_of(queue)), name)
+            case b"later", _:
+                return Found(message)
+        return None
 
     async def extent(self, queue: str) -> Extent:
         exists, last, total, tenants = await self.run("look", "extent", queue)

@@ -5,13 +5,12 @@ import json
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from msgspec.structs import replace
 
 from palermo.brokers.features.broker import StepBroker
-from palermo.brokers.features.commands import send_command
 from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.channels import Channels
 from palermo.brokers.sqlite.consumer import SqliteConsumer
@@ -20,17 +19,13 @@ from palermo.brokers.sqlite.direct_insert import DirectInsert
 from palermo.brokers.sqlite.file.opening import open_store, side_directory
 from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
-from palermo.brokers.sqlite.job_search import find_jobs
 from palermo.brokers.sqlite.steps import SqliteSteps
 from palermo.brokers.sqlite.tables.jobs import LISTED, declare_queue, insert_many, to_row
 from palermo.brokers.sqlite.tables.pauses_and_cancels import paused
 from palermo.contract.broker import Finding, OnPublished, Overview, SessionParameters, ignore_count, in_steps
-from palermo.contract.finding import JobLocation
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import (
-    CommandReply,
     OnCommand,
-    WorkerCommand,
     WorkerInfo,
     WorkerList,
     ignore_command,
@@ -170,16 +165,8 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
         )
         return WorkerList(workers.from_report(self._directory, *row) for row in rows)
 
-    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
-        await self._sync()
-        return await send_command(self._steps, self.workers, command, timeout=timeout)
-
-    async def _find(self, ids: Collection[str], *, failed: bool, beginnings: bool) -> list[JobLocation]:
-        search = partial(find_jobs, exchange=self._exchange, ids=ids, failed=failed, beginnings=beginnings)
-        return await self._store.read(search)
-
     async def diagnose(self) -> list[Finding]:
-        return await diagnose(self._store, self._exchange)
+        return await diagnose(self._store, self._steps, self._exchange)
 
     async def lost(self) -> BrokerError:
         # A file does not go away by itself; the next call raises what happened to it.

@@ -15,7 +15,7 @@ from palermo.brokers.features.consumer import StepConsumer
 from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.channels import Channels
 from palermo.brokers.sqlite.file.store import Busy, Store, Work
-from palermo.brokers.sqlite.job_claimer import JobClaimer, ServedQueues
+from palermo.brokers.sqlite.job_claimer import JobClaimer
 from palermo.brokers.sqlite.steps import SqliteSteps
 from palermo.brokers.sqlite.tables import claims
 from palermo.brokers.sqlite.workers import CutOff, SqliteHeartbeat
@@ -53,8 +53,7 @@ class SqliteConsumer(StepConsumer):
         self._channels = channels
         self._lock = lock
         self._holder = holder
-        served = ServedQueues(exchange, selection)
-        self._claimer = JobClaimer(exchange, holder, served, order=order, worker=reported.id, resumes=resumes)
+        self._claimer = JobClaimer(exchange, holder, selection, order=order, worker=reported.id, resumes=resumes)
         #: Claims and deletes jobs while other processes write.
         self._working: asyncio.Task[None] | None = None
         #: Whether a slot waits for which there was no job.

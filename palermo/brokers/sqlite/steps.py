@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from functools import partial
 from typing import Any
 
-from palermo.brokers.features.steps import Decide, Entry, Extent, Job, Outcome, Part, Step, StepStore, Stored
-from palermo.brokers.features.unique_keys import KeyStates
+from palermo.brokers.features.steps import Decide, Entry, Extent, Found, Job, Outcome, Part, Step, StepStore, Stored
 from palermo.brokers.sqlite.channels import Channels, send
 from palermo.brokers.sqlite.file.store import Store, Work
 from palermo.brokers.sqlite.tables import later, pauses_and_cancels, waiting
 from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
 from palermo.brokers.sqlite.tables.jobs import (
+    COLUMNS,
     SHOWN_COLUMNS,
     declare_queue,
     from_row,
@@ -22,6 +22,7 @@ from palermo.brokers.sqlite.tables.jobs import (
 )
 from palermo.brokers.sqlite.tables.permits import count_permits, delete_jobs, permit_name
 from palermo.contract.broker import Tenant
+from palermo.contract.finding import MOST_FOUND
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 
@@ -210,6 +211,28 @@ class SqliteSteps(StepStore):
 
         return await self._store.write(delete)
 
+    async def find(self, ids: Collection[str], *, beginnings: bool) -> list[Found]:
+        condition = "exists (select 1 from json_each(:ids) where substr(message_id, 1, length(value)) = value)"
+        if not beginnings:
+            condition = "message_id in (select value from json_each(:ids))"
+
+        def find(db: sqlite3.Connection) -> list[Found]:
+            values = {"exchange": self._exchange, "ids": json.dumps(list(ids)), "most": MOST_FOUND}
+            later = db.execute(
+                f"select {COLUMNS} from later where exchange = :exchange and {condition} order by run_at limit :most",
+                values,
+            ).fetchall()
+            queued = db.execute(
+                f"select holder.tag, queue.name, {COLUMNS} from job join queue on queue.id = job.queue"
+                " left join holder on holder.id = job.holder"
+                f" where queue.exchange = :exchange and typeof(name) = 'text' and {condition} limit :most",
+                values,
+            ).fetchall()
+            scheduled = [Found(from_row(row, None)) for row in later]
+            return scheduled + [Found(from_row(row, queue), queue, tag) for tag, queue, *row in queued]
+
+        return await self._store.read(find)
+
     async def extent(self, queue: str) -> Extent:
         def find(db: sqlite3.Connection) -> Extent:
             number = queue_number(db, self._exchange, queue, self._store.display_path)
@@ -276,11 +299,6 @@ def next_due(db: sqlite3.Connection, exchange: str, table: str) -> float | None:
     query = f"select min(due) from {_TABLES[table]} where exchange = ? and typeof(name) = 'text'"
     ((due,),) = db.execute(query, (exchange,)).fetchall()
     return None if due is None else float(due)
-
-
-def read_keys(db: sqlite3.Connection, exchange: str, names: Iterable[str]) -> KeyStates:
-    """The states of these keys now."""
-    return KeyStates({name: _state(db, exchange, "keys", name) for name in dict.fromkeys(names)})
 
 
 def _state(db: sqlite3.Connection, exchange: str, table: str, name: Stored) -> Stored | None:
@@ -436,6 +454,15 @@ def _forget_limit(db: sqlite3.Connection, exchange: str, name: str, state: str) 
     return 1
 
 
+def _try_out(db: sqlite3.Connection, exchange: str, job: Job) -> int:
+    """Store a job in a queue of its own and remove it and the queue again, unseen by all others."""
+    _put(db, exchange, job)
+    number = declare_queue(db, exchange, job.message.queue)
+    taken = db.execute("delete from job where queue = ?", (number,)).rowcount
+    db.execute("delete from queue where id = ?", (number,))
+    return taken
+
+
 _CHANGES: dict[str, Callable[..., Any]] = {
     "put": _put,
     "drop": _drop,
@@ -455,5 +482,6 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "trim": _trim,
     "tell": _tell,
     "publish": send,
+    "try_out": _try_out,
     "forget_limit": _forget_limit,
 }

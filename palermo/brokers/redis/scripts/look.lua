@@ -6,7 +6,7 @@
 --   tenants QUEUE                               the tenants of a queue, with how many jobs wait and their shares
 --   limits KEY…                                 of each of these limited keys how many jobs run, are called and wait
 --   find CURSOR BEGINNINGS IDS…                 the jobs with these ids, or whose ids begin so, in some of all; next cursor
---   place QUEUE TENANT NUMBER                   whether a job is later, waits or is held; its queue or worker; its cancel mark
+--   place QUEUE TENANT NUMBER                   whether a job is later, waits or is held; its queue or worker
 --   newest LOG COUNT                            where the last so many entries of a log begin
 --   workers                                     all workers, with what they report and when their leases end
 
@@ -133,24 +133,23 @@ local looks = {
   end,
   place = function()
     local tenant, number = ARGV[3], ARGV[4]
-    local mark = try('HGET', 'cancels', id_of(number)) or ''
     if call('HEXISTS', key('later-places'), number) == 1 then
-      return { 'later', '', mark }
+      return { 'later', '' }
     end
     for _, name in ipairs({ queue, 'failed', 'failed:' .. queue }) do
       if call('ZSCORE', key('queue:' .. name), number) then
-        return { 'waits', name, mark }
+        return { 'waits', name }
       end
     end
     if tenant ~= '' and call('ZSCORE', place_of(queue, tenant), number) then
-      return { 'waits', queue, mark }
+      return { 'waits', queue }
     end
     for _, holder in ipairs(call('ZRANGE', key('leases'), 0, -1)) do
       if try('HEXISTS', 'held:' .. holder, number) == 1 then
-        return { 'held', try('HGET', 'worker:' .. holder, 'tag') or '', mark }
+        return { 'held', try('HGET', 'worker:' .. holder, 'tag') or '' }
       end
     end
-    return { '', '', mark }
+    return { '', '' }
   end,
   newest = function()
     local found = call('XREVRANGE', key(ARGV[2]), '+', '-', 'COUNT', ARGV[3])

@@ -1,23 +1,20 @@
 """The queues that a worker serves, in the order in which it asks them for jobs."""
 
 import random
+from collections.abc import Collection
 
-from palermo.brokers.features.pauses_and_cancels import paused_in
-from palermo.brokers.features.steps import text_of
-from palermo.brokers.redis.store import Store
-from palermo.core.queue_selection import QueueRank, QueueSelection, draw_order
+from palermo.core.queue_selection import PausedQueues, QueueRank, QueueSelection, draw_order
 
 
 class ServedQueues:
     """The queues that a worker serves, as of the version of the queues that was read last."""
 
-    def __init__(self, store: Store, selection: QueueSelection) -> None:
-        self._store = store
+    def __init__(self, selection: QueueSelection) -> None:
         self._selection = selection
         #: The queues that are not paused, in order of priority.
         self._places: dict[str, QueueRank] = {}
         #: Changes with every queue that is made, deleted, paused or resumed.
-        self.version = b""
+        self.version: object = None
 
     @property
     def shared(self) -> bool:
@@ -25,18 +22,14 @@ class ServedQueues:
         return self._selection.shared
 
     def order(self) -> tuple[str, ...]:
-        """The queues in the order of one look."""
+        """The queues in the order in which to look for the next job."""
         return draw_order(self._places, random.random) if self.shared else tuple(self._places)
 
     def __contains__(self, queue: str) -> bool:
         return queue in self._places
 
-    async def refresh(self) -> None:
-        """Read which queues there are, and which of them are paused."""
-        # The version first: if a queue is made meanwhile, all is read once more.
-        version = await self._store.call("GET", self._store.key("version"))
-        names = {text_of(name) for name in await self._store.call("HKEYS", self._store.key("queues"))}
-        paused = paused_in(await self._store.fields("pauses"))
+    def update(self, version: object, names: Collection[str], paused: PausedQueues) -> None:
+        """Note which queues exist, and which of them are paused, in this version."""
         places = self._selection.places(names)
         self._places = {name: place for name, place in places.items() if name in names and name not in paused}
-        self.version = version or b"0"
+        self.version = version
