@@ -42,7 +42,7 @@ def dequeue(
     if definition is not None and not hooks.run_before_hooks("before_dequeue", definition, args or (), kwargs or {}):
         return 0
     place = check_job_queue(queue or queue_of(client.settings, name))
-    judge = _Judge(client, name, definition, args, kwargs, Remove())
+    fits = _fitting(client, name, definition, args, kwargs)
     swept = SweepProgress(total=0)
 
     def note(now: SweepProgress) -> None:
@@ -52,7 +52,7 @@ def dequeue(
             progress(now)
 
     try:
-        swept = ask(lambda broker: broker.sweep(place, judge, progress=note))
+        swept = ask(lambda broker: broker.sweep(place, lambda one: Remove() if fits(one) else Keep(), progress=note))
     finally:
         record_action(client, actor, "dequeue", queue=place, count=swept.removed, what=name)
     if definition is not None:
@@ -72,9 +72,15 @@ def count(
 ) -> int:
     """How many jobs `dequeue` would remove."""
     place = check_job_queue(queue or queue_of(client.settings, job))
-    judge = _Judge(client, job, registry.find(job), args, kwargs, Keep())
-    ask(lambda broker: broker.sweep(place, judge))
-    return judge.count
+    fits = _fitting(client, job, registry.find(job), args, kwargs)
+    found: list[bool] = []
+
+    def look(message: Message) -> SweepDecision:
+        found.append(fits(message))
+        return Keep()
+
+    ask(lambda broker: broker.sweep(place, look))
+    return sum(found)
 
 
 def queue_of(settings: Settings, job: str) -> str:
@@ -114,35 +120,23 @@ class SameArguments:
         return there is not None and _same(there[0], self._wanted[0]) and _same(there[1], self._wanted[1])
 
 
-class _Judge:
-    """Decides about all messages of one job, or about those with the same arguments, and counts them."""
+def _fitting(
+    client: "Client",
+    job: str,
+    definition: JobDefinition | None,
+    args: Sequence[object] | None,
+    kwargs: Mapping[str, object] | None,
+) -> Callable[[Message], bool]:
+    """Whether a message is of this job, and has these arguments if any are given.
 
-    def __init__(
-        self,
-        client: "Client",
-        job: str,
-        definition: JobDefinition | None,
-        args: Sequence[object] | None,
-        kwargs: Mapping[str, object] | None,
-        decision: SweepDecision,
-    ) -> None:
-        """Raises EncodeError for arguments that no message can hold."""
-        self.count = 0
-        self._job = job
-        self._one = definition is not None and definition.one
-        self._decision = decision
-        self._same: SameArguments | None = None
-        if args is not None or kwargs is not None:
-            args, kwargs = args or (), kwargs or {}
-            if definition is not None:
-                args, kwargs = definition.written(args, kwargs)
-            self._same = SameArguments(job, args, kwargs, serializers=client.serializers)
-
-    def __call__(self, message: Message) -> SweepDecision:
-        if message.job != self._job or (self._same is not None and not self._same(message, one=self._one)):
-            return Keep()
-        self.count += 1
-        return self._decision
+    Raises EncodeError for arguments that no message can hold.
+    """
+    if args is None and kwargs is None:
+        return lambda message: message.job == job
+    if definition is not None:
+        args, kwargs = definition.written(args or (), kwargs or {})
+    same = SameArguments(job, args, kwargs, serializers=client.serializers)
+    return lambda message: message.job == job and same(message, one=definition is not None and definition.one)
 
 
 def _same(left: object, right: object) -> bool:
