@@ -98,7 +98,7 @@ async def test_a_job_that_came_due_is_neither_cancelled_nor_put_off(either: Brok
 
 async def test_an_unreadable_recurring_job_is_tried_again_after_a_minute(either: Broker) -> None:
     steps, now = steps_of(either), time.time()
-    await steps.change((), [("entry", "sweep", '{"version": 99}', now)])
+    await steps.change((), [("set", "recurring", "sweep", '{"version": 99}', now)])
 
     async with time_kept(either):
         await until(lambda: steps.due("recurring", now, 1), [])

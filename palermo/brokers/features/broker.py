@@ -1,4 +1,4 @@
-"""The common part of the SQLite and Redis brokers: all that is a read or a step of their data."""
+"""The common part of the SQLite and Redis brokers: everything that is a read or a step of their data."""
 
 import abc
 from collections.abc import Callable, Collection, Iterable

@@ -46,11 +46,6 @@ async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
     """
     exchange = check_exchange_name(session.exchange)
     store = await open_store(session.address, session.timeout, warns=session.warns, creates=session.creates)
-    try:
-        await workers.remove_stale_locks(store, side_directory(store.path))
-    except BaseException:
-        store.close()
-        raise
     return SqliteBroker(store, exchange, session)
 
 

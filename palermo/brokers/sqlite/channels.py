@@ -1,6 +1,6 @@
 """Channels, by which the sessions of one file wake each other and send each other messages.
 
-A message is a row that each session reads that listens to its channel. It is deleted after a minute.
+A message is a row. Each session that listens to its channel reads it. It is deleted after a minute.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _KEPT_FOR = 60.0
 #: Seconds between two reads of messages without being woken: a session may have died before it woke the others.
 _POLL_EVERY = 0.25
 
-#: The names of the notifiers: of all that concerns jobs, of the journal, and of messages.
+#: The files that are watched: for jobs, for the journal and for messages.
 _JOBS, _MESSAGES = "bell", "message-bell"
 _BELLS = {_JOBS: _JOBS, BELL: "journal-bell", _MESSAGES: _MESSAGES}
 
@@ -32,7 +32,7 @@ class Channels:
         self._store = store
         self._exchange = exchange
         self._bells = {one: Notifier(directory, store.data_version, name) for one, name in _BELLS.items()}
-        #: Tells of all that concerns jobs.
+        #: The notifier that wakes those that wait for jobs.
         self.jobs = self._bells[_JOBS]
         self._listeners: list[tuple[str, Callable[..., None]]] = []
         self._rung = asyncio.Event()

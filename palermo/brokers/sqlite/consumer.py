@@ -56,7 +56,7 @@ class SqliteConsumer(StepConsumer):
         self._claimer = JobClaimer(exchange, holder, selection, order=order, worker=reported.id, resumes=resumes)
         #: Claims and deletes jobs while other processes write.
         self._working: asyncio.Task[None] | None = None
-        #: Whether a slot waits for which there was no job.
+        #: Whether the last claim found no job for a slot.
         self._idle = False
         self._listening = False
         #: Set by `close` if the session was lost and the worker holds jobs.
@@ -136,7 +136,7 @@ class SqliteConsumer(StepConsumer):
         return found
 
     def _listen(self) -> None:
-        """Have others wake us while a call waits for a job: a busy worker need not wake for each one."""
+        """Listen for new jobs only while a call waits for one, so that a busy worker isn't woken for each job."""
         wanted = self._idle or bool(self._batches)
         if wanted != self._listening:
             self._listening = wanted

@@ -341,17 +341,14 @@ def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
     insert(db, exchange, job.queue or job.message.queue, to_row(job.message))
 
 
-def _entry(db: sqlite3.Connection, exchange: str, name: Stored, state: Stored | bool, due: float | bool) -> None:
-    if state is False:
-        _unset(db, exchange, "recurring", name)
-        return
-    values = (exchange, name, None if due is False else due, state)
-    db.execute("insert or replace into recurring (exchange, name, due, state) values (?, ?, ?, ?)", values)
-
-
-def _set(db: sqlite3.Connection, exchange: str, table: str, name: str, state: str) -> None:
+def _set(
+    db: sqlite3.Connection, exchange: str, table: str, name: Stored, state: Stored, due: float | bool | None = None
+) -> None:
+    """The state of a name; `due` is given for a recurring job, False for never."""
     query = f"insert or replace into {_TABLES[table]} (exchange, name, state) values (?, ?, ?)"
     db.execute(query, (exchange, name, state))
+    if due:
+        db.execute(f"update {_TABLES[table]} set due = ? where exchange = ? and name = ?", (due, exchange, name))
 
 
 def _unset(db: sqlite3.Connection, exchange: str, table: str, name: Stored) -> None:
@@ -472,7 +469,6 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "set": _set,
     "unset": _unset,
     "key": _key,
-    "entry": _entry,
     "permit": _permit,
     "wait": _wait,
     "cancel": pauses_and_cancels.cancel,

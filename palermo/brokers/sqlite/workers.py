@@ -34,13 +34,12 @@ _SUFFIX = ".lock"
 #: Seconds without a heartbeat after which a worker that has its lock does not answer: it is stopped, or swapped out.
 _SILENT_AFTER = 5.0
 
-#: Seconds after which an unlocked file is removed that has no row: its process died while it opened or closed. After
-#: that time no process is still opening.
-_STALE_AFTER = 60.0
-
 
 class WorkerLock:
-    """A locked file with a name that was never used before. It is removed when the process or this object ends."""
+    """A locked file with a name that was never used before. It is removed when the process or this object ends.
+
+    A process that is killed before the file has its row leaves an empty file, which harms nobody.
+    """
 
     def __init__(self, directory: str) -> None:
         self.name = secrets.token_hex(8) + _SUFFIX
@@ -235,20 +234,6 @@ def _release_overdue(db: sqlite3.Connection, holder: int) -> int:
         values,
     )
     return release(db, overdue, values)
-
-
-async def remove_stale_locks(store: Store, directory: str) -> None:
-    """Remove files that no process locks, that have no row, and that are too old to be of a holder on its way there."""
-    known = {name for (name,) in await store.read(lambda db: db.execute("select lock from holder").fetchall())}
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if (
-                entry.name.endswith(_SUFFIX)
-                and entry.name not in known
-                and time.time() - entry.stat().st_mtime > _STALE_AFTER
-                and not is_held(directory, entry.name)
-            ):
-                os.unlink(entry.path)
 
 
 class SqliteHeartbeat(Heartbeat):

@@ -36,6 +36,16 @@ local function store(job)
   return put(queue, tenant, share, priority, keyed, blob)
 end
 
+-- The instant at which a state of a table is due; false for never.
+local function set_due(name, field, due)
+  if due then
+    call('ZADD', key(name .. '-due'), due, field)
+    call('PUBLISH', key('bell:due'), '')
+  else
+    call('ZREM', key(name .. '-due'), field)
+  end
+end
+
 local make = {
   drop = function(holder, number, times, keep_mark)
     drop(holder, number, times, keep_mark)
@@ -71,14 +81,21 @@ local make = {
     take_later(number, place)
     return 1
   end,
-  set = function(name, field, value)
+  -- The state of a name; `due` is given for a recurring job.
+  set = function(name, field, value, due)
     call('HSET', key(name), field, value)
+    if due ~= nil then
+      set_due(name, field, due)
+    end
     if name == 'pauses' then
       queues_changed()
     end
   end,
   unset = function(name, field)
     call('HDEL', key(name), field)
+    if name == 'recurring' then
+      set_due(name, field, false)
+    end
     if name == 'pauses' then
       queues_changed()
     end
@@ -88,35 +105,15 @@ local make = {
     if holder_before then
       try('ZREM', 'key-holders', holder_before .. '\0' .. name)
     end
-    if not state then
+    if state then
+      call('HSET', key('keys'), name, state)
+    else
       call('HDEL', key('keys'), name)
-      call('ZREM', key('keys-due'), name)
-      return
     end
-    call('HSET', key('keys'), name, state)
     if holder then
       try('ZADD', 'key-holders', 0, holder .. '\0' .. name)
     end
-    if due then
-      call('ZADD', key('keys-due'), due, name)
-      call('PUBLISH', key('bell:due'), '')
-    else
-      call('ZREM', key('keys-due'), name)
-    end
-  end,
-  -- The state of a recurring job; false to remove it.
-  entry = function(name, state, due)
-    if state then
-      call('HSET', key('recurring'), name, state)
-    else
-      call('HDEL', key('recurring'), name)
-    end
-    if due then
-      call('ZADD', key('recurring-due'), due, name)
-      call('PUBLISH', key('bell:due'), '')
-    else
-      call('ZREM', key('recurring-due'), name)
-    end
+    set_due('keys', name, due)
   end,
   permit = function(number, permit)
     call('HSET', key('permits'), number, permit)
