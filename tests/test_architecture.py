@@ -87,8 +87,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         *("palermo.contract.clock", "palermo.testing.movable_clock", "palermo.worker.logs", "palermo.webui"),
         *("palermo.brokers.redis.diagnosis", "palermo.brokers.rabbitmq.diagnosis"),
         *("palermo.brokers.rabbitmq.cluster.worker_control", "palermo.brokers.sqlite.workers"),
-        "palermo.brokers.sqlite.channels",
-        *("palermo.brokers.sqlite.job_claimer", "palermo.brokers.sqlite.file.store"),
+        *("palermo.brokers.sqlite.job_claimer", "palermo.brokers.sqlite.file.store", "palermo.brokers.sqlite.channels"),
     ),
 }
 
