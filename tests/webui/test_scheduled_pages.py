@@ -127,6 +127,7 @@ def test_only_retries_are_run_or_given_up(settings: Settings, serve: Serve, capl
     web = serve(replace(settings, failed_per_queue=True))
     schedule(web.client, due("plain", 100), *(retrying(str(n), 100 + n, times=3) for n in range(7)))
 
+    assert told(web, "retries/run", {"filter": {"state": "scheduled"}}) == {}
     assert told(web, "retries/run", {"ids": ["0", "plain"]}) == {"0": "enqueued", "plain": GONE}
     assert told(web, "retries/1/run") == {"1": "enqueued"}
     assert told(web, "retries/2/give-up") == {"2": "failed"}
