@@ -31,8 +31,6 @@ def three(client: Client) -> None:
     ("filters", "ids"),
     [
         (["--queue", "slow"], ["2"]),
-        (["--error", "KeyError"], ["2"]),
-        (["--text", "LATE"], ["3"]),
         (["--since", "2023-11-14T22:15:00Z"], ["2", "3"]),
         (["--since", "1h"], []),
         (["--group", "d462d9cae1da"], ["2"]),
