@@ -77,7 +77,7 @@ class Context:
             return self.url
         if self.url is not None:
             raise misuse(
-                "--url names the whole broker, and goes with no flag for a part of it"
+                "--url names the whole broker and cannot be combined with flags for a part of it"
                 " (host, port, --user, --vhost, --password-file)"
             )
         if self._made_url is None:
@@ -144,10 +144,10 @@ def _password_in(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             password = file.readline().rstrip("\r\n")
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise misuse(f"the password file {path} cannot be read: {why}") from error
     if not password:
-        raise misuse(f"the password file {path} is empty: it holds the password in its first line")
+        raise misuse(f"the password file {path} is empty; its first line must be the password")
     return password
 
 

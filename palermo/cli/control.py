@@ -313,7 +313,7 @@ def dequeue(
     hint = f"scheduled and still to run: `palermo scheduled cancel --all --job '={job}'{same}` cancels them"
     if not removed:
         but = f" {count(len(later), 'such job')} {hint}." if later else ""
-        raise NotFound(f"no such job {job} waits in queue {chosen!r}.{but}")
+        raise NotFound(f"no such job {job} is waiting in queue {chosen!r}.{but}")
     if later:
         note(f"{count(len(later), 'such job')} {hint}.")
 
@@ -345,7 +345,7 @@ def migrate(context: Context, /, queue: str, kind: str, yes: bool) -> None:
     check_queue_name(queue)
     if (scheme := context.settings().address.scheme) not in ("amqp", "amqps"):
         where = "an SQLite file" if scheme == "sqlite" else "Redis"
-        raise UsageError(f"queues in {where} have no types: there is nothing to migrate.")
+        raise UsageError(f"queues in {where} have no types, so there is nothing to migrate.")
     inspector = context.inspector()
     confirm(lambda: f"Replace queue {queue!r} by {_with_article(kind)} and move {_waiting(inspector, queue)}?", yes=yes)
     with progress("migrate") as show:

@@ -102,7 +102,7 @@ def chosen_ids(
 ) -> tuple[str, ...] | None:
     """The given ids, completed to ids of jobs in these states; None for `--all`. Raises click.UsageError."""
     if bool(ids) == every:
-        raise misuse("name ids, or say --all with filters" + (", not both" if every else ""))
+        raise misuse("name ids, or pass --all with filters" + (", not both" if every else ""))
     if ids and any(value is not None for value in filters.values()):
-        raise misuse("filters act only with --all, not with ids")
+        raise misuse("filters need --all and cannot be combined with ids")
     return whole_ids(context, ids, states) if ids else None

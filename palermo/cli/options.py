@@ -186,7 +186,7 @@ def parsed_json(text: str | None, option: str) -> Any:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 #: What completes the value of a condition, and what stands for it in the help, unless it is text.

@@ -84,7 +84,7 @@ def count(
 
 
 def queue_of(settings: Settings, job: str) -> str:
-    """The queue of a job by its name: its own if its code is imported here, else the default queue."""
+    """The queue of a job by its name: its own if its code is imported here, otherwise the default queue."""
     definition = registry.find(job)
     return settings.default_queue if definition is None else definition.queue_in(settings)
 
@@ -95,7 +95,7 @@ class SameArguments:
     They are compared as they read back from the wire, where 1 is not True and a tuple is as good as a list. Arguments
     of a serializer that is not safe (pickle) are never decoded for this, and so never match.
 
-    Raises EncodeError for arguments that no message can hold.
+    Raises EncodeError for arguments that cannot be serialized.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def _fitting(
 ) -> Callable[[Message], bool]:
     """Whether a message is of this job, and has these arguments if any are given.
 
-    Raises EncodeError for arguments that no message can hold.
+    Raises EncodeError for arguments that cannot be serialized.
     """
     if args is None and kwargs is None:
         return lambda message: message.job == job

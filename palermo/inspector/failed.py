@@ -138,7 +138,7 @@ class FailedJobs(Context):
         filter: JobFilter = EVERYTHING,
         count: bool = True,
     ) -> Listing[JobRow]:
-        """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.
+        """Failed jobs, the oldest first unless `newest` is set. Only the first of two copies of one id is listed.
 
         If the page has two copies of a job, `total` counts it once. `queues` counts messages, so it counts both.
         Without a filter only the page is read. With a filter all failed jobs are read, unless `count` is False and

@@ -1,7 +1,7 @@
 """The inspector's noun for jobs by their ids or by their queue: list, cancel, move, discard and change them.
 
-`run_again` enqueues a new job from what the journal recorded of an ended one. `edit` changes a job that waits in a
-queue, for its time or for its retry. A JobFilter chooses among many waiting jobs.
+`run_again` enqueues a new job from what the journal recorded of an ended one. `edit` changes a waiting, scheduled or
+retrying job. A JobFilter chooses among many waiting jobs.
 """
 
 import itertools
@@ -42,7 +42,7 @@ WaitingJobs = str | Iterable[str] | JobFilter
 
 
 def check_move(queue: str, to: str) -> None:
-    """Raise QueueNameInvalid or UsageError if jobs that wait in a queue cannot be moved to this other one."""
+    """Raise QueueNameInvalid or UsageError if the waiting jobs of a queue cannot be moved to this one."""
     check_job_queue(queue)
     check_new_queue(to)
     if to == queue:
@@ -64,7 +64,7 @@ _EDITABLE = ("pending", "retrying", "scheduled")
 
 
 class Jobs(Context):
-    """Jobs in any state but failed, scheduled and recurring ones, which have nouns of their own."""
+    """Jobs in every state; failed, scheduled and recurring jobs also have attributes of their own."""
 
     def dequeue(
         self,
@@ -146,15 +146,15 @@ class Jobs(Context):
     def discard(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
         """Remove waiting jobs of a queue: one id, several ids, or all that a filter matches (JobFilter() for all).
 
-        A job that a worker has taken in the meantime is left to it. For ids that no longer wait there, NotFound is
-        raised after all other jobs are done, or given to `on_error`. `progress` gets the progress and `on_taken` the
-        jobs that have gone while the command runs, and a `stop` that returns True ends it early. Raises NotFound for a
-        queue that does not exist.
+        A job that a worker has taken in the meantime is left to it. For ids that are no longer waiting there, NotFound
+        is raised after all other jobs are done, or passed to `on_error`. While the command runs, `progress` is called
+        with its progress and `on_taken` with the jobs taken so far; it ends early if `stop` returns True. Raises
+        NotFound for a queue that does not exist.
         """
         return self._take_waiting("discard", queue, which, TakeJudge(self._selection(which)), watching, queue)
 
     def move(self, queue: str, which: WaitingJobs, to: str, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Move jobs that wait in a queue to the end of another. Options and errors as for `discard`.
+        """Move waiting jobs of a queue to the end of another. Options and errors are those of `discard`.
 
         Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Run the command
         again to move the rest.
@@ -183,11 +183,11 @@ class Jobs(Context):
         return self._take(action, which, judge, sweep, watching, queue=place, details=details, missing=missing)
 
     def cancel_waiting(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Cancel jobs that wait in a queue: each stays there until a worker takes it, and drops it.
+        """Cancel waiting jobs of a queue: each stays there until a worker takes and drops it.
 
-        A job that is already running is stopped, as by `cancel`. Options as for `discard`, but ids that do not wait
-        there are cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable where reading the queue
-        would change it.
+        A job that is already running is stopped, as by `cancel`. Options are those of `discard`, but ids that aren't
+        waiting there are cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable if reading the
+        queue would change it.
         """
         check_options(watching, Watching)
         check_job_queue(queue)
@@ -201,7 +201,7 @@ class Jobs(Context):
             return []
         if len(chosen) > MAX_CANCELLED:
             raise UsageError(
-                f"{len(chosen):,} jobs are chosen, but one call cancels at most {MAX_CANCELLED:,}. Discard them."
+                f"{len(chosen):,} jobs are selected, but one call cancels at most {MAX_CANCELLED:,}. Discard them."
             )
         began, ids = clock.now(), [job.id for job in chosen]
         self._ask(lambda broker: cancel(broker, ids, by=self._actor.name), again=True)
@@ -211,9 +211,9 @@ class Jobs(Context):
         return chosen
 
     def count(self, queue: str, filter: JobFilter, *, depth: int | None = None) -> int:
-        """How many of the first `depth` jobs that wait in a queue a filter matches; of all unless given.
+        """The number of waiting jobs that a filter matches, among the first `depth` or all of a queue.
 
-        Raises NotFound, and NotBrowsable where looking would harm.
+        Raises NotFound, and NotBrowsable if reading the queue would change it.
         """
         check_job_queue(queue)
         seen = itertools.count()
@@ -250,10 +250,10 @@ class Jobs(Context):
         """Enqueue an ended job again, as a new job with the recorded arguments and options; returns the new job.
 
         `args` and `kwargs` replace the positional and the named arguments, and `queue`, `priority` and `at` its queue,
-        priority and time. `known` is the result of `recorded`, if the caller has it already; else the journal is read.
+        priority and time. `known` is the result of `recorded`; by default the journal is read.
 
-        Raises NotFound if the journal does not hold the job, ArgumentsInvalid if it does not hold its arguments as they
-        were and `args` or `kwargs` is not given, and UsageError if the job has not ended.
+        Raises NotFound if the journal has no record of the job, ArgumentsInvalid if it lacks the exact arguments and
+        `args` or `kwargs` is missing, and UsageError if the job has not ended.
         """
         check_options(changes, Changes)
         found = known or self.recorded(id)
@@ -266,7 +266,7 @@ class Jobs(Context):
             raise ArgumentsInvalid(f"job {id} cannot be run again as it was: {why}. Give its args and kwargs.")
         place = self._ask(lambda broker: locate(broker, id, found.message.queue, failed=False), again=True)
         if place.state:
-            raise UsageError(f"job {id} is {place.state}: it has not ended. Wait for its end, or edit it.")
+            raise UsageError(f"job {id} is {place.state}: it has not ended. Wait until it ends, or edit it.")
         now = clock.now()
         extra = {name: value for name, value in found.message.extra.items() if name not in (RECURRING, TICK, PARENT)}
         expires = None if found.expires is None else min(MAX_SECONDS - 1, now + found.expires)
@@ -283,10 +283,10 @@ class Jobs(Context):
         return job
 
     def edit(self, id: str, *, waits_in: str = "", **changes: Unpack[Changes]) -> Job:
-        """Change a job that waits in a queue, for its time or for its retry; the changes are those of `run_again`.
+        """Change a waiting, scheduled or retrying job; takes the same changes as `run_again`.
 
-        The job keeps its id. In a queue it goes to the end. The changed job is stored before the old one is removed: if
-        the program is killed in between, the job may run twice. `waits_in` is the queue to search first. Raises
+        The job keeps its id. In a queue it moves to the end. The changed job is stored before the old one is removed:
+        if the program is killed in between, the job may run twice. `waits_in` is the queue to search first. Raises
         NotFound if the job isn't found waiting, or has started in the meantime.
         """
         check_options(changes, Changes)
@@ -295,7 +295,8 @@ class Jobs(Context):
         message = place.message
         if message is None or place.state not in _EDITABLE:
             raise NotFound(
-                f"job {id} was not found waiting: {place.state or 'it has ended, or is deep inside a long queue'}."
+                f"job {id} was not found among the waiting jobs: "
+                f"{place.state or 'it has ended, or is deep inside a long queue'}."
             )
         change = Rewriter.of(self._client.serializers, changes).edit(message)
         if not change.empty:
@@ -306,7 +307,7 @@ class Jobs(Context):
         return Job(id, change.queue or message.queue, message.job, _client=self._client)
 
     def _change(self, message: Message, change: JobEdit) -> None:
-        """Replace the message where it waits. Raises NotFound if it no longer waits."""
+        """Replace the message where it waits. Raises NotFound if it is no longer waiting."""
         if message.run_at is not None and message.run_at > clock.now():
             dated = change if change.run_at is not None else replace(change, run_at=message.run_at)
             if self._ask(lambda broker: broker.edit_scheduled(message.id, dated)):
@@ -318,7 +319,7 @@ class Jobs(Context):
         if judge.refusal is not None:
             raise UsageError(f"{judge.refusal} Nothing was changed.")
         if not judge.taken:
-            raise NotFound(f"job {message.id} is no longer waiting: a worker was faster. Nothing was changed.")
+            raise NotFound(f"job {message.id} is no longer waiting: a worker has taken it. Nothing was changed.")
 
     def list(
         self,

@@ -121,7 +121,7 @@ class ScheduledJobs(Context):
         return [message.id for message, row in found if row["state"] != CANCELLED and fits(message)]
 
     def run_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
-        """Put scheduled jobs into their queues at once; rows as of cancel, with the state "enqueued"."""
+        """Enqueue scheduled jobs now; rows are those of `cancel`, with the state "enqueued"."""
         return self._alter(which, within, RUN)
 
     def reschedule(
@@ -132,7 +132,7 @@ class ScheduledJobs(Context):
         later: Duration | None = None,
         within: JobFilter = EVERYTHING,
     ) -> list[Row]:
-        """Let scheduled jobs run at another instant; rows as of cancel, with the state "moved".
+        """Reschedule jobs to another time; rows are those of `cancel`, with the state "moved".
 
         `at` is a datetime with a time zone, or Unix seconds; a time in the past means now. `later`, seconds or a
         timedelta, postpones each job by that time, to the second. Raises OptionInvalid, also if `later` applies to jobs
@@ -145,7 +145,7 @@ class ScheduledJobs(Context):
         return self._move_later(which, within, delay_seconds(later))
 
     def _move_later(self, which: Which, within: JobFilter, seconds: float) -> list[Row]:
-        """Move each of the chosen jobs so many seconds later.
+        """Postpone each of the chosen jobs.
 
         The jobs are listed first, and each is moved only from the listed time, so a command that is repeated after a
         lost answer moves none twice.
@@ -167,11 +167,11 @@ class ScheduledJobs(Context):
         return rows + _missing(sorted((named or frozenset()) - {row["id"] for row in rows}))
 
     def retry_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
-        """`run_now` for jobs that wait to be tried again, and for no others."""
+        """`run_now` for retries only."""
         return self._alter(which, within, RUN, retries=True)
 
     def give_up(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
-        """Put jobs that wait to be tried again among the failed, with all their attempts, as if no retry had been left.
+        """Turn retries into failed jobs with all their attempts, as if no retry were left.
 
         Rows are those of `cancel`, with the state "failed". Hooks and failure backends aren't called, because no worker
         is involved.
@@ -236,9 +236,9 @@ class ScheduledJobs(Context):
     ) -> Listing[JobRow]:
         """Jobs that are due later, soonest first; with `ids` only these.
 
-        A row is that of a job, with `run_at`. Its state is "scheduled"; "retrying" for a job that has failed and waits
-        to be tried again; "cancelled" for a job that will not run. The `error` of a retry says why, and its `attempts`
-        what went wrong each time. A job that has come due waits in its queue.
+        A row is a job's row with `run_at`. Its state is "scheduled"; "retrying" for a retry; "cancelled" for a job that
+        will not run. A retry has its last `error`, and all errors in `attempts`. A job that is due is in its queue
+        instead.
 
         A filter by the queue, the job, the state "scheduled" or "retrying", or the instant at which jobs are due is
         compared with all jobs. Other conditions are compared with the soonest `depth` of the jobs that remain; `total`

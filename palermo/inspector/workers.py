@@ -36,33 +36,33 @@ _AT_ONCE = 25
 
 
 def check_action(action: str) -> None:
-    """Raise OptionInvalid unless people may order this action."""
+    """Raise OptionInvalid unless operators may use this action."""
     if action not in ACTIONS:
-        raise OptionInvalid(f"workers do not know {action!r}. Known: {', '.join(ACTIONS)}.")
+        raise OptionInvalid(f"there is no command {action!r} for workers. The commands are {', '.join(ACTIONS)}.")
 
 
 def choose(pids: Mapping[str, int], named: Sequence[str]) -> list[str]:
-    """The ids of the live workers that are meant, each named by its id, its pid, or the beginning of its id.
+    """The ids of the running workers with these names: an id, a pid, or the beginning of an id.
 
-    `pids` has the pids of all live workers, by id. Raises NotFound.
+    `pids` has the pids of all running workers, by id. Raises NotFound.
     """
     chosen: dict[str, None] = {}
     for name in named:
         ids = [id for id, pid in pids.items() if name in (id, str(pid))]
         ids = ids or [id for id in pids if name and id.startswith(name)]
         if not ids:
-            raise NotFound(f"no worker {name!r} is alive; `palermo workers` lists them.")
+            raise NotFound(f"no worker {name!r} is running; `palermo workers` lists the workers.")
         if len(ids) > 1:
-            raise NotFound(f"{name!r} may be any of {len(ids)} workers: {', '.join(ids)}. Name one by its id.")
+            raise NotFound(f"{name!r} matches {len(ids)} workers: {', '.join(ids)}. Give the id of one of them.")
         chosen[ids[0]] = None
     return list(chosen)
 
 
 async def control(broker: Broker, action: str, named: Sequence[str] | None, *, by: str) -> list[Row]:
-    """Order workers to do something, for inspector.workers.control.
+    """Send workers a command, for inspector.workers.control.
 
-    A row is `worker`; `answered`, which is False for a worker that said nothing in time and may still
-    obey; and the values that the table in palermo/worker/parent/orders.py gives for the answer.
+    A row has `worker`; `answered`, which is False for a worker that didn't answer in time but may still obey; and the
+    values of the answer (palermo/worker/parent/orders.py).
     """
     pids = {info.id: info.pid for info in await broker.workers()}
     meant = list(pids) if named is None else choose(pids, named)
@@ -79,13 +79,13 @@ def _row(id: str, values: Mapping[str, object] | None) -> Row:
 
 
 async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
-    """Cancel jobs, for inspector.jobs.cancel: mark them, then order the workers that run one to end it.
+    """Cancel jobs, for inspector.jobs.cancel: mark them, then stop those that run.
 
-    A job that was enqueued by a clock that is ahead gets another mark.
+    A job that was enqueued by a clock that is ahead gets a second mark.
 
-    A row is `id`, `state`, `worker`, `job` and `queue`. The state is "marked": the job will not
-    run if it still waits, and nobody can say whether it does; "cancelled": it ran, and was ended;
-    "cancelling": it runs, and is killed if it does not end; "done" or "failed": it was faster.
+    A row is `id`, `state`, `worker`, `job` and `queue`. The state is "marked" (the job won't run if it is waiting,
+    which is unknown), "cancelled" (it was running, and was stopped), "cancelling" (it is running, and will be killed if
+    it doesn't end), or "done" or "failed" (it ended first).
     """
     everyone = len(ids) <= _FEW
     running = {} if everyone else _running(await broker.workers(), set(ids))
@@ -114,7 +114,7 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
 
 
 def _running(workers: Sequence[WorkerInfo], ids: set[str]) -> dict[str, str]:
-    """By job, the worker that runs it."""
+    """The worker that runs each job."""
     return {job.id: info.id for info in workers for job in info.jobs if job.id in ids}
 
 

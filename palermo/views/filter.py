@@ -270,7 +270,7 @@ def chips(text: str, kind: type[_Conditions] = JobFilter) -> list[Chip]:
                 f' To search for the text itself, write it in quotes: "{word[0].replace(chr(34), "")}".'
             )
         elif not value:
-            raise OptionInvalid(f"{name}: has no value. Write {name}:{known[name][0]}, without a blank, for example.")
+            raise OptionInvalid(f"{name}: has no value. Write {name}:{known[name][0]} without a space, for example.")
         elif name in found:
             raise OptionInvalid(f"{name}: is given twice. Write {name}:{found[name].value},{value} to match either.")
         else:

@@ -104,7 +104,7 @@ class Chosen(BaseModel):
             return self.ids
         if self.filter is not None and self.ids is None:
             return asked_filter(self.filter.model_dump())
-        raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
+        raise Refused(422, 'select the jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
 
 
 class Rows(BaseModel, Generic[R]):

@@ -31,9 +31,7 @@ def jobs(
     Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
     """
     if page * limit > MAX_DEPTH:
-        raise Refused(
-            422, f"pages lead no further than {MAX_DEPTH:,} jobs into a queue; newest=true begins at its end."
-        )
+        raise Refused(422, f"pages reach only {MAX_DEPTH:,} jobs into a queue; newest=true starts at its end.")
     listing = visit.inspector.jobs.list(
         queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=filter, depth=depth
     )

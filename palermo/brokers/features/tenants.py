@@ -25,6 +25,6 @@ class StepTenants:
         removed = await clear_tenant(self._store, queue, tenant)
         if not removed:
             raise NotFound(
-                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."
+                f"no job of tenant {tenant!r} is waiting in queue {queue!r}; `palermo tenants` lists the tenants."
             )
         return removed

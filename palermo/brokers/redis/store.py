@@ -264,7 +264,7 @@ class Store(StepStore):
 
     def _check_exists(self, queue: str, exists: int) -> None:
         if not exists:
-            raise NotFound(f"there is no queue {queue!r} at {self.server}. `palermo queues` lists those there are.")
+            raise NotFound(f"there is no queue {queue!r} at {self.server}. `palermo queues` lists the queues.")
 
     async def page(
         self, queue: str, offset: int, limit: int, max_body: int, *, newest: bool

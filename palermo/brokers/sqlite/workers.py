@@ -264,7 +264,7 @@ class SqliteHeartbeat(Heartbeat):
         if report:
             query, values = "update holder set report = ? where id = ?", (report, self._holder)
             if not await self._store.write(lambda db: db.execute(query, values).rowcount):
-                raise BrokerUnavailable(f"{self._store.display_path}: another process took this worker for dead.")
+                raise BrokerUnavailable(f"{self._store.display_path}: another process considered this worker dead.")
         released = await reap_dead(self._store, self._directory, except_for=self._holder)
         if released + await self._overdue_claims.give_back():
             self._notify()
