@@ -81,8 +81,8 @@ async def write_acks(publisher: Publisher, queue: str) -> None:
 
 
 def is_mark(got: Got) -> bool:
-    """Whether this message is such a mark, and not a delayed job: these have headers."""
-    return not got.properties.headers
+    """Whether this message is such a mark, and not a delayed job."""
+    return not got.body and not got.properties.headers
 
 
 class Refusals:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, together
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, PublishFuture, RecordQueue, Unfit
@@ -37,7 +37,7 @@ from palermo.errors import PalermoError, StoreInvalid
 _LOOK_EVERY = 0.5
 
 #: The most jobs that are moved out of one queue before the others have their turn, and before requests have theirs.
-_TURN = 1_000
+_TURN = 300
 
 #: Jobs that are moved together; jobs that are due are published in between.
 _BATCH = 100
@@ -89,7 +89,8 @@ class Buckets:
 
     async def read(self) -> list[Bucket]:
         """All buckets, the shortest first."""
-        await self._names.read()
+        # The intakes are made because RabbitMQ logs each question about a queue that is missing.
+        await together(self._names.read(), *map(self._outbox.destinations.ensure, Intake))
         return sorted(map(Bucket.parse, self._names.names))
 
     async def count(self, places: Iterable[str]) -> dict[str, int]:
@@ -106,7 +107,7 @@ class Buckets:
             if probe.exists:
                 found[queues[queue]] = probe.messages
             else:
-                self._names.names.discard(queues[queue])
+                self._forget(queues[queue])
         return found
 
     async def close(self) -> None:
@@ -118,11 +119,9 @@ class Buckets:
     async def run(self) -> None:
         """Move jobs when their time comes near, until the call is cancelled. Raises the connection's error."""
         while True:
-            pause = _LOOK_EVERY
             try:
                 self._moving = asyncio.ensure_future(self._move_all())
-                if await asyncio.shield(self._moving):
-                    pause = 0.0
+                pause = 0.0 if await asyncio.shield(self._moving) else _LOOK_EVERY
                 await self._names.tidy()
             except PalermoError as error:
                 if self._connection.error is not None:
@@ -227,7 +226,8 @@ class Buckets:
 
     def _forget(self, place: str) -> None:
         """Note that the queue of a place was deleted by hand."""
-        self._outbox.destinations.forget(Intake.SOON)
+        for intake in Intake:
+            self._outbox.destinations.forget(intake)
         self._names.names.discard(place)
 
     async def _delete(self, bucket: str) -> None:

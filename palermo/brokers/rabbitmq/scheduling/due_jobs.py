@@ -255,7 +255,7 @@ class DueJobs:
         elif publisher is None or not publisher.is_open or _is_for_failed(place) or not self._destinations.has(place):
             self._begin(self._see_to(held))
         else:
-            # Fast path: most jobs need no task (benchmarks.delays sustained).
+            # Fast path: most jobs need no task (benchmarks.growth due).
             future = publisher.send_job(*self._destinations.route(place), held.message)
             self._under_way.add(future)
             future.add_done_callback(partial(self._on_answer, held))

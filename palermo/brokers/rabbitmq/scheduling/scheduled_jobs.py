@@ -70,7 +70,8 @@ class ScheduledJobs:
         self.progress: tuple[int, int] | None = None
 
     async def begin(self) -> None:
-        """Hold the jobs that are due soon."""
+        """Make what is missing, and hold the jobs that are due soon."""
+        await self._buckets.read()
         if self._publishes:
             await self.due_jobs.open()
 
