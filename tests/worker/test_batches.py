@@ -176,7 +176,7 @@ def test_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Benc
 def test_options_that_no_batch_can_have_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionInvalid, match=said):
         palermo.job(name="x", **options)(lambda items: None)
-    with pytest.raises(OptionInvalid, match="one argument"):
+    with pytest.raises(OptionInvalid, match="exactly one parameter"):
         define(lambda a, b: None, name="x", batch=5)
 
 
