@@ -22,15 +22,6 @@ def test_text_of_a_job_cannot_drive_the_terminal(palermo: Palermo, client: Clien
     assert safe("a\n\tb", lines=True) == "a\n\tb"
 
 
-def test_rows_that_do_not_decode_are_listed_all_the_same(palermo: Palermo, client: Client) -> None:
-    publish(client, message("1", body=b"\xff\xfe"), message("2", body=b"x", content_type="application/x-pickle"))
-
-    rows = palermo.rows("jobs", "mail")
-
-    assert [(row["args"], row["kwargs"]) for row in rows] == [(None, None), (None, None)]
-    palermo("jobs", "mail")
-
-
 def test_an_id_is_never_broken_over_two_lines_of_a_terminal(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
     id = palermo("enqueue", "shop.mail.SendMail", "-q", "slow", "--args", '["ann@example.com"]').stdout.strip()
     monkeypatch.setattr(output, "is_terminal", lambda _: True)
