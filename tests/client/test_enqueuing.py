@@ -226,17 +226,6 @@ def test_an_after_enqueue_hook_runs_once_the_job_is_stored(client: Client, waiti
     assert seen == [("studio.resize", "x.png", 1)]
 
 
-def test_an_error_of_a_before_enqueue_hook_reaches_the_caller(client: Client, waiting: Waiting) -> None:
-    @palermo.hook
-    def before_enqueue(definition: Any, path: str) -> None:
-        raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        resize.enqueue("x.png")
-    with pytest.raises(NotFound):
-        waiting()
-
-
 # -- many
 
 

@@ -185,16 +185,6 @@ def test_an_id_of_the_callers_own_is_refused_twice(client: Client, waiting: Wait
     assert total.options(id="order-9").enqueue(1), "without being asked nothing is refused"
 
 
-def test_of_many_each_is_answered(client: Client, waiting: Waiting) -> None:
-    jobs = sync.enqueue_many([("a",), ("b",), ("a",)])
-    mixed = client.enqueue_many([(sync.definition, ("a",), {}), (total.definition, (1,), {})])
-
-    assert [job.enqueued for job in jobs] == [True, True, False]
-    assert jobs[2].id == jobs[0].id
-    assert [job.enqueued for job in mixed] == [False, True]
-    assert len(waiting()) == 3
-
-
 def test_a_hook_hears_only_of_what_was_enqueued(client: Client) -> None:
     heard: list[str] = []
 
