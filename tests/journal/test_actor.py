@@ -12,15 +12,12 @@ from palermo.client.actor import Actor, record_action
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.core.journal_records import Record
-from palermo.core.lifecycle import Fail, fail
-from palermo.core.queue_selection import QueueSelection
 from palermo.errors import ArgumentsInvalid, NotFound
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
-from tests.contract.tools import FAILURE
-from tests.contract.workers import Report, take
 from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish_failed
 
 ANNA = Actor("anna", "web")
 
@@ -49,16 +46,7 @@ def actions(client: Client) -> Callable[[int], list[Record]]:
 
 
 def put_into_failed(client: Client, *ids: str, job: str = "a") -> None:
-    async def put(broker: Broker) -> None:
-        consumer = await broker.consume(QueueSelection.parse("jobs"), slots=1, tag="pid:1@h", report=Report("jobs"))
-        for _ in ids:
-            delivery = await take(consumer)
-            await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
-        await consumer.close()
-
-    for id in ids:
-        client.enqueue(job, [1] if job != "a" else [], id=id)
-    client.run(put)
+    publish_failed(client, *((message(id, 1, queue="jobs", job=job), failure()) for id in ids))
 
 
 def without(record: Record, *names: str) -> dict[str, Any]:

@@ -251,23 +251,3 @@ def test_a_worker_that_logs_json_writes_nothing_else(rig: Rig) -> None:
     assert broken["traceback"].startswith("Traceback (most recent call last):\n")
     assert "crew.py" in broken["traceback"]
     assert (own["logger"], own["job"], own["customer"]) == ("shop", "crew.logs", 7)
-
-
-def test_each_failed_run_has_its_traceback_and_attempt_in_the_log(rig: Rig) -> None:
-    failed = rig.enqueue("raises", "no luck")
-    retried = rig.enqueue("raises", "again", retries=1)
-    own = rig.enqueue("logs", "hello there")
-    log = rig.burst()
-
-    for id, text, again in ((failed, "no luck", False), (retried, "again", True)):
-        assert log.count(f" job failed id={id} ") == 1
-        head, *trace = log.partition(f"job failed id={id} ")[2].splitlines()
-        assert (f"error='ValueError: {text}'" in head, "retry_in=" in head) == (True, again)
-        assert trace[0] == "    Traceback (most recent call last):"
-        assert "crew.py" in trace[1]
-        assert f"    ValueError: {text}" in trace
-    assert f"WARNING hello there id={own} job=crew.logs queue=jobs attempt=1 customer=7" in log
-    assert f"INFO as libraries do id={own} job=crew.logs" in log
-
-    rig.inspector.failed.requeue(failed)
-    assert f"ERROR job failed id={failed} job=crew.raises queue=jobs attempt=2 slot=1 duration=" in rig.burst()
