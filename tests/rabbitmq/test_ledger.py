@@ -64,11 +64,7 @@ def stored_by(records: Sequence[Any]) -> str:
 @pytest.mark.parametrize("drops_copies", [True, False], ids=["keys", "ticks"])
 @pytest.mark.parametrize("step", [f"{when} {what}" for what in STORED for when in ("before", "after")])
 async def test_a_leader_killed_at_any_step_leaves_its_states_and_each_job_once(
-    broker: RabbitmqBroker,
-    session: SessionParameters,
-    monkeypatch: pytest.MonkeyPatch,
-    step: str,
-    drops_copies: bool,
+    broker: RabbitmqBroker, session: SessionParameters, monkeypatch: pytest.MonkeyPatch, step: str, drops_copies: bool
 ) -> None:
     append, publish, killed = StateLog.append, Ledger._publish, asyncio.Event()
 
