@@ -53,57 +53,6 @@ JOBS = batch(
 )
 
 
-@pytest.mark.parametrize(
-    ("filter", "found"),
-    [
-        ({}, "e d c b a"),
-        ({"state": "done"}, "b a"),
-        ({"state": "retrying"}, "d"),
-        ({"state": "cancelled"}, "e"),
-        ({"queue": "slow"}, "b"),
-        ({"queue": "s*"}, "b"),
-        ({"job": "shop.*"}, "e d c b a"),
-        ({"job": "shop.mail.*"}, "b"),
-        ({"job": "nobody"}, ""),
-        ({"text": "such THING"}, "c"),
-        ({"text": "Ü"}, "c"),
-        ({"text": "no_such"}, ""),
-        ({"text": "no%"}, ""),
-        ({"text": "0%_X"}, "c"),
-        ({"text": "a!B"}, "c"),
-        ({"text": "too late"}, "d"),
-        ({"text": "valueerror"}, "c"),
-        ({"text": "mail.send"}, "b"),
-        ({"text": "HOP.MA"}, "b"),
-        ({"text": "strasse"}, "c"),
-        ({"error": "ValueError"}, "c"),
-        ({"error": "builtins.Value*"}, "c"),
-        ({"error": "=Value"}, ""),
-        ({"text": "e", "state": "cancelled"}, "e"),
-        ({"longer": 1.5}, "c b"),
-        ({"shorter": 0.1}, "a"),
-        ({"longer": 1, "shorter": 2}, "c"),
-        ({"since": NOON + 3, "until": NOON + 5}, "d c"),
-        ({"since": NOON + 60}, ""),
-    ],
-)
-def test_what_ended_is_found_by_filters_newest_first(index: Index, filter: dict[str, Any], found: str) -> None:
-    index.take(JOBS)
-
-    assert ids(index, JobFilter(**filter)) == found.split()
-    assert index.count(JobFilter(**filter)) == len(found.split())
-
-
-def test_what_one_worker_ran_is_found_by_its_id(index: Index) -> None:
-    for id, writer in (("a", "pid:1@h"), ("b", "pid:2@h"), ("c", "pid:1@h")):
-        index.take(batch(ended(id), writer=writer))
-
-    for worker, found in (("=pid:1@h", "ca"), ("pid:2@h", "b"), ("pid:3", ""), ("pid:*@h", "cba")):
-        assert ids(index, JobFilter(worker=worker)) == [*found]
-        assert index.count(JobFilter(worker=worker)) == len(found)
-    assert ids(index, JobFilter(worker=":2@H", error="*")) == ["b"]
-
-
 def test_a_row_tells_how_a_run_ended(index: Index) -> None:
     index.take(JOBS)
     rows = {row["id"]: row for row in (entry.row() for entry in index.page(FINISHED))}

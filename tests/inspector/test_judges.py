@@ -136,6 +136,7 @@ WAITING = Message(id="1", queue="a[1]", job="a")
         (FAILED, {"text": "DELIVER"}, {}),
         (FAILED, {"text": "ann@"}, {}),
         (FAILED, {"text": "7c9e"}, {}),
+        (FAILED, {"state": "done,failed"}, {"state": "retrying"}),
         (FAILED, {"since": 1_000.9}, {"since": 1_001}),
         (FAILED, {"queue": "mail", "error": "SMTPException", "text": "full"}, {"queue": "mail", "text": "empty"}),
         (WAITING, {"queue": "=a[1]"}, {"since": 1}),
