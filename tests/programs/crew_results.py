@@ -21,12 +21,6 @@ def add(*numbers) -> Sum:
 
 
 @palermo.job(keep_result=True)
-async def aadd(*numbers) -> Sum:
-    await asyncio.sleep(0)
-    return Sum(list(numbers), sum(numbers))
-
-
-@palermo.job(keep_result=True)
 def large(size):
     return "x" * size
 
@@ -62,11 +56,6 @@ def unkept(text):
 def raises_later(gate):
     await_file(gate)
     raise ValueError("later")
-
-
-@palermo.job
-def held(gate):
-    await_file(gate)
 
 
 @palermo.job(keep_result=True)

@@ -60,11 +60,6 @@ def spoil_and_fail(how):
     raise ValueError("spoiled")
 
 
-@palermo.job
-async def spoil_async(how):
-    SPOILS[how]()
-
-
 def state():
     return {
         "limits": [resource.getrlimit(NOFILE), resource.getrlimit(resource.RLIMIT_AS)],

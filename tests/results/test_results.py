@@ -55,7 +55,7 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
     status = job.status()
     assert (status, status.result_kept, status.attempt, status.over) == ("done", True, 1, True)
 
-    assert asyncio.run(enqueue(rig, "aadd", 3).result_async(60)) == crew.Sum([3], 3)
+    assert asyncio.run(enqueue(rig, "add", 3).result_async(60)) == crew.Sum([3], 3)
     assert enqueue(rig, "fails_once", "x").result(60) == 2
 
     with pytest.raises(JobFailed, match="failed: ValueError: no") as failed:

@@ -37,13 +37,6 @@ def test_a_waiting_job_is_found_without_a_journal(tmp_path: Any) -> None:
         assert enqueue(rig).status() == "pending"
 
 
-@pytest.mark.parametrize(("kind", "state"), [("succeeded", "done"), ("discarded", "discarded")])
-def test_of_a_job_that_is_gone_the_journal_knows_the_end(rig: Rig, kind: str, state: str) -> None:
-    write(rig.client, [ended("gone", kind)])
-
-    assert status(rig, "gone") == state
-
-
 def test_a_job_requeued_while_the_journal_is_read_waits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     job = enqueue(rig)
     write(rig.client, [failed(job.id, at=time.time())])
