@@ -1,7 +1,6 @@
 """Finding a job on RabbitMQ, which cannot look jobs up by id: the search is bounded, and says what it left out."""
 
 import asyncio
-import signal
 from typing import Any
 
 import pytest
@@ -10,33 +9,10 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing import job_search
 from palermo.client.status import locate
 from palermo.contract.broker import Page
-from palermo.contract.finding import JobLocation
-from palermo.core.lifecycle import JobState
 from palermo.core.topology import QUORUM
 from tests.contract.browsing import states
 from tests.contract.tools import ids, message, messages, put_into_failed, until
-from tests.harness.rig import Rig
-from tests.helpers import eventually
 from tests.rabbitmq.conftest import Open
-
-
-def test_a_silent_workers_job_is_found_by_its_last_answer(rig: Rig) -> None:
-    worker = rig.worker()
-    id = rig.hold()
-
-    def where() -> JobLocation:
-        return rig.client.run(lambda broker: locate(broker, id, "jobs"))
-
-    eventually(lambda: where().state == JobState.WORKING)
-    worker.send(signal.SIGSTOP)
-
-    silent = where()
-
-    assert (silent.state, silent.silent, silent.gone) == (JobState.WORKING, True, False)
-    worker.send(signal.SIGCONT)
-    eventually(lambda: where().state == JobState.WORKING)
-    rig.open_gate()
-    eventually(lambda: where().gone)
 
 
 async def test_unsearched_places_are_named(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
