@@ -13,28 +13,71 @@ from palermo.core.conditions import check_condition
 from palermo.core.failure import printable
 from palermo.core.text import nearest
 from palermo.core.times import parse_instant, unix_seconds
-from palermo.views.filter import NAMES, AuditFilter, JobFilter, filter_of, parse_moment, written
+from palermo.views.filter import AuditFilter, Chip, JobFilter, chips, filter_of, parse_moment, written
 from palermo.webui.site import Refused
 
-#: The conditions on failed jobs and on finished ones, by their names in an address, and those on actions.
-FAILED = (*NAMES, "text", "since", "until", "group", "requeued")
-HISTORY = ("queue", "job", "error", "worker", "state", "text", "since", "until", "longer", "shorter")
-AUDIT = AuditFilter.__struct_fields__
+#: The names in the address of a list that say which of its rows are shown. Charts add the instants to such an address.
+LISTED = ("filter", "since", "until")
 
-F = TypeVar("F")
+#: The characters of a filter that are not encoded in an address, so that people can read it.
+READABLE = ":=*,@/"
+
+F = TypeVar("F", bound=JobFilter | AuditFilter)
 
 
-class RequestedFilter(Struct, Generic[F], frozen=True):
-    """The filter in an address."""
+class ListFilter(Struct, Generic[F], frozen=True):
+    """The filter in the address of a list."""
 
     filter: F
-    #: The texts as they were written, to be shown in the form.
-    written: dict[str, str]
+    #: Its conditions as they were written: a link for "the last hour" stays one.
+    chips: tuple[Chip, ...]
+
+    @property
+    def text(self) -> str:
+        """The filter as it was written."""
+        return " ".join(map(str, self.chips))
 
     @property
     def query(self) -> str:
-        """The query of an address. Times stay as they were written, so a link for "the last hour" stays one."""
-        return urlencode([(name, text) for name, text in self.written.items() if text])
+        """The filter as the query of an address; "" without conditions."""
+        return _query(self.chips)
+
+    def without(self, chip: Chip) -> str:
+        """The query of an address without one of the conditions."""
+        return _query(each for each in self.chips if each != chip)
+
+    def having(self, **conditions: str) -> str:
+        """The query of an address with these conditions in place of those of the same names."""
+        kept = [chip for chip in self.chips if chip.name not in conditions]
+        return _query([*kept, *(Chip(name, value) for name, value in conditions.items() if value)])
+
+
+def list_filter(given: Mapping[str, str]) -> ListFilter[JobFilter]:
+    """The filter in the query of the address of a list of jobs. Blank texts are ignored. Raises OptionInvalid."""
+    return _list_filter(given, JobFilter)
+
+
+def audit_filter(given: Mapping[str, str]) -> ListFilter[AuditFilter]:
+    """The same for a list of actions. Raises OptionInvalid."""
+    return _list_filter(given, AuditFilter)
+
+
+def _list_filter(given: Mapping[str, str], kind: type[F]) -> ListFilter[F]:
+    texts = {name: printable(given.get(name, "")[:10_000]).strip() for name in LISTED}
+    texts = {name: text for name, text in texts.items() if text}
+    asked = filter_of(texts, _now(), kind)
+    instants = (Chip(name, text) for name, text in texts.items() if name != "filter")
+    return ListFilter(asked, (*chips(texts.get("filter", ""), kind), *instants))
+
+
+def filter_query(filter: JobFilter) -> str:
+    """The filter with exact instants as the query of an address; "" for one without conditions."""
+    return _query(Chip("" if name == "text" else name, value) for name, value in written(filter))
+
+
+def _query(chips: Iterable[Chip]) -> str:
+    text = " ".join(map(str, chips))
+    return urlencode({"filter": text}, safe=READABLE) if text else ""
 
 
 def asked_filter(given: Mapping[str, str | float | bool | None]) -> JobFilter:
@@ -53,28 +96,9 @@ def _text(value: str | float | bool) -> str:
             return f"@{value!r}"
 
 
-def filter_query(filter: JobFilter, **more: object) -> str:
-    """The filter with exact instants, and the values in `more`, as the query of an address."""
-    return urlencode([*((name, value) for name, value in more.items() if value not in (None, "")), *written(filter)])
-
-
-def requested_filter(given: Mapping[str, str], names: Iterable[str]) -> RequestedFilter[JobFilter]:
-    """The filter for jobs in these texts of an address. Blank texts are ignored. Raises OptionInvalid."""
-    texts = {name: field_text(name, given.get(name)) for name in names}
-    return RequestedFilter(filter_of({name: text for name, text in texts.items() if text}, _now()), texts)
-
-
-def field_text(name: str, text: str | None) -> str:
-    """The text in the field of a filter; "" for none and for blanks. A name loses the blanks around it, `text` not."""
-    given = printable((text or "")[:1_000])
-    return given if name == "text" and not given.isspace() else given.strip()
-
-
-def audit_filter(given: Mapping[str, str | None]) -> RequestedFilter[AuditFilter]:
-    """The filter for actions in these texts. Blank texts are ignored. Raises OptionInvalid."""
-    texts = {name: field_text(name, given.get(name)) for name in AUDIT}
-    asked = {name: text for name, text in texts.items() if text}
-    return RequestedFilter(filter_of(asked, _now(), AuditFilter), texts)
+def asked_actions(given: Mapping[str, str | None]) -> AuditFilter:
+    """The same for actions. Raises OptionInvalid."""
+    return filter_of({name: printable(text) for name, text in given.items() if text is not None}, _now(), AuditFilter)
 
 
 def only_one(**names: str | None) -> dict[str, str]:

@@ -92,13 +92,6 @@ class AuditLog:
         found = [(at, _row((at, *rest))) for at, *rest in reversed(rows)]
         return [(at, {name: row[name] for name in row if name != "ids"}) for at, row in found if id in row["ids"]]
 
-    def names(self, what: str) -> list[str]:
-        """The people, or the actions, to choose from; `what` is "by" or "action"."""
-        column = {"by": "by", "action": "action"}[what]
-        with self._index.read():
-            rows = self._db.execute(f"select distinct {column} from action where {column} <> '' order by 1 limit 500")
-            return [text for (text,) in rows]
-
     # -- internals, called within a block of the index
 
     def _opened(self, db: Database) -> None:

@@ -60,8 +60,8 @@ ACTION_CHIPS: Mapping[str, tuple[str, str]] = {
     "until": CHIPS["until"],
 }
 
-#: A chip, text in quotes, or text without a blank.
-_WORD = re.compile(r'(?:(?P<name>[a-z]+|due_from|due_until):)?(?:"(?P<quoted>[^"]*)"|(?P<bare>\S+))')
+#: A chip, text in quotes, or text without a blank. In quotes a quote and a backslash have a backslash before them.
+_WORD = re.compile(r'(?:(?P<name>[a-z]+|due_from|due_until):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>\S+))')
 
 #: The limit for instants. A job of another program may say anything about when it failed, within 64 bits.
 _LAST = 2.0**62
@@ -238,8 +238,8 @@ class Chip(NamedTuple):
     value: str
 
     def __str__(self) -> str:
-        plain = self.value and not set(self.value) & set(' "') and (self.name or ":" not in self.value)
-        value = self.value if plain else f'"{self.value}"'
+        plain = self.value and not re.search(r'[\s"]', self.value) and (self.name or ":" not in self.value)
+        value = self.value if plain else '"' + re.sub(r'(["\\])', r"\\\1", self.value) + '"'
         return f"{self.name}:{value}" if self.name else value
 
 
@@ -257,11 +257,11 @@ def chips(text: str, kind: type[_Conditions] = JobFilter) -> list[Chip]:
     found: dict[str, Chip] = {}
     known = chips_of(kind)
     for word in _WORD.finditer(printable(text)):
-        name, value = word["name"], (word["quoted"] or word["bare"] or "").strip()
+        name, value = word["name"], word["bare"] or re.sub(r'\\(["\\])', r"\1", word["quoted"] or "")
         if name is None and word["bare"] and value.endswith(":") and value[:-1] in known:
             name, value = value[:-1], ""
         if name is None:
-            words.append(value)
+            words.append("" if value.isspace() else value)
         elif name == "pid" or value.startswith("//"):  # a worker's id; https://…
             words.append(word[0])
         elif name not in known:
@@ -269,12 +269,12 @@ def chips(text: str, kind: type[_Conditions] = JobFilter) -> list[Chip]:
                 f"there is no filter {name + ':'!r}.{nearest(name, known)} The filters are {', '.join(known)}."
                 f' To search for the text itself, write it in quotes: "{word[0].replace(chr(34), "")}".'
             )
-        elif not value:
+        elif not value.strip():
             raise OptionInvalid(f"{name}: has no value. Write {name}:{known[name][0]} without a space, for example.")
         elif name in found:
             raise OptionInvalid(f"{name}: is given twice. Write {name}:{found[name].value},{value} to match either.")
         else:
-            found[name] = Chip(name, value)
+            found[name] = Chip(name, value.strip())
     said = " ".join(filter(None, words))
     return [*found.values(), *([Chip("", said)] if said else [])]
 

@@ -74,8 +74,8 @@ def test_commands_and_pages_show_a_body_of_100_mb_within_bounds(rig: Rig, encodi
     environment = {"PALERMO_URL": rig.url, "PALERMO_EXCHANGE": rig.exchange, "PALERMO_PUBLISH_TIMEOUT": "25"}
     with WebProcess(rig.path, **environment) as web:
         eventually(lambda: web.http.get("/api/failed").status_code == 200)
-        naming = ("/queues/jobs", "/jobs/waiting", "/jobs/failed", "/failures?text=failed")
-        for page in ("/", "/queues", "/failures", "/failures?by=groups", "/failures?text=xxx", *naming):
+        naming = ("/queues/jobs", "/jobs/waiting", "/jobs/failed", "/failures?filter=failed")
+        for page in ("/", "/queues", "/failures", "/failures?by=groups", "/failures?filter=xxx", *naming):
             answer = web.http.get(page)
             assert (answer.status_code, len(answer.content) < 100_000) == (200, True), page
             assert page not in naming or "nobody.knows" in answer.text, page

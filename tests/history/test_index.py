@@ -247,7 +247,6 @@ def test_an_action_is_one_row_also_on_very_many_jobs(audit: AuditLog) -> None:
     [row] = audit.page(AuditFilter(), offset=2, limit=1)
     told = {"by": "anna", "source": "web", "action": "requeue", "outcome": "done", "count": 2, "ids": ["a", "b"]}
     assert row == {"at": "2026-11-21T09:00:01Z", "queue": None, "what": None, **told}
-    assert (audit.names("by"), audit.names("action")) == (["anna", "bert"], ["pause", "purge", "requeue"])
 
     audit.reset()
     assert audit.count(AuditFilter()) == 0

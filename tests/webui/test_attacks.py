@@ -55,10 +55,10 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
         *("/", "/queues", "/queues/mail", "/queues/{}", "/tenants?queue=mail", "/topics", "/api/docs", "/{}"),
         *("/problems", "/history", "/audit", "/search?q={}", "/classes", "/classes/{}"),
         *("/recurring", "/recurring?ask=add", "/recurring?ask={}", "/recurring/{}", "/recurring/{}?ask=edit"),
-        *("/scheduled", "/scheduled?queue={}&job={}&retries=yes", "/scheduled/confirm?act=cancel&id=5{}"),
-        *("/scheduled/confirm?act=cancel&all=1&queue={}", "/retries", "/retries/confirm?act=retry&id=6"),
+        *("/scheduled", "/scheduled?filter=queue:{}+job:{}", "/scheduled/confirm?act=cancel&id=5{}"),
+        *("/scheduled/confirm?act=cancel&all=1&filter=queue:{}", "/retries", "/retries/confirm?act=retry&id=6"),
         *("/jobs/bad", "/jobs/2{}?queue={}", "/jobs/4{}", "/jobs/5{}", "/jobs/6"),
-        *("/failures", "/failures?by=groups", "/failures?text={}&queue={}&since=", "/failures/bad/edit"),
+        *("/failures", "/failures?by=groups", "/failures?since=&filter={}+queue:{}", "/failures/bad/edit"),
         *("/failures/confirm?act=discard&id=1{}", "/failures/1{}/edit"),
     ],
 )

@@ -50,8 +50,8 @@ EMPTY = {
 SHOP = {
     **{name: path for name, path in EMPTY.items() if "not-found" not in name and "unknown" not in name},
     "search": "/search?q=order",
-    "failures-filtered": "/failures?error=KeyError",
-    "failures-confirm": "/failures/confirm?act=discard&all=1&queue=mail",
+    "failures-filtered": "/failures?filter=error:KeyError",
+    "failures-confirm": "/failures/confirm?act=discard&all=1&filter=queue:mail",
     "failure-edit": "/failures/bad-1/edit",
     "job-failed": "/jobs/bad-1",
     "job-waiting": "/jobs/wait-1",

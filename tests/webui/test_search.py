@@ -219,8 +219,8 @@ def test_a_search_that_read_only_a_part_says_so_first_and_offers_more(behind_500
 
 def test_the_list_of_a_long_queue_says_which_part_it_searched_and_goes_on(behind_500: Web) -> None:
     told = "0 jobs found so far: only the first 500 of 508 jobs were searched."
-    page = behind_500.page("/queues/deep?text=order+77", told)
-    first = behind_500.http.get("/queues/deep?job=shop.First").text
+    page = behind_500.page("/queues/deep?filter=%22order+77%22", told)
+    first = behind_500.http.get("/queues/deep?filter=job:shop.First").text
 
     [more] = re.findall(r'<a href="([^"]*)">Search the first 2,500</a>', page)
     assert "last-2" in behind_500.http.get("/queues/deep" + unescape(more)).text
@@ -241,7 +241,7 @@ def test_a_whole_id_leads_to_its_job_and_an_unknown_one_to_a_plain_answer(web: W
 
 
 def test_the_field_is_empty_on_pages_that_show_no_search(orders: Web) -> None:
-    for page in ("/", "/queues/mail", "/queues/mail?text=cat", "/failures?text=cat", "/history"):
+    for page in ("/", "/queues/mail", "/queues/mail?filter=cat", "/failures?filter=cat", "/history"):
         assert 'name="q" value="" list="search-offers"' in orders.http.get(page).text, page
 
 
@@ -287,5 +287,5 @@ def test_jobs_are_found_by_their_arguments_and_never_by_hidden_ones(settings: Se
     groups = [*search(web, "job:login")["groups"], *search(web, "zoë")["groups"]]
     shown = {row["preview"] for group in groups for row in group["rows"]}
     assert shown == {f"password='{MASK}'", f"'Zoë', password='{MASK}'"}
-    assert "done-1" in web.http.get("/history?text=1058").text
+    assert "done-1" in web.http.get("/history?filter=1058").text
     assert [row["id"] for row in web.inspector.history.list(JobFilter(text="1058"))] == ["over-1", "done-1"]

@@ -75,7 +75,7 @@ def test_the_error_pages_of_strangers_name_nothing(web: Web, path: str) -> None:
     told = web.http.get(path, headers=_PAGE)
 
     assert told.status_code == 404
-    assert not [name for name in ("billing", "Connected to", "Failures") if name in told.text]
+    assert not [name for name in ("billing", "Connected to", "Recurring") if name in told.text]
 
 
 def test_programs_and_scripts_of_a_page_are_told_401_and_not_led_to_a_form(web: Web) -> None:

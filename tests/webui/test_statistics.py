@@ -68,7 +68,7 @@ def test_a_job_class_has_its_rates_times_errors_and_last_runs_on_one_page(web: W
     assert ("shop.Elsewhere" in page, "foreign" in page) == (False, False)
     assert (">good<" in page, ">bad<" in page) == (True, True)
     assert "This web process has not imported the code of this job" in page
-    [group] = [part.split('"')[0] for part in page.split('href="/failures?')[1:] if "group=" in part.split('"')[0]]
+    [group] = [part.split('"')[0] for part in page.split('href="/failures?')[1:] if "group:" in part.split('"')[0]]
     assert "pay-1" in web.page("/failures?" + html.unescape(group))
 
 
@@ -201,7 +201,7 @@ def test_chart_numbers_are_on_the_page_with_links_to_the_jobs(web: Web) -> None:
     done, waited = (json.loads(html.unescape(text)) for text in re.findall(r'data-plot="([^"]*)"', page)[:2])
     assert [row for row in done["rows"] if any(row)] == [[3, 1, 0]]
     assert [each["name"] for each in done["bars"] + done["lines"]] == ["succeeded", "failed", "enqueued"]
-    assert (done["unit"], waited["unit"], done["jobs"]) == ("jobs", "seconds", "/history?queue=%3Dmail")
+    assert (done["unit"], waited["unit"], done["jobs"]) == ("jobs", "seconds", "/history?filter=queue:=mail")
     assert [release for _, release in done["marks"]] == ["1.4.2"]
     without_scripts = re.findall(r"<noscript>.*?</noscript>", page, re.DOTALL)[0]
     assert re.findall(r'<td class="num">(.*?)</td>', without_scripts) == ["3", "1", "0"]
@@ -223,7 +223,7 @@ def test_an_hour_of_yesterday_is_counted_from_its_first_to_its_last_minute(web: 
         write(web.client, [{**counts("slow", "shop.resize", failed=number), "at": at}], writer="pid:8@host")
     since, until = (time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(at)) for at in (ten, ten + 3_600))
     address = f"/statistics?since={since}&until={until}"
-    web.page("/statistics", "Statistics")
+    web.page("/statistics", "Metrics")
 
     page, one = web.page(address), web.page(f"{address}&queue=slow")
 

@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
-from palermo.core.topology import worker_of
 from palermo.temp_index import Database, TempIndex
 from palermo.views.filter import NAMES, JobFilter
 from palermo.webui.failed.entry import Entry, fold, restored
@@ -250,17 +249,15 @@ class Index:
             return None if at is None else int(at)
 
     def names(self, what: str, *, limit: int = 500) -> list[str]:
-        """The names of queues, jobs, errors, workers or tenants; `what` is the name of the filter."""
-        if what not in ("queue", "job", "error", "worker", "tenant"):
-            raise KeyError(what)
+        """The names of jobs or tenants; `what` is the name of the filter."""
+        column = {"job": "job", "tenant": "tenant"}[what]
         with self._index.read():
             rows = self._db.execute(
-                f"select text from name where id in (select distinct {what} from job) and text <> ''"
+                f"select text from name where id in (select distinct {column} from job) and text <> ''"
                 " order by text limit ?",
                 (limit,),
             )
-            names = [text for (text,) in rows]
-        return list(dict.fromkeys(map(worker_of, names))) if what == "worker" else names
+            return [text for (text,) in rows]
 
     def bytes(self) -> int:
         """The greatest size of the temporary file."""

@@ -116,7 +116,7 @@ def _failures(visit: Visit, name: str) -> dict[str, Any]:
         "reading": reading,
         "kinds": kinds,
         "failed_total": found.view.index.count(chosen) if reading.ready else 0,
-        "failed_query": filter_query(chosen),
+        "job_query": filter_query(chosen),
         "groups": [
             {
                 "count": group.count,

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import Form
 from msgspec import Struct
@@ -20,7 +19,7 @@ from palermo.history.worker_lives import WorkerLife
 from palermo.jobs.redaction import masked_worker
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
-from palermo.webui.filters import known_names
+from palermo.webui.filters import filter_query, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen
 from palermo.webui.render.charts import usage_plot, usage_spark
 from palermo.webui.render.rendering import page, path, redirect
@@ -155,7 +154,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         off=known.off,
         total=known.index.count(wanted) if state.ready else 0,
         finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)] if state.ready else [],
-        query=urlencode({"worker": exactly(id), "since": "1h"}),
+        query=list_filter({"filter": f"since:1h {JobFilter(worker=exactly(id))}"}).query,
     )
 
 
@@ -170,7 +169,7 @@ def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
         worker=life.row(),
         total=known.index.count(wanted),
         finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)],
-        query=urlencode({"worker": exactly(life.id)}),
+        query=filter_query(JobFilter(worker=exactly(life.id))),
     )
 
 

@@ -48,6 +48,9 @@ MAX_DEPTH, PAGE_SIZE = 1_000_000, 50
 #: Seconds that a page waits for a number that is not its subject.
 _SHORT_TIMEOUT = 0.3
 
+#: The same for each of several numbers.
+_GLANCE = 0.05
+
 #: The parts of the usual time for which a page waits: for its list, before it shows how far the reading is, and for a
 #: newer list than the one before, unless that is as many seconds old.
 _PATIENCE, _NEWER, _STALE = 0.1, 0.05, 30.0
@@ -132,21 +135,10 @@ class ScheduledView:
         except (TimeoutError, PalermoError):
             return None
 
-    def count_retries(self, which: JobFilter | Collection[str]) -> int | None:
-        """The number of these jobs that wait for a retry; None if it takes long to count them. Raises BrokerError."""
-        chosen, ids = (which, None) if isinstance(which, JobFilter) else (self._due_time(which), frozenset(which))
-        if chosen.state == "scheduled":
-            return 0
+    def count(self, state: str | None = None) -> int | None:
+        """The number of the scheduled jobs in a state, or in any; None if it cannot be had quickly."""
         try:
-            key = ListingKey(replace(chosen, state="retrying"), ids, 0, PAGE_SIZE)
-            return self._listing(key, self._timeout).total
-        except StillReading:
-            return None
-
-    def count(self) -> int | None:
-        """The number of all scheduled jobs; None if it cannot be had quickly."""
-        try:
-            return self._listing(ListingKey(EVERYTHING), _SHORT_TIMEOUT).total
+            return self._listing(ListingKey(JobFilter(state=state)), _SHORT_TIMEOUT if state is None else _GLANCE).total
         except PalermoError:
             return None
 

@@ -30,8 +30,8 @@ _LOOKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 #: The addresses of all pages, and of their dialogs.
 _PATHS = {
     "pages": """
-/ /queues /queues/nowhere /queues/images /failures /failures?by=groups /failures?text=nothing /jobs/bad-1
-/jobs/nowhere /jobs/told /jobs/later-1 /jobs/later-1/edit /jobs/told/again /scheduled /scheduled?queue=nothing
+/ /queues /queues/nowhere /queues/images /failures /failures?by=groups /failures?filter=nothing /jobs/bad-1
+/jobs/nowhere /jobs/told /jobs/later-1 /jobs/later-1/edit /jobs/told/again /scheduled /scheduled?filter=queue:nothing
 /retries /recurring /recurring/monthly%20invoice%20run /history /statistics /statistics?window=month&queue=mail
 /classes /classes/shop.mail.SendReceipt /topics /tenants?queue=images /limits /unique /workers
 /workers/{worker} /problems /search /search?q=shop /search?q=queue:billing+error:JSON /search?q=no+such+text
