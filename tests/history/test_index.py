@@ -42,9 +42,9 @@ def ids(index: Index, filter: JobFilter = FINISHED, **page: int) -> list[str]:
 
 JOBS = batch(
     enqueued("a"),
-    ended("a", at=NOON + 1, took=0.1),
-    ended("b", at=NOON + 2, queue="slow", job="shop.mail.send", took=9),
-    failed("c", at=NOON + 3, took=1.5, message="No SUCH thing: ü Straße 100%_x A!b"),
+    ended("a", at=NOON + 1),
+    ended("b", at=NOON + 2, queue="slow", job="shop.mail.send"),
+    failed("c", at=NOON + 3, took=1.5),
     failed("d", "retried", at=NOON + 4, delay=15),
     ended("d", "discarded", at=NOON + 5, reason="too late", took=None),
     ended("e", "cancelled", at=NOON + 6, by="anna", took=None),
@@ -57,6 +57,7 @@ def test_a_row_tells_how_a_run_ended(index: Index) -> None:
     index.take(JOBS)
     rows = {row["id"]: row for row in (entry.row() for entry in index.page(FINISHED))}
 
+    assert [*rows] == [*"edcba"]
     assert rows["c"] == {
         "id": "c",
         "job": "shop.resize",
@@ -67,7 +68,7 @@ def test_a_row_tells_how_a_run_ended(index: Index) -> None:
         "took": 1.5,
         "attempt": 1,
         "worker": "pid:7@host/worker-2",
-        "error": {"class": "builtins.ValueError", "message": "No SUCH thing: ü Straße 100%_x A!b"},
+        "error": {"class": "builtins.ValueError", "message": "no such thing"},
         "reason": None,
     }
     assert [rows[id]["reason"] for id in "ade"] == [None, "too late", "by anna"]

@@ -49,15 +49,8 @@ def test_a_queue_has_at_most_one_problem(row: dict[str, Any], age: float | None,
 
 
 def worker(id: str, state: str, *queues: str, answers: bool = True) -> dict[str, Any]:
-    return {
-        "id": id,
-        "state": state,
-        "queues": list(queues),
-        "answers": answers,
-        "pid": 1,
-        "jobs": [],
-        "last_seen": None,
-    }
+    known = {"pid": 1, "jobs": [], "last_seen": None}
+    return {"id": id, "state": state, "queues": list(queues), "answers": answers, **known}
 
 
 @pytest.mark.parametrize(

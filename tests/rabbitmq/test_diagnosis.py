@@ -17,6 +17,7 @@ from palermo.client.client import Client
 from palermo.contract.broker import Finding, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
+from palermo.errors import BrokerRefused
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.worker.handle import start_worker
@@ -75,6 +76,8 @@ def test_an_exchange_of_another_kind_is_a_problem(rabbitmq_url: str, exchange: s
     assert found["exchange"].level == "problem"
     assert "--exchange" in found["exchange"].advice
     assert found["consume"].level == "ok"
+    with pytest.raises(BrokerRefused, match="--exchange"):
+        diagnosed(rabbitmq_url, exchange, publish="mail")
     channel.exchange_delete(exchange)
 
 

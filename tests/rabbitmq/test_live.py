@@ -61,14 +61,6 @@ async def test_only_a_worker_has_two_connections(far: RabbitmqBroker, proxy: Tcp
 # -- declarations of others
 
 
-async def test_an_exchange_of_another_kind_is_refused(broker: RabbitmqBroker, exchange: str, channel: Any) -> None:
-    channel.exchange_declare(exchange, "fanout", durable=True)
-
-    with pytest.raises(BrokerRefused, match="--exchange"):
-        await broker.publish(message())
-    channel.exchange_delete(exchange)
-
-
 async def test_the_mark_of_a_migration_is_not_listed_as_a_paused_queue(broker: RabbitmqBroker) -> None:
     await broker.pause("mail")
     await broker.pause("~migrating.mail")

@@ -26,13 +26,8 @@ def test_a_running_job_is_cancelled_and_its_worker_named(any_rig: Rig) -> None:
 
     row = rig.cancel(id, by="anna@desk")
 
-    assert row == {
-        "id": id,
-        "state": "cancelled",
-        "worker": rig.only_worker()["id"],
-        "job": "crew.hold",
-        "queue": "jobs",
-    }
+    ended = {"state": "cancelled", "job": "crew.hold", "queue": "jobs"}
+    assert row == {"id": id, "worker": rig.only_worker()["id"], **ended}
     assert dropped(worker.log) == {id: "yes"}
     rig.enqueue("note", str(rig.notes_path), "next")
     eventually(lambda: rig.lines() == ["held begins", "next"])
