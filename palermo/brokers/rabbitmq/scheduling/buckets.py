@@ -121,6 +121,8 @@ class Buckets:
         while True:
             try:
                 self._moving = asyncio.ensure_future(self._move_all())
+                # If this call is cancelled meanwhile, nobody else asks why the moving failed.
+                self._moving.add_done_callback(lambda task: task.cancelled() or task.exception())
                 pause = 0.0 if await asyncio.shield(self._moving) else _LOOK_EVERY
                 await self._names.tidy()
             except PalermoError as error:
@@ -134,8 +136,7 @@ class Buckets:
     async def _move_all(self) -> int:
         """Move some jobs of each place whose time has come. Returns how many. Raises why one place keeps its jobs."""
         async with self.turn:
-            now = self._now()
-            opened = [str(bucket) for bucket in await self.read() if bucket.opens <= now]
+            opened = [str(bucket) for bucket in await self.read() if bucket.opens <= self._now()]
             counts = await self.count([*opened, str(Intake.NEW)])
         moved, refused = 0, None
         for place, count in counts.items():
