@@ -177,7 +177,9 @@ def test_the_error_of_a_unique_job_names_the_stopped_leader(rig: Rig) -> None:
     # RabbitMQ must not drop the leader's session before the enqueue gives up.
     worker = rig.worker("-q", "idle", times={"palermo.brokers.rabbitmq.leadership.leader._HEARTBEAT": 60})
     client = Client(Settings(url=rig.url, exchange=rig.exchange, publish_timeout=10.0))
-    eventually(lambda: [row["pid"] for row in rig.workers() if "main" in (row["duties"] or ())] == [worker.pid])
+    # This program has heard of the worker: of others it learns no name.
+    workers = Inspector(client).workers
+    eventually(lambda: [row["pid"] for row in workers.list() if "main" in (row["duties"] or ())] == [worker.pid])
     client.enqueue("shop.note", ("x",), unique="until_done", unique_key="0")
     os.kill(worker.pid, signal.SIGSTOP)
     try:
