@@ -1,4 +1,4 @@
-"""What `palermo doctor` checks in the same way on SQLite and Redis."""
+"""The checks of `palermo doctor` that SQLite and Redis share."""
 
 import time
 from collections.abc import Callable

@@ -7,7 +7,7 @@ from palermo.contract import clock
 from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
 from palermo.core.message import Message
 
-#: The most entries that one step fires; after so many jobs it fires no further entry.
+#: Maximum number of entries that one step fires, and of jobs after which it fires no further entry.
 _BATCH_SIZE = 200
 
 #: Seconds until a recurring job that cannot be read here is tried again.

@@ -1,4 +1,4 @@
-"""How SQLite and Redis change their data: some conditions and some changes, made together or not at all.
+"""The steps by which SQLite and Redis change their data: conditions and changes, made together or not at all.
 
 A feature reads what it needs, decides in Python, and asks for its changes under the condition that what it read is
 still so. If it is not, the feature reads and decides again.
@@ -64,16 +64,16 @@ class Refused(Exception):
 
 
 class Outcome(Struct, frozen=True):
-    """What came of changes."""
+    """The result of a step."""
 
     #: The number of the first condition that did not hold, from 1; 0 if the changes were made.
     failed: int
-    #: What each change answers.
+    #: The answer of each change.
     answers: list[Any]
 
 
 class Extent(Struct, frozen=True):
-    """What waits in a queue at one moment."""
+    """The number of jobs that wait in a queue at one moment, and their places."""
 
     #: The newest number there is; later jobs have higher ones.
     last: int
@@ -132,7 +132,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Any, Any]]]:
-        """About so many states from a cursor on, each with its name; and the next cursor.
+        """About `most` states from a cursor on, each with its name, and the next cursor.
 
         An empty cursor is the first, and the one after the last state. A state that changes meanwhile may come twice
         or not at all.
@@ -191,7 +191,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function no more."""
+        """Stop calling the function."""
 
     @abc.abstractmethod
     async def publish(self, channel: str, text: str) -> None:
@@ -228,7 +228,7 @@ class StepStore(abc.ABC):
     async def page(
         self, queue: str, offset: int, limit: int, max_body: int, *, newest: bool
     ) -> tuple[int, list[Message]]:
-        """How many jobs wait in the queue, and some of them. Raises NotFound."""
+        """The number of jobs that wait in the queue, and some of them. Raises NotFound."""
 
     @abc.abstractmethod
     async def delete_empty(self, queue: str) -> bool:
@@ -240,7 +240,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def extent(self, queue: str) -> Extent:
-        """What waits in the queue now. Raises NotFound."""
+        """The extent of the queue now. Raises NotFound."""
 
     @abc.abstractmethod
     async def part(self, queue: str, place: str, after: Any, last: int, ids: Collection[str]) -> Part:

@@ -8,13 +8,13 @@ because nothing has to replace it.
   that (`open`). If the leader died between a confirm and the acknowledgement, the next one reads the old record and the
   new one, in any order. So records say themselves which of them counts, and `replace` takes all that one replaces.
 * The queue refuses a record: `append` and `replace` raise PublishRefused, and acknowledge nothing. A quorum queue may
-  have stored that record all the same: then it is read like any other.
+  have stored that record anyway; then it is read like any other.
 * The broker is killed: the promise of a publisher confirm holds. RabbitMQ forgets acknowledgements that it had not
   written to the disk, so a replaced record may be read again.
 * The queue is deleted: the log closes, and the next `open` makes the queue and reads nothing.
 
 Cost: one confirmed publish for each record. The leader holds at most 65,535 records; it reads more as it replaces them,
-by `store` and `forget`, since a record behind so many does not come back before.
+by `store` and `forget`, because RabbitMQ doesn't deliver the records behind them before.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _MOST = 65_535
 #: sends a log of 100 MB faster than it is read.
 _AT_ONCE, _UNREAD = 65_536, 1_048_576
 
-#: Seconds after which a record is written anew: RabbitMQ takes back a message that is held for half an hour.
+#: Seconds after which a record is written again, because RabbitMQ requeues a message that is held for half an hour.
 _OLD = 600.0
 
 #: Seconds that a record may take through the queue and back to the leader.
@@ -88,7 +88,7 @@ class StateLog:
         prepare: Callable[[], Awaitable[None]],
         on_record: Callable[[Record, Any], None],
     ) -> None:
-        """`prepare` is awaited before all records are read anew: it makes the queue if that is missing.
+        """`prepare` is awaited before all records are read again: it creates the queue if that is missing.
 
         `on_record` is called with each record that is read, and with its value from JSON, or with its bytes if they are
         not JSON. It is not called with records that this leader has appended. If it raises, the record is counted as

@@ -1,7 +1,7 @@
-"""TLS to RabbitMQ: the files that a broker URL names, and what a refused handshake means.
+"""TLS to RabbitMQ: the files that a broker URL names, and the errors of a failed handshake.
 
 `cafile` in the URL's query is the authority that the client trusts instead of the system's, `certfile` and `keyfile`
-are the client's own certificate. The files are read anew for each connection, so that renewed ones are used.
+are the client's own certificate. The files are read again for each connection, so that renewed ones are used.
 """
 
 import ssl
@@ -88,7 +88,7 @@ def only_tls(where: str) -> BrokerRefused:
 
 
 def refusal(error: ssl.SSLError, where: str) -> BrokerError:
-    """What a failed handshake means, and what to do. `where` is `host:port`."""
+    """The meaning of a failed handshake, with a remedy. `where` is `host:port`."""
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return BrokerUnavailable(f"RabbitMQ at {where} closed the connection during the TLS handshake.")
@@ -98,7 +98,7 @@ def refusal(error: ssl.SSLError, where: str) -> BrokerError:
 
 
 def _certificate(error: ssl.SSLCertVerificationError) -> str:
-    """What is wrong with the server's certificate."""
+    """The fault of the server's certificate."""
     code, said = error.verify_code, error.verify_message.rstrip(".")
     if code in _UNKNOWN_AUTHORITY:
         return (
@@ -118,7 +118,7 @@ def _certificate(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _alert(reason: str) -> str:
-    """What the server's alert, or what came instead of TLS, means."""
+    """The meaning of the server's alert, or of the data that it sent instead of TLS."""
     own = "Name a valid one in the broker URL: amqps://…?certfile=…&keyfile=…"
     if "CERTIFICATE_REQUIRED" in reason:
         return f"it wants a client certificate. {own.replace(' a valid', '')}"

@@ -45,7 +45,7 @@ async def take(
     They come by a subscription that ends with the last of them. Because: a quorum queue writes each basic.get to disk
     before it answers, and gives 380 messages a second in that way; to a subscription 3,850 (RabbitMQ 3.10.8; classic
     queues 4,700 and 14,400).
-    With `within` also fewer if none comes for so many seconds, as other consumers get them.
+    With `within`, fewer if none is delivered for that many seconds because other consumers get them.
     Without `cancel` messages go on coming to the channel: none of them may be settled, and it must be closed soon.
     With `late` their properties are read only when somebody asks for them.
     With `max_body` a body is cut as soon as it has come, to one byte more than that.
@@ -82,7 +82,7 @@ async def take(
 
 
 async def waits(channel: Channel, queue: str) -> int:
-    """How many messages wait in a queue from which the channel consumes. Raises BrokerUnavailable if it is silent.
+    """The number of waiting messages of a queue that the channel consumes. Raises BrokerUnavailable if it is silent.
 
     Asks twice: the second answer comes after all deliveries under way at the first. Of a quorum queue that does not
     answer within 250 ms, RabbitMQ says that it has no messages and no consumers (rabbit_quorum_queue:stat): one is
@@ -180,14 +180,14 @@ class Reader:
         self._held: list[Channel] = []
 
     async def count(self) -> int:
-        """How many messages wait, for display: fewer while some are on their way back. Raises NotFound."""
+        """The number of waiting messages, for display: fewer while some are on their way back. Raises NotFound."""
         probe = await self.connection.probe(self._name)
         if not probe.exists:
             raise self._missing() from probe.error
         return probe.messages
 
     async def count_all(self) -> int:
-        """How many messages wait, including those that were given back before this call. Raises NotFound.
+        """The number of waiting messages, including those that were requeued before this call. Raises NotFound.
 
         RabbitMQ answers a declare out of turn, but a get only after all that came before it, and with a count.
         """

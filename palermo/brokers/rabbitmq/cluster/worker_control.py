@@ -40,7 +40,7 @@ _AGAIN = 1.0
 
 
 async def census(connection: Connection, exchange: str, missing: MissingQueues | None = None) -> int:
-    """How many workers are alive, correct within milliseconds of a kill -9; UNKNOWN while the queue is down.
+    """The number of live workers, correct within milliseconds of a kill -9; UNKNOWN while the queue is down.
 
     A session that asks again and again has the queues that are `missing`.
     """
@@ -303,7 +303,7 @@ class WorkerReports:
 
 
 async def ask_workers(connection: Connection, exchange: str) -> WorkerList:
-    """What every living worker says of itself; without those that do not answer."""
+    """The reports of all live workers that answer."""
     return (await _ask_reports(connection, exchange)).workers
 
 
@@ -316,7 +316,7 @@ async def _ask_reports(
     silent: int = 0,
     of: frozenset[str] = frozenset(),
 ) -> Reports:
-    """Ask all workers. So many `silent` ones are not waited for, but all those are that have the inboxes `of`."""
+    """Ask all workers, waiting for all but `silent` of them, and for every worker with one of the inboxes `of`."""
     reading = reading or connection
     alive = await census(reading, exchange, missing)
 

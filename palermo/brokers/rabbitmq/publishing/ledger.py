@@ -49,8 +49,8 @@ from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Records after which the leader writes all states anew. A classic queue may have one record more for each state, up to
-#: _MOST records.
+#: Number of records after which the leader writes all states again. A classic queue may have one record more for each
+#: state, up to _MOST records.
 _MANY, _MOST = 2_000, 30_000
 
 #: Bytes of job bodies in one record of a batch; a record may always have one job.
