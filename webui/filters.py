@@ -16,7 +16,7 @@ from palermo.core.times import parse_instant, unix_seconds
 from palermo.views.filter import AuditFilter, Chip, JobFilter, chips, filter_of, parse_moment, written
 from palermo.webui.site import Refused
 
-#: The names in the address of a list that say which of its rows are shown. Charts add the instants to such an address.
+#: The parameters in the address of a list that select its rows. Charts add the instants to such an address.
 LISTED = ("filter", "since", "until")
 
 #: The characters of a filter that are not encoded in an address, so that people can read it.
@@ -57,13 +57,21 @@ def list_filter(given: Mapping[str, str]) -> ListFilter[JobFilter]:
     return _list_filter(given, JobFilter)
 
 
+def state_filter(given: Mapping[str, str]) -> ListFilter[JobFilter]:
+    """The same for a list of jobs in one state. Raises Refused (422) for a filter with a state, and OptionInvalid."""
+    asked = list_filter(given)
+    if asked.filter.state:
+        raise Refused(422, f"this list has jobs in one state: leave out state:{asked.filter.state}.")
+    return asked
+
+
 def audit_filter(given: Mapping[str, str]) -> ListFilter[AuditFilter]:
-    """The same for a list of actions. Raises OptionInvalid."""
+    """The filter in the query of the address of a list of actions. Raises OptionInvalid."""
     return _list_filter(given, AuditFilter)
 
 
 def _list_filter(given: Mapping[str, str], kind: type[F]) -> ListFilter[F]:
-    texts = {name: printable(given.get(name, "")[:10_000]).strip() for name in LISTED}
+    texts = {name: printable(given.get(name, "")).strip() for name in LISTED}
     texts = {name: text for name, text in texts.items() if text}
     asked = filter_of(texts, _now(), kind)
     instants = (Chip(name, text) for name, text in texts.items() if name != "filter")
@@ -81,7 +89,7 @@ def _query(chips: Iterable[Chip]) -> str:
 
 
 def asked_filter(given: Mapping[str, str | float | bool | None]) -> JobFilter:
-    """The filter that these values ask for, each as it is given; None is none. Raises OptionInvalid."""
+    """The filter with these conditions, without those that are None. Raises OptionInvalid."""
     return filter_of({name: _text(value) for name, value in given.items() if value is not None}, _now())
 
 

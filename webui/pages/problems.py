@@ -12,6 +12,7 @@ from palermo.errors import PalermoError
 from palermo.inspector.doctor import away
 from palermo.inspector.problems import PresentProblem
 from palermo.views.filter import JobFilter
+from palermo.webui.filters import filter_query
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
@@ -72,7 +73,7 @@ def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
             return ShownProblem(finding, "Their failures", to)
         case "retried":
             return ShownProblem(
-                finding, "Their retries", path(request, "retries", {"filter": f"{JobFilter(job=exactly(only))}"})
+                finding, "Their retries", path(request, "retries", filter_query(JobFilter(job=exactly(only))))
             )
 
 

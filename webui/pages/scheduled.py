@@ -18,7 +18,7 @@ from palermo.core.text import count
 from palermo.inspector.scheduled import GONE, Which
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
-from palermo.webui.filters import LISTED, ListFilter, known_names, list_filter
+from palermo.webui.filters import LISTED, ListFilter, known_names, list_filter, state_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.failures import UNTYPED, check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields
@@ -63,17 +63,11 @@ JOB_LISTS = {each.name: each for each in (SCHEDULED, RETRIES)}
 
 
 def asked_jobs(job_list: JobList, given: Mapping[str, str]) -> ListFilter[JobFilter]:
-    """The filter in the address of a page. Raises Refused (422) for one that asks for a state, OptionInvalid."""
-    asked = list_filter(given)
-    if asked.filter.state:
-        raise Refused(422, f"state: is {asked.filter.state}, and this page has the jobs in one state: leave it out.")
-    return ListFilter(_narrowed(job_list, asked.filter), asked.chips)
-
-
-def _narrowed(job_list: JobList, wanted: JobFilter) -> JobFilter:
-    # Whole minutes: a list from now on stays the same for a minute, and is not read again for each look.
-    first, last = (None if at is None else at // 60 * 60 for at in (wanted.due_from, wanted.due_until))
-    return replace(wanted, state=job_list.state, due_from=first, due_until=last)
+    """The filter in the address of a page, with the state of its jobs. Raises Refused (422), OptionInvalid."""
+    asked = state_filter(given)
+    # Whole minutes: a list that begins now stays the same for a minute, and isn't read again for each request.
+    first, last = (None if at is None else at // 60 * 60 for at in (asked.filter.due_from, asked.filter.due_until))
+    return replace(asked, filter=replace(asked.filter, state=job_list.state, due_from=first, due_until=last))
 
 
 def _listed(request: Request) -> JobList:
@@ -155,7 +149,7 @@ def act(
     ids = list(dict.fromkeys(id or ()))
     if not ids and not all:
         raise Refused(422, "the form selects no jobs. Go back and select some.")
-    which: Which = ids or _narrowed(job_list, list_filter({"filter": filter}).filter)
+    which: Which = ids or asked_jobs(job_list, {"filter": filter}).filter
     check_typed(typed, number, len(ids))
     problems = Problems()
     at, later = time.read_move(problems) if act == MOVE else (None, None)

@@ -1,4 +1,4 @@
-"""How many jobs are in each state, for the tabs of the pages of jobs: as of a recent look, so that no page waits."""
+"""The number of jobs in each state, for the tabs of the pages of jobs: some seconds old, so that no page waits."""
 
 from contextlib import suppress
 
@@ -7,12 +7,12 @@ from palermo.webui.site import Site
 from palermo.webui.state.live_state import live_state, totals_of
 from palermo.webui.state.scheduled_view import scheduled_view
 
-#: Seconds for which a look at the queues is recent enough.
+#: Maximum age of the counts of queues and workers, in seconds.
 _RECENT = 10.0
 
 
 def tab_counts(site: Site) -> dict[str, int | None]:
-    """The number of jobs by the name of the page that has them; None where it is not known now."""
+    """The number of jobs by the name of their page; None if it is unknown."""
     later = scheduled_view(site)
     counts = {"scheduled": later.count("scheduled"), "retries": later.count("retrying")}
     with suppress(PalermoError):
