@@ -88,19 +88,19 @@ FORMS: dict[str, list[dict[str, str]]] = {
     ],
     "/scheduled/act": [
         {"act": "cancel"},
-        *(
-            {"act": "cancel", "filter": filter}
-            for filter in ("queue=mail", "alligator", "all&quee=mail", "all&queue=", "all&retries=true")
-        ),
+        *({"act": "cancel", "all": "1", "filter": filter} for filter in ("quee:mail", "queue:")),
         {"act": "give up", "id": "later"},
         {"act": "drop", "id": "later"},
-        {"act": "cancel", "filter": "all&", "number": "1001", "typed": "1000"},
+        {"act": "cancel", "all": "1", "number": "1001", "typed": "1000"},
+        {"act": "cancel", "all": "1", "filter": "state:failed"},
+        {"act": "cancel", "filter": "queue:mail"},
         *({"act": "move", "id": "later", "when": when} for when in ("", "tomorrow", "2030-01-01T00:00", "-5m", "+x")),
         {"act": "move", "id": "later", "when": "9999999d"},
     ],
     "/retries/act": [{"act": "run", "id": "later"}],
     "/queues/mail/act": [
-        *({"act": "discard", "filter": filter} for filter in ("", "some&job=x", "all&tenant=x", "all&job=")),
+        *({"act": "discard", "filter": filter} for filter in ("", "job:x", "all")),
+        {"act": "discard", "all": "1", "filter": "jbo:x"},
         {"act": "requeue", "id": "wait"},
     ],
     "/queues/resume-selected": [{}],
