@@ -214,15 +214,14 @@ def view(flow: Flow, *, certain: bool = True) -> View:
         return _GOOD if bad <= plan.may_fail else _OF_END[How.FAILED]
 
     def of_step(path: str, plan: Plan, before: Mapping[str, Status]) -> Status:
-        verdicts = [_verdict(condition, before) for condition in plan.after]
-        begun = path in flow.ends or flow.released.get(path)
-        if not begun:
+        if path not in flow.ends and not flow.released.get(path):
             if path in flow.stopped:
                 return _OF_END[How.CANCELLED]
-            if skipped := next((each for each in verdicts if each is not None and each.over), None):
-                return skipped
-            if any(each is not None for each in verdicts):
+            # Decided once all steps before it are over: no later end changes the decision.
+            if not all(before[name].over for condition in plan.after for name in condition.steps):
                 return _WAITING
+            if failing := [condition for condition in plan.after if not _holds(condition, before)]:
+                return Status(Phase.SKIPPED, bad=any(_is_bad(condition, before) for condition in failing))
         if plan.signal and plan.name in flow.signals:
             return _GOOD
         if plan.members is not None:
@@ -246,21 +245,20 @@ def view(flow: Flow, *, certain: bool = True) -> View:
     return View(steps, result, frozenset(out), maps)
 
 
-def _verdict(condition: Condition, before: Mapping[str, Status]) -> Status | None:
-    """None if the condition holds; waiting if it may come to hold; skipped if it cannot."""
+def _holds(condition: Condition, before: Mapping[str, Status]) -> bool:
     those = [before[name] for name in condition.steps]
-    over = all(each.over for each in those)
-    bad = any(each.bad for each in those)
     match condition.when:
         case When.DONE:
-            if any(each.over and not each.good for each in those):
-                return Status(Phase.SKIPPED, bad=bad)
+            return all(each.good for each in those)
         case When.FAILED:
-            if over and not bad:
-                return Status(Phase.SKIPPED)
+            return any(each.bad for each in those)
         case When.OVER:
-            pass
-    return None if over else _WAITING
+            return True
+
+
+def _is_bad(condition: Condition, before: Mapping[str, Status]) -> bool:
+    """Whether a step is skipped because something failed, and not because nothing did."""
+    return condition.when is When.DONE and any(before[name].bad for name in condition.steps)
 
 
 def must_seal(flow: Flow) -> bool:
