@@ -14,6 +14,7 @@ from palermo.core.message import Message
 from palermo.core.time_slots import is_early
 from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import RunOutcome, StartAnswer, StartReason, with_arguments_of
+from palermo.core.workflow import WORKFLOW
 
 
 def needs_key(delivery: Delivery) -> bool:
@@ -23,8 +24,9 @@ def needs_key(delivery: Delivery) -> bool:
 
 
 def is_plain(message: Message) -> bool:
-    """Whether the job may run now without asking the broker: it needs neither key nor permit, and is due."""
-    if message.extra and (lock_of(message) is not None or demand_of(message) is not None):
+    """Whether the job may run now without asking the broker, and its success is only acknowledged."""
+    extra = message.extra
+    if extra and (WORKFLOW in extra or lock_of(message) is not None or demand_of(message) is not None):
         return False
     return message.run_at is None or not is_early(message, wall_clock())
 
@@ -32,7 +34,8 @@ def is_plain(message: Message) -> bool:
 def runs_alone(message: Message) -> bool:
     """Whether the job runs in a call of its own even if its job takes batches: no other must wait, or end, with it."""
     lock = lock_of(message)
-    return (lock is not None and lock.asks) or demand_of(message) is not None or message.lock_for is not None
+    alone = (lock is not None and lock.asks) or demand_of(message) is not None or message.lock_for is not None
+    return alone or WORKFLOW in message.extra
 
 
 def admitted(delivery: Delivery, grant: StartAnswer) -> Delivery | None:

@@ -25,6 +25,7 @@ from palermo.contract.serializer_shape import check_compression, check_serialize
 from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.topics import OCTETS, is_untyped, with_media_type
+from palermo.core.workflow import STEP, Output, Value, filled, unpack
 from palermo.errors import (
     BodyTooLarge,
     DecodeError,
@@ -32,6 +33,7 @@ from palermo.errors import (
     MediaTypeRefused,
     MediaTypeUnknown,
     OptionInvalid,
+    ResultRefused,
     SignatureInvalid,
 )
 
@@ -337,6 +339,13 @@ class Serializers:
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
+        if message.content_type == STEP:
+
+            def read(inner: Value) -> object:
+                plain = replace(message, content_type=inner.content_type, body=inner.body)
+                return self.decode(plain, accept=accept, classes=classes, raw=raw)
+
+            return self.load(unpack(message.body, Value), classes, accept=accept, read=read)
         sniffed = message.content_type == OCTETS and not self._reads_octets(message)
         given = raw if message.content_type == OCTETS and is_untyped(message) and not message.topic else None
         if sniffed and given is None:
@@ -368,6 +377,35 @@ class Serializers:
             else None
         )
 
+    def load(
+        self,
+        value: Value,
+        classes: Mapping[str, type] = NO_CLASSES,
+        *,
+        accept: Accept,
+        read: Callable[[Value], object] | None = None,
+    ) -> object:
+        """A value with the outputs of the steps that it takes; `read` reads the value itself.
+
+        Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, and ResultRefused for an output that cannot be had.
+        """
+
+        def plain(value: Value) -> object:
+            serializer = self.get(value.content_type)
+            if accept.signed_only or not accept.permits(serializer):
+                raise MediaTypeRefused(f"the output of a step is {value.content_type}, which is not accepted here.")
+            return serializer.loads(value.body, classes)
+
+        def output(found: Output) -> object:
+            if found.refused:
+                raise ResultRefused(found.refused)
+            if found.members is not None:
+                return [output(each) for each in found.members]
+            return None if found.value is None else self.load(found.value, classes, accept=accept)
+
+        decoded = (read or plain)(value)
+        return filled(decoded, value.mark, [output(each) for each in value.outputs]) if value.mark else decoded
+
     def decode_for_display(self, message: Message, *, verify: bool = False, most: int = MAX_DECOMPRESSED) -> object:
         """The value in a message's body, to be shown and never to be run; None for an empty body.
 
@@ -377,6 +415,13 @@ class Serializers:
         """
         if len(message.body) > most:
             raise BodyTooLarge(f"the body of message {message.id} has {len(message.body):,} bytes, above {most:,}.")
+        if message.content_type == STEP:
+
+            def read(inner: Value) -> object:
+                plain = replace(message, content_type=inner.content_type, body=inner.body)
+                return self.decode_for_display(plain, verify=verify, most=most)
+
+            return self.load(unpack(message.body, Value), FOR_DISPLAY, accept=Accept.default(), read=read)
         kind, body = self._inside(message, verify=verify, most=most)
         if not body or (is_untyped(self._sniffed(message)) and not self._reads_octets(message)):
             return body or None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, get_args
 
+from palermo.core.workflow import MARK
 from palermo.errors import ArgumentsInvalid, DecodeError
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ class JobModels:
     ) -> tuple[list[Any], dict[str, Any]]:
         def changed(name: str | None, value: Any) -> Any:
             adapter = self._adapters.get(name) if name is not None else None
-            return value if adapter is None or name is None else change(name, adapter, value)
+            if adapter is None or name is None or (isinstance(value, str) and value.startswith(MARK)):
+                return value
+            return change(name, adapter, value)
 
         rest = self._others.get(Parameter.VAR_POSITIONAL)
         names = [*self._positional[: len(args)], *[rest] * (len(args) - len(self._positional))]

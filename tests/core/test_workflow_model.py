@@ -19,14 +19,17 @@ from palermo.core.workflow_rules import (
     StepEnd,
     View,
     When,
+    advanced,
     cancelled,
     failed_runs,
     fold,
+    generation_of,
+    has_failed,
     must_seal,
-    release_members,
     retried,
     sealed,
     signalled,
+    time_passed,
     view,
 )
 
@@ -54,6 +57,7 @@ def graph(chance: random.Random, depth: int) -> tuple[Plan, ...]:
                 may_fail=chance.choice((0, 0, 1, 2)),
                 members=chance.randint(0, 9) if kind < 0.2 else None,
                 signal=kind > 0.95,
+                timeout=chance.choice((None, 5.0)) if kind > 0.95 else None,
             )
         )
     return tuple(plans)
@@ -65,7 +69,9 @@ class World:
     def __init__(self, seed: int, kills: float) -> None:
         self.chance = random.Random(seed)
         self.kills = kills
-        first = Flow(plans=graph(self.chance, 0))
+        self.now = 0.0
+        deadline = 60.0 if self.chance.random() < 0.1 else None
+        first = Flow(plans=graph(self.chance, 0), deadline=deadline)
         self.snapshots = [first]
         self.ends: list[StepEnd] = []
         #: Records that were acknowledged lately: a killed broker has them again.
@@ -108,6 +114,7 @@ class World:
 
     def step(self) -> None:
         """Somebody does something."""
+        self.now += 0.1
         try:
             if self.chance.random() < self.kills / 4:
                 self.kill_broker()
@@ -145,12 +152,11 @@ class Leader:
         self.read = len(world.ends)
         if must_seal(self.flow):
             self.store(sealed(self.flow))
+        timed = time_passed(self.flow, world.now)
+        if timed is not self.flow or world.chance.random() < 0.5:
+            self.store(advanced(timed, world.now, window=WINDOW))
         known = view(self.flow)
-        for path, working in known.maps.items():
-            if working < WINDOW:
-                released = self.flow.released.get(path, 0)
-                self.store(release_members(self.flow, path, released + world.chance.randint(1, WINDOW)))
-        self.publish(view(self.flow))
+        self.publish(known)
         if known.whole.over or world.chance.random() < 0.2:
             self.operate(known)
         if world.chance.random() < 0.2:
@@ -171,8 +177,9 @@ class Leader:
         self.world.snapshots = self.world.snapshots[-self.world.chance.randint(1, 2) :]
 
     def publish(self, known: View) -> None:
-        for path in sorted(known.out):
-            job = (path, self.flow.generations.get(path, 0))
+        members = [f"{path}:{number}" for path, map in self.flow.maps.items() for number in map.out()]
+        for path in sorted([*known.out, *members]):
+            job = (path, generation_of(self.flow, path))
             plan = plan_of(self.flow, path)
             if plan is None or plan.signal or job in self.published:
                 continue
@@ -193,6 +200,7 @@ class Leader:
             self.world.operations -= 1
             self.store(sealed(self.flow))
             failed = sorted(failed_runs(self.flow))
+            assert all(has_failed(self.flow, path) for path in failed)
             if failed and self.world.chance.random() < 0.7:
                 try:
                     again = retried(
@@ -212,7 +220,7 @@ def plan_of(flow: Flow, path: str) -> Plan | None:
         plans = end.adds if end is not None else None
     else:
         plans = flow.plans
-    return next((each for each in plans or () if each.name == name.partition(".")[0]), None)
+    return next((each for each in plans or () if each.name == name.partition(":")[0]), None)
 
 
 @pytest.mark.parametrize("kills", [0.0, 0.05, 0.2])
@@ -229,13 +237,13 @@ def test_no_workflow_is_lost_and_no_step_runs_early(kills: float) -> None:
 
         known = view(world.flow)
         for (path, generation), grounds in world.grounds.items():
-            if generation != world.flow.generations.get(path, 0) or path not in known.steps:
+            if generation != generation_of(world.flow, path) or path not in known.steps:
                 continue
             prefix = path.rpartition("/")[0]
             now = {name: known.steps[f"{prefix}/{name}" if prefix else name].phase for name in grounds}
             assert now == grounds, f"seed {seed}: {path} ran early"
         for path, status in known.steps.items():
-            ran = world.runs[path, world.flow.generations.get(path, 0)]
+            ran = world.runs[path, generation_of(world.flow, path)]
             plan = plan_of(world.flow, path)
             assert plan is not None
             if plan.members is None and not plan.signal:

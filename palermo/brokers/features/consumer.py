@@ -7,6 +7,7 @@ is each broker's own: that must be fast.
 import abc
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -14,12 +15,14 @@ from msgspec import Struct
 from palermo.brokers.features import limits
 from palermo.brokers.features.steps import Step, StepStore, put
 from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
+from palermo.brokers.features.workflows import Workflows
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
 from palermo.core.limits import RunLater, RunNow, demand_of, postponed
 from palermo.core.unique_rules import StartAnswer
+from palermo.core.workflow import WORKFLOW
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 
 log = logging.getLogger("palermo.broker")
@@ -42,9 +45,10 @@ class Claim(Struct, frozen=True):
 class StepConsumer(abc.ABC):
     """Takes jobs for the slots of one worker."""
 
-    def __init__(self, steps: StepStore, worker: str, place: str) -> None:
-        """`place` names the database in errors."""
+    def __init__(self, steps: StepStore, worker: str, place: str, recorded: Callable[[], None] = lambda: None) -> None:
+        """`place` names the database in errors; `recorded` is called when a record was written to the journal."""
         self._steps = steps
+        self._workflows = Workflows(steps, recorded)
         self._worker = worker
         self._place = place
         #: The claim of each slot that has an unsettled delivery.
@@ -115,6 +119,13 @@ class StepConsumer(abc.ABC):
         if self._held.get(delivery.slot) != claim and claim not in self._detached:
             raise self._not_ours(delivery)
         self._check()
+        adds = isinstance(settlement, Ack) and bool(settlement.adds)
+        if adds or WORKFLOW in delivery.message.extra:
+            changes = _steps(claim, settlement)
+            if await self._workflows.settle(delivery.message, settlement, [claim.still_valid], changes):
+                raise self._went_back(delivery)
+            self._end(delivery)
+            return
         run_end = key_report(delivery, settlement, adopted=bool(delivery.running_at))
         if isinstance(settlement, Ack) and run_end is None and demand_of(delivery.message) is None:
             self._delete_soon(claim)

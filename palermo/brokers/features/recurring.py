@@ -38,7 +38,7 @@ class Recurring:
             entry, jobs = (None, []) if removes else change.made_to(old, clock.now())
             steps = puts(jobs)
             if entry is None:
-                steps.append(("entry", change.name, False, False))
+                steps.append(("entry", "recurring", change.name, False, False))
             elif entry is not old:
                 steps.append(_written(entry))
             if steps:
@@ -59,7 +59,7 @@ class Recurring:
                 entry = None if state is None else RecurringEntry.from_stored(name, state)
                 if entry is None:
                     again = False if state is None else now + _RETRY_AFTER
-                    steps.append(("entry", name, False if state is None else state, again))
+                    steps.append(("entry", "recurring", name, False if state is None else state, again))
                     continue
                 fired, after = entry.fired(now)
                 jobs += fired
@@ -79,4 +79,5 @@ class Recurring:
 
 
 def _written(entry: RecurringEntry) -> Step:
-    return ("entry", entry.name, json.dumps(entry.to_plain()), False if entry.next is None else entry.next)
+    due = False if entry.next is None else entry.next
+    return ("entry", "recurring", entry.name, json.dumps(entry.to_plain()), due)

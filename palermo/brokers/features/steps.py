@@ -139,6 +139,10 @@ class StepStore(abc.ABC):
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
         """The names that are due now, the longest overdue first."""
 
+    @abc.abstractmethod
+    async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
+        """What is stored of a workflow under these names; None for nothing."""
+
     @property
     @abc.abstractmethod
     def ended(self) -> bool:
@@ -156,7 +160,7 @@ class StepStore(abc.ABC):
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:
         """Put scheduled jobs that are due into their queues.
 
-        Returns when the next of these is due, None for never: jobs, keys and recurring jobs.
+        Returns when the next of these is due, None for never: jobs, keys, recurring jobs and workflows.
         """
 
     @abc.abstractmethod

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -19,6 +19,7 @@ from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.features.unique_keys import Keys, as_they_run, change_keys, jobs_cancelled
+from palermo.brokers.features.workflows import Workflows, end_runs
 from palermo.brokers.redis import workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
@@ -82,8 +83,9 @@ class RedisBroker:
         self.journal = RedisJournal(store, session)
         self.events = RedisEvents(store, session)
         self.keys = Keys(store)
-        self.tenants = RedisTenants(store)
-        self._scheduled_jobs = ScheduledJobs(store, self.keys, self._recurring)
+        self.workflows = Workflows(store, cancel_jobs=self._end_runs)
+        self.tenants = RedisTenants(store, self.workflows)
+        self._scheduled_jobs = ScheduledJobs(store, self.keys, self._recurring, self.workflows)
         self._consumers: list[RedisConsumer] = []
         unfinished: Unfinished = session.unfinished or Unfinished(Attempts(session.timeout), ())
         self._attempts = unfinished.attempts
@@ -191,12 +193,19 @@ class RedisBroker:
     async def all_paused(self) -> bool:
         return (await paused_queues(self._store)).every
 
-    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
         chosen = list(dict.fromkeys(ids))
+        steps = await self.workflows.cancel(chosen)
+        chosen += steps
         # The mark is deleted with its job. So a mark with a future time meets no later job with the same id.
         mark = f"{max(int(clock.now()), created_at or 0)} {by}"
         for first in range(0, len(chosen), _CANCEL_STEP):
             await self._cancel(chosen[first : first + _CANCEL_STEP], mark, by)
+        return steps
+
+    async def _end_runs(self, ids: Sequence[str]) -> None:
+        await self.cancel(ids)
+        await end_runs(self, ids)
 
     async def restore(self, ids: Iterable[str]) -> None:
         await self._store.change((), [("restore", list(ids))])
@@ -221,7 +230,8 @@ class RedisBroker:
         self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
     ) -> FoundJobs:
         await self._sync()
-        found = await find_jobs(self._store, ids, failed=failed, beginnings=beginnings)
+        jobs = await find_jobs(self._store, ids, failed=failed, beginnings=beginnings)
+        found = await self.workflows.with_workflows(jobs, ids, failed=failed)
         return FoundJobs(jobs=with_reports(found, await self.workers()))
 
     async def sweep(
@@ -235,7 +245,7 @@ class RedisBroker:
         most: int | None = None,
     ) -> SweepProgress:
         await self._sync()
-        return await sweep.sweep(self._store, queue, decide, progress, ids=frozenset(ids))
+        return await sweep.sweep(self._store, self.workflows, queue, decide, progress, ids=frozenset(ids))
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
         await self._scheduled_jobs.run(fired)
@@ -268,7 +278,7 @@ class RedisBroker:
 
     async def purge(self, queue: str) -> int:
         await self._sync()
-        return await sweep.purge(self._store, queue)
+        return await sweep.purge(self._store, self.workflows, queue)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
         raise BrokerRefused("queues in Redis have no types: there is nothing to migrate.")
@@ -277,7 +287,7 @@ class RedisBroker:
         removed = await self.purge(queue)
         await self.events.unsubscribe_queue(queue)
         while not await self._store.run("delete", queue):
-            removed += await sweep.purge(self._store, queue)
+            removed += await sweep.purge(self._store, self.workflows, queue)
         return removed
 
     async def limits(self) -> list[LimitInfo]:
@@ -339,8 +349,9 @@ class RedisBroker:
 class RedisTenants:
     """The tenants of one exchange's queues. See palermo.contract.broker.Tenants."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, workflows: Workflows) -> None:
         self._store = store
+        self._workflows = workflows
 
     async def of(self, queue: str) -> list[Tenant]:
         found = [
@@ -355,7 +366,7 @@ class RedisTenants:
         return {text_of(queue): int(count) for queue, count in counts.items() if count.isdigit()}
 
     async def clear(self, queue: str, tenant: str) -> int:
-        removed = await sweep.clear_tenant(self._store, queue, tenant)
+        removed = await sweep.clear_tenant(self._store, self._workflows, queue, tenant)
         if not removed:
             raise NotFound(
                 f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."

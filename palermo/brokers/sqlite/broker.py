@@ -5,7 +5,7 @@ import json
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from palermo.brokers.features import limits, sweep
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.unique_keys import Keys, jobs_cancelled
+from palermo.brokers.features.workflows import Workflows, end_runs
 from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -101,11 +102,12 @@ class SqliteBroker:
         self._directory = side_directory(store.path)
         self._notifier = Notifier(self._directory, store.data_version)
         self._steps = SqliteSteps(store, exchange, self._notifier)
-        self.tenants = SqliteTenants(store, self._steps, exchange)
         self._recurring = Recurring(self._steps)
         self.keys = Keys(self._steps)
-        self._scheduled_jobs = ScheduledJobs(self._steps, self.keys, self._recurring)
         self.journal = SqliteJournal(store, Notifier(self._directory, store.data_version, "journal-bell"), session)
+        self.workflows = Workflows(self._steps, self.journal.ring, self._end_runs)
+        self.tenants = SqliteTenants(store, self._steps, self.workflows, exchange)
+        self._scheduled_jobs = ScheduledJobs(self._steps, self.keys, self._recurring, self.workflows)
         self.events = SqliteEvents(store, self._notifier, session)
         self._direct_insert = DirectInsert(store, exchange)
         self._grouped_inserts = GroupedInserts(store, exchange, self._notifier)
@@ -189,6 +191,7 @@ class SqliteBroker:
             reported=reported,
             order=self._session.tenant_order,
             resumes=bool(resumes),
+            recorded=self.journal.ring,
             commands=workers.CommandListener(self._store, self._exchange, holder, tag, on_command, since=since),
         )
         self._consumers.append(consumer)
@@ -227,8 +230,10 @@ class SqliteBroker:
     async def all_paused(self) -> bool:
         return (await self._store.read(lambda db: pauses_and_cancels.paused(db, self._exchange))).every
 
-    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
         chosen = list(ids)
+        steps = await self.workflows.cancel(chosen)
+        chosen += steps
 
         def mark(db: sqlite3.Connection) -> None:
             pauses_and_cancels.cancel(db, self._exchange, chosen, by, created_at)
@@ -240,6 +245,11 @@ class SqliteBroker:
             change_keys(db, self._exchange, names, lambda states: jobs_cancelled(states, held))
 
         await self._store.write(mark)
+        return steps
+
+    async def _end_runs(self, ids: Sequence[str]) -> None:
+        await self.cancel(ids)
+        await end_runs(self, ids)
 
     async def restore(self, ids: Iterable[str]) -> None:
         chosen = list(ids)
@@ -278,7 +288,8 @@ class SqliteBroker:
     ) -> FoundJobs:
         await self._sync()
         search = partial(find_jobs, exchange=self._exchange, ids=ids, failed=failed, beginnings=beginnings)
-        return FoundJobs(jobs=with_reports(await self._store.read(search), await self.workers()))
+        jobs = await self.workflows.with_workflows(await self._store.read(search), ids, failed=failed)
+        return FoundJobs(jobs=with_reports(jobs, await self.workers()))
 
     async def sweep(
         self,
@@ -291,7 +302,7 @@ class SqliteBroker:
         most: int | None = None,
     ) -> SweepProgress:
         await self._sync()
-        return await sweep.sweep(self._steps, queue, decide, progress, ids=frozenset(ids))
+        return await sweep.sweep(self._steps, self.workflows, queue, decide, progress, ids=frozenset(ids))
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
         await self._scheduled_jobs.run(fired)
@@ -324,7 +335,7 @@ class SqliteBroker:
 
     async def purge(self, queue: str) -> int:
         await self._sync()
-        return await sweep.purge(self._steps, queue)
+        return await sweep.purge(self._steps, self.workflows, queue)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
         raise BrokerRefused("queues in an SQLite file have no types: there is nothing to migrate.")
@@ -345,7 +356,7 @@ class SqliteBroker:
             return True
 
         while not await self._store.write(drop):
-            removed += await sweep.purge(self._steps, queue)
+            removed += await sweep.purge(self._steps, self.workflows, queue)
         return removed
 
     async def limits(self) -> list[LimitInfo]:

@@ -85,10 +85,11 @@ class SqliteConsumer(StepConsumer):
         commands: CommandListener,
         order: str,
         resumes: bool,
+        recorded: Callable[[], None],
     ) -> None:
         """`resumes` is whether the holder has jobs from a session before it (workers.take_over)."""
         steps = SqliteSteps(store, exchange, notifier, lambda work, _: self._write(work))
-        super().__init__(steps, reported.id, store.display_path)
+        super().__init__(steps, reported.id, store.display_path, recorded)
         self._store = store
         self._notifier = notifier
         self._lock = lock

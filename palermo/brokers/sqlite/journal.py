@@ -36,15 +36,15 @@ class SqliteJournal:
 
         def insert(db: sqlite3.Connection) -> None:
             now = clock.now()
-            db.execute(
-                "insert into journal (exchange, at, body, upto) values (:exchange, :at, :body, :size + coalesce("
-                "(select upto from journal where exchange = :exchange order by seq desc limit 1), 0))",
-                {"exchange": self._session.exchange, "at": now, "body": batch, "size": len(batch)},
-            )
+            append_batch(db, self._session.exchange, batch, now)
             if trim:
                 self._trim(db, now)
 
         await self._store.write(insert, publishing=True)
+        self.ring()
+
+    def ring(self) -> None:
+        """Tell readers that there may be a new batch."""
         self._notifier.notify()
 
     async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None) -> JournalPoll:
@@ -107,3 +107,12 @@ class SqliteJournal:
                 f" where exchange = :exchange and {kept} order by seq limit 1)",
                 bounds,
             )
+
+
+def append_batch(db: sqlite3.Connection, exchange: str, batch: bytes, now: float) -> None:
+    """Store a batch at the end of the journal."""
+    db.execute(
+        "insert into journal (exchange, at, body, upto) values (:exchange, :at, :body, :size + coalesce("
+        "(select upto from journal where exchange = :exchange order by seq desc limit 1), 0))",
+        {"exchange": exchange, "at": now, "body": batch, "size": len(batch)},
+    )

@@ -10,10 +10,12 @@ from palermo.brokers.features.steps import Decide, Extent, Job, Outcome, Part, S
 from palermo.brokers.features.unique_keys import KeyStates
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store, Work
+from palermo.brokers.sqlite.journal import append_batch
 from palermo.brokers.sqlite.tables import later, pauses_and_cancels, waiting
 from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
 from palermo.brokers.sqlite.tables.jobs import insert, queue_number, to_row
 from palermo.brokers.sqlite.tables.permits import count_permits, delete_jobs, permit_name
+from palermo.contract import clock
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 
@@ -23,7 +25,13 @@ T = TypeVar("T")
 _SCAN_SIZE = 500
 
 #: The tables of states, by their names in steps.
-_TABLES = {"recurring": "recurring", "keys": "key", "unique-jobs": "unique_job", "limits": "limited"}
+_TABLES = {
+    "recurring": "recurring",
+    "keys": "key",
+    "unique-jobs": "unique_job",
+    "limits": "limited",
+    "flows": "workflow",
+}
 
 
 class SqliteSteps(StepStore):
@@ -83,6 +91,15 @@ class SqliteSteps(StepStore):
         rows = await self._store.read(lambda db: db.execute(query, (self._exchange, now, most)).fetchall())
         return [name for (name,) in rows]
 
+    async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
+        query = (
+            "select name, data from workflow_data where exchange = ? and workflow = ?"
+            " and name in (select value from json_each(?))"
+        )
+        values = (self._exchange, workflow, json.dumps(list(names)))
+        found = dict(await self._store.read(lambda db: db.execute(query, values).fetchall()))
+        return [found.get(name) for name in names]
+
     @property
     def ended(self) -> bool:
         return False  # a file does not go away by itself
@@ -103,7 +120,7 @@ class SqliteSteps(StepStore):
 
     def _next_due(self, db: sqlite3.Connection) -> Sequence[float | None]:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
-        return (due, *(next_due(db, self._exchange, table) for table in ("keys", "recurring")))
+        return (due, *(next_due(db, self._exchange, table) for table in ("keys", "recurring", "flows")))
 
     async def later_page(self, chosen: ScheduledFilter, offset: int, limit: int) -> tuple[list[Message], int]:
         return await self._store.read(lambda db: later.page(db, self._exchange, chosen, offset, limit))
@@ -238,12 +255,28 @@ def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
     insert(db, exchange, job.queue or job.message.queue, to_row(job.message))
 
 
-def _entry(db: sqlite3.Connection, exchange: str, name: Stored, state: Stored | bool, due: float | bool) -> None:
+def _entry(
+    db: sqlite3.Connection, exchange: str, table: str, name: Stored, state: Stored | bool, due: float | bool
+) -> None:
     if state is False:
-        _unset(db, exchange, "recurring", name)
+        _unset(db, exchange, table, name)
         return
     values = (exchange, name, None if due is False else due, state)
-    db.execute("insert or replace into recurring (exchange, name, due, state) values (?, ?, ?, ?)", values)
+    query = f"insert or replace into {_TABLES[table]} (exchange, name, due, state) values (?, ?, ?, ?)"
+    db.execute(query, values)
+
+
+def _flow_data(db: sqlite3.Connection, exchange: str, workflow: str, name: str, data: bytes) -> None:
+    query = "insert or replace into workflow_data (exchange, workflow, name, data) values (?, ?, ?, ?)"
+    db.execute(query, (exchange, workflow, name, data))
+
+
+def _forget_flow(db: sqlite3.Connection, exchange: str, workflow: str) -> None:
+    db.execute("delete from workflow_data where exchange = ? and workflow = ?", (exchange, workflow))
+
+
+def _append(db: sqlite3.Connection, exchange: str, log: str, batch: bytes, topic: str, at: str) -> None:
+    append_batch(db, exchange, batch, clock.now())
 
 
 def _set(db: sqlite3.Connection, exchange: str, table: str, name: str, state: str) -> None:
@@ -327,6 +360,9 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "unset": _unset,
     "key": _key,
     "entry": _entry,
+    "flow_data": _flow_data,
+    "forget_flow": _forget_flow,
+    "append": _append,
     "permit": _permit,
     "wait": _wait,
     "forget_limit": _forget_limit,

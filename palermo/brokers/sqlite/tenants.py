@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from palermo.brokers.features.steps import StepStore
 from palermo.brokers.features.sweep import clear_tenant
+from palermo.brokers.features.workflows import Workflows
 from palermo.brokers.sqlite.file.store import Store
 from palermo.contract.broker import Tenant
 from palermo.errors import NotFound
@@ -13,8 +14,9 @@ from palermo.errors import NotFound
 class SqliteTenants:
     """The tenants of one exchange's queues. See palermo.contract.broker.Tenants."""
 
-    def __init__(self, store: Store, steps: StepStore, exchange: str) -> None:
+    def __init__(self, store: Store, steps: StepStore, workflows: Workflows, exchange: str) -> None:
         self._store = store
+        self._workflows = workflows
         self._steps = steps
         self._exchange = exchange
 
@@ -41,7 +43,7 @@ class SqliteTenants:
         return await self._store.read(find)
 
     async def clear(self, queue: str, tenant: str) -> int:
-        removed = await clear_tenant(self._steps, queue, tenant)
+        removed = await clear_tenant(self._steps, self._workflows, queue, tenant)
         if not removed:
             raise NotFound(
                 f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."

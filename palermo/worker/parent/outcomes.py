@@ -26,7 +26,7 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from palermo.contract.broker import Delivery
-from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Result
+from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Result, without_step
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, backoff
@@ -105,6 +105,7 @@ class Outcomes:
         """Remember how a job ended. If it is settled now, an earlier outcome of it is of no use any more."""
         if settled:
             self._lost.pop(message.id, None)
+        result = without_step(result) if settled else result
         _put(self._ended, message.id, Outcome(job=message.job, queue=message.queue, result=result, settled=settled))
         self.cancelled_by.pop(message.id, None)
         self.change.set()

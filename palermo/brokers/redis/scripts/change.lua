@@ -98,19 +98,26 @@ local make = {
       call('ZREM', key('keys-due'), name)
     end
   end,
-  -- The state of a recurring job; false to remove it.
-  entry = function(name, state, due)
+  -- The state of a recurring job or a workflow, and when it is due; false to remove it.
+  entry = function(table, name, state, due)
     if state then
-      call('HSET', key('recurring'), name, state)
+      call('HSET', key(table), name, state)
     else
-      call('HDEL', key('recurring'), name)
+      call('HDEL', key(table), name)
     end
     if due then
-      call('ZADD', key('recurring-due'), due, name)
+      call('ZADD', key(table .. '-due'), due, name)
       call('PUBLISH', key('bell:due'), '')
     else
-      call('ZREM', key('recurring-due'), name)
+      call('ZREM', key(table .. '-due'), name)
     end
+  end,
+  -- Arguments or an output of a step of a workflow.
+  flow_data = function(workflow, name, data)
+    call('HSET', key('flow:' .. workflow), name, data)
+  end,
+  forget_flow = function(workflow)
+    call('UNLINK', key('flow:' .. workflow))
   end,
   permit = function(number, permit)
     call('HSET', key('permits'), number, permit)

@@ -1,0 +1,565 @@
+"""Workflows: the state of a workflow changes in the step that settles, removes or requeues a job of it.
+
+Promise: a step is put into its queue in the step that makes it possible, so it is neither lost nor put twice. What ends
+is counted by the step's path and generation, so a repeat changes nothing.
+Cost: the end of a step reads and writes the workflow's state, in a second step to the database. The arguments of steps
+and their outputs are stored apart, and read when they are needed.
+When a process dies, nothing is left to mend: the database has the state before the step, or the one after it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from msgspec import Struct, msgpack
+from msgspec.structs import replace
+
+from palermo.brokers.features.steps import Step, StepStore, Stored, puts, text_of, unchanged
+from palermo.brokers.features.unique_keys import end_run, keys_of, read_states
+from palermo.contract import clock
+from palermo.contract.admission import KeyReport
+from palermo.contract.finding import JobLocation
+from palermo.contract.worker_info import CommandReply, WorkerCommand, WorkerList
+from palermo.contract.workflows import WorkflowInfo
+from palermo.core import journal_records
+from palermo.core.journal_records import RecordKind
+from palermo.core.lifecycle import MAX_RESULT, Ack, Fail, JobState, Settlement, StoredResult, why_not_stored
+from palermo.core.message import MAX_BODY, Message
+from palermo.core.plain import message_from_plain, message_to_plain
+from palermo.core.unique_rules import RunOutcome
+from palermo.core.workflow import (
+    PORTION,
+    STEP,
+    Graph,
+    Member,
+    Output,
+    StepJob,
+    Use,
+    Value,
+    pack,
+    step_headers,
+    step_id,
+    step_of,
+    unpack,
+)
+from palermo.core.workflow_rules import (
+    Flow,
+    How,
+    Phase,
+    StepEnd,
+    View,
+    advanced,
+    cancelled,
+    due,
+    ended,
+    generation_of,
+    has_failed,
+    plans_of,
+    retried,
+    signalled,
+    time_passed,
+    view,
+)
+from palermo.errors import BrokerUnavailable, NotFound
+
+#: How many names are read at once.
+_AT_ONCE = 500
+
+#: The most bytes of the outputs that one step takes.
+_MAX_OUTPUTS = MAX_BODY - 65_536
+
+#: The most steps that the record of a workflow's end names.
+_MOST_NAMED = 300
+
+#: Seconds in which a worker has to end a job whose workflow is out of time.
+_END_WITHIN = 1.0
+
+#: How many due workflows are looked at in one turn.
+_DUE = 100
+
+
+class StoredFlow(Struct, frozen=True, kw_only=True):
+    """A workflow as it is stored."""
+
+    flow: Flow
+    #: The message that began it, without its arguments, as core/plain.py writes it.
+    root: dict[str, Any]
+    began_at: float
+
+    @property
+    def message(self) -> Message:
+        """The message that began it, without its arguments."""
+        return message_from_plain(self.root)
+
+
+#: Decides about a workflow, None if there is none; returns it changed, or None to leave it.
+Decide = Callable[[StoredFlow | None], StoredFlow | None]
+
+#: Cancels jobs by their ids, those that run too.
+CancelJobs = Callable[[Sequence[str]], Awaitable[None]]
+
+
+def ignore() -> None:
+    """Do nothing."""
+
+
+class OrdersWorkers(Protocol):
+    """The part of a broker that gives orders to workers."""
+
+    async def workers(self) -> WorkerList: ...
+    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]: ...
+
+
+_NOTHING: Mapping[str, bytes] = {}
+
+
+class Workflows:
+    """The workflows of one exchange. See palermo.contract.workflows.Workflows."""
+
+    def __init__(
+        self, store: StepStore, recorded: Callable[[], None] = ignore, cancel_jobs: CancelJobs | None = None
+    ) -> None:
+        """`recorded` is called when a record was written to the journal; `cancel_jobs` cancels jobs by their ids."""
+        self._store = store
+        self._recorded = recorded
+        self._cancel_jobs = cancel_jobs
+        #: Held while this session changes a workflow: ends of its slots do not make each other try again.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    # Changes that come from jobs.
+
+    async def settle(
+        self, message: Message, settlement: Settlement, conditions: Sequence[Step], changes: Sequence[Step]
+    ) -> int:
+        """Settle a job that is a step, or has added steps, together with its workflow.
+
+        Returns the number of the condition that did not hold, from 1; 0 if all did.
+        """
+        match settlement:
+            case Ack(done, was_cancelled):
+                how = How.DONE if done else How.CANCELLED if was_cancelled else How.DISCARDED
+            case Fail():
+                how = How.FAILED
+            case _:
+                return (await self._store.try_change(conditions, changes)).failed
+        output, adds = (settlement.output, settlement.adds) if isinstance(settlement, Ack) else (None, b"")
+        return await self.end(message, how, conditions, changes, output=output, adds=adds)
+
+    async def end(
+        self,
+        message: Message,
+        how: How,
+        conditions: Sequence[Step],
+        changes: Sequence[Step],
+        *,
+        output: StoredResult | None = None,
+        adds: bytes = b"",
+    ) -> int:
+        """End a step without running it, or after its run. Returns as `settle` does."""
+        id, path, generation = step_of(message.extra) or (message.id, "", 0)
+        graph = unpack(adds, Graph) if adds else None
+        fresh = {} if graph is None else dict(_data_of(f"{path}/" if path else "", graph))
+        if output is not None:
+            fresh[f"o:{path}"] = pack(Value.of(output))
+        plans = None if graph is None else tuple(added.plan for added in graph.steps)
+        end = StepEnd(path=path, how=how, generation=generation, adds=plans)
+
+        def decide(stored: StoredFlow | None) -> StoredFlow | None:
+            if stored is not None and path:
+                flow = ended(stored.flow, end)
+                return None if flow is stored.flow else replace(stored, flow=flow)
+            if stored is not None or path or plans is None or graph is None:
+                return None
+            now = clock.now()
+            flow = Flow(plans=plans, deadline=None if graph.deadline is None else now + graph.deadline)
+            return StoredFlow(flow=flow, root=message_to_plain(replace(message, body=b"")), began_at=now)
+
+        return await self._change(id, decide, conditions, changes, fresh)
+
+    async def remove(self, jobs: Iterable[tuple[Message, Step, Step]], *, how: How = How.CANCELLED) -> list[Message]:
+        """Remove jobs that are steps and do not run; returns those that were there.
+
+        Of each job this takes the condition that it is there, and the change that removes it.
+        """
+        return [message for message, there, removal in jobs if not await self.end(message, how, [there], [removal])]
+
+    async def requeue(self, message: Message, conditions: Sequence[Step], put: Callable[[Message], Step]) -> bool:
+        """Run a failed step again; `put` makes the change that puts its job into its queue.
+
+        Returns False if the job was gone, if its step is not failed any more, or if a later step is still working.
+        """
+        found = step_of(message.extra)
+        assert found is not None
+        id, path, generation = found
+        changes = [put(message)]
+        may = True
+
+        def decide(stored: StoredFlow | None) -> StoredFlow | None:
+            nonlocal may
+            may = True
+            if stored is None:
+                return None
+            if not has_failed(stored.flow, path) or generation != generation_of(stored.flow, path):
+                may = False
+                return None
+            try:
+                flow = retried(stored.flow, [path])
+            except ValueError:
+                may = False
+                return None
+            again = step_headers(id, path, generation_of(flow, path), output=False)
+            changes[:] = [put(replace(message, extra={**message.extra, **again}))]
+            return replace(stored, flow=flow)
+
+        failed = await self._change(id, decide, conditions, changes, placed=path, wanted=lambda: may)
+        return may and not failed
+
+    # Changes that come from people and the clock.
+
+    async def cancel(self, ids: Collection[str]) -> list[str]:
+        """Cancel the workflows among these jobs; returns the ids of their jobs that wait or run."""
+        found: list[str] = []
+        for id, state in zip(ids, await self._states(list(ids)), strict=True):
+            if state is None:
+                continue
+            out: list[str] = []
+
+            def decide(stored: StoredFlow | None, id: str = id, out: list[str] = out) -> StoredFlow | None:
+                if stored is None:
+                    return None
+                out[:] = [step_id(id, path) for path in _jobs_out(stored.flow)]
+                return replace(stored, flow=cancelled(stored.flow))
+
+            await self._change(id, decide)
+            found += out
+        return found
+
+    async def signal(self, id: str, name: str, value: StoredResult) -> None:
+        def decide(stored: StoredFlow | None) -> StoredFlow | None:
+            if stored is None or view(stored.flow).whole.over:
+                raise NotFound(
+                    f"workflow {id} does not wait for signals: it has not added steps yet, or is over."
+                    " `palermo status ID` says which."
+                )
+            if name in stored.flow.signals:
+                return None
+            return replace(stored, flow=signalled(stored.flow, name))
+
+        await self._change(id, decide, fresh={f"s:{name}": pack(Value.of(value))})
+
+    async def pass_time(self, now: float) -> None:
+        """Let signals and workflows run out of time that are due."""
+        for name in await self._store.due("flows", now, _DUE):
+            out: list[str] = []
+
+            def decide(stored: StoredFlow | None, out: list[str] = out) -> StoredFlow | None:
+                if stored is None:
+                    return None
+                flow = time_passed(stored.flow, now)
+                out[:] = _jobs_out(stored.flow) if flow.expired and not stored.flow.expired else []
+                return replace(stored, flow=flow)
+
+            await self._change(name, decide)
+            if out and self._cancel_jobs is not None:
+                await self._cancel_jobs([step_id(name, path) for path in out])
+
+    # Looking.
+
+    async def all(self) -> list[WorkflowInfo]:
+        """All workflows that are not over, and those that have failed, oldest first."""
+        found = [
+            _info(text_of(id), stored)
+            async for id, state in self._store.scan("flows")
+            if (stored := _read(state)) is not None
+        ]
+        return sorted(found, key=lambda info: info.began_at)
+
+    async def find(self, id: str) -> WorkflowInfo | None:
+        (state,) = await self._states([id])
+        stored = _read(state)
+        return None if stored is None else _info(id, stored)
+
+    async def with_workflows(
+        self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
+    ) -> list[JobLocation]:
+        """These jobs, and of the other ids the workflows: as jobs that run, or have failed if that is wanted."""
+        jobs = list(found)
+        states = await self._states(sorted(set(ids) - {job.id for job in jobs}))
+        flows = [stored for state in states if (stored := _read(state)) is not None]
+        places = (
+            JobLocation(state=JobState.FAILED if view(one.flow).whole.over else JobState.WORKING, message=one.message)
+            for one in flows
+        )
+        return jobs + [place for place in places if failed or place.state == JobState.WORKING]
+
+    async def next_due(self) -> float | None:
+        """When time changes a workflow next, if that is by now."""
+        return clock.now() if await self._store.due("flows", clock.now(), 1) else None
+
+    async def _states(self, ids: Sequence[str]) -> list[Stored | None]:
+        return await self._store.states("flows", ids) if ids else []
+
+    # Inside.
+
+    async def _change(
+        self,
+        id: str,
+        decide: Decide,
+        conditions: Sequence[Step] = (),
+        changes: Sequence[Step] = (),
+        fresh: Mapping[str, bytes] = _NOTHING,
+        *,
+        placed: str = "",
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> int:
+        """Change a workflow together with other changes, if these conditions hold; `changes` are read after `decide`.
+
+        `fresh` is data to store with it. The job of the step `placed` is among the changes.
+        """
+        lock = self._locks.setdefault(id, asyncio.Lock())
+        async with lock:
+            while True:
+                (state,) = await self._states([id])
+                before = _read(state)
+                after = decide(before)
+                if not wanted():
+                    return 0
+                own: list[Step] = []
+                more: list[Step] = []
+                if after is not None and after is not before:
+                    own, more = await self._steps(id, state, before, after, fresh, placed)
+                if not changes and not more:
+                    return 0
+                outcome = await self._store.try_change([*conditions, *own], [*changes, *more])
+                if outcome.failed <= len(conditions):
+                    if not outcome.failed and any(name == "append" for name, *_ in more):
+                        self._recorded()
+                    return outcome.failed
+
+    async def _steps(
+        self,
+        id: str,
+        state: Stored | None,
+        before: StoredFlow | None,
+        after: StoredFlow,
+        fresh: Mapping[str, bytes],
+        placed: str,
+    ) -> tuple[list[Step], list[Step]]:
+        """The conditions and changes that store a workflow, and put the jobs of steps that became possible."""
+        now = clock.now()
+        after = replace(after, flow=advanced(after.flow, now))
+        known = view(after.flow)
+        was_over = before is not None and view(before.flow).whole.over
+        data = Data(self._store, id, fresh)
+        jobs = [job async for job in _released(id, data, before, after, known, now, placed)]
+        conditions, steps = [unchanged("flows", id, state)], puts(jobs)
+        if known.whole.over and not was_over:
+            record = await _record(id, data, after, known, now)
+            batch = journal_records.encode("", [journal_records.encode_record(record)])
+            steps.append(("append", "journal", batch, "", "0.0"))
+            root = after.message
+            states = await read_states(self._store, keys_of([root]))
+            done = RunOutcome.DONE if known.whole.good else RunOutcome.OVER
+            end_run(states, root, KeyReport(done, None, None, None))
+            conditions += states.conditions
+            steps += states.changes
+        if known.whole.over and known.whole.phase is not Phase.FAILED:
+            return conditions, [*steps, ("entry", "flows", id, False, False), ("forget_flow", id)]
+        packed, at = msgpack.encode(after), due(after.flow)
+        steps.append(("entry", "flows", id, packed, False if at is None else at))
+        return conditions, [*steps, *(("flow_data", id, name, value) for name, value in fresh.items())]
+
+
+class Data:
+    """The arguments and outputs of one workflow's steps."""
+
+    def __init__(self, store: StepStore, id: str, fresh: Mapping[str, bytes]) -> None:
+        """`fresh` is what is stored together with the change that reads this."""
+        self._store = store
+        self._id = id
+        self._fresh = fresh
+        self._read: dict[str, bytes | None] = {}
+
+    async def get(self, names: Sequence[str]) -> list[bytes | None]:
+        """What is stored under these names; None for nothing."""
+        missing = [name for name in names if name not in self._fresh and name not in self._read]
+        for first in range(0, len(missing), _AT_ONCE):
+            some = missing[first : first + _AT_ONCE]
+            self._read.update(zip(some, await self._store.flow_data(self._id, some), strict=True))
+        return [self._fresh[name] if name in self._fresh else self._read[name] for name in names]
+
+    async def part(self, name: str, kind: type[Any]) -> Any:
+        """A stored value. Raises BrokerUnavailable if another program has deleted it."""
+        (found,) = await self.get([name])
+        if found is None:
+            raise BrokerUnavailable(f"workflow {self._id} cannot go on: its data {name!r} was deleted.")
+        return unpack(found, kind)
+
+    async def output(self, prefix: str, use: Use) -> Output:
+        """The output of a step of the graph with this prefix."""
+        names = [f"o:{prefix}{use.step}"]
+        if use.members is not None:
+            names = [f"o:{prefix}{use.step}:{number}" for number in range(use.members)]
+        found = await self.get(names)
+        if use.members is None and found[0] is None:
+            found = await self.get([f"s:{use.step}"])
+        size = sum(len(each) for each in found if each is not None)
+        if size > _MAX_OUTPUTS:
+            return Output(
+                refused=f"the output of {use.step!r} has {size:,} bytes; at most {_MAX_OUTPUTS:,} are passed on."
+            )
+        values = [
+            Output(None if packed is None else await self.filled(f"{name[2:]}/", unpack(packed, Value)))
+            for name, packed in zip(names, found, strict=True)
+        ]
+        return values[0] if use.members is None else Output(members=tuple(values))
+
+    async def filled(self, prefix: str, value: Value) -> Value:
+        """A value with the outputs that it takes from steps of this prefix."""
+        if not value.uses:
+            return value
+        outputs = [await self.output(prefix, use) for use in value.uses]
+        return replace(value, uses=(), outputs=tuple(outputs))
+
+
+def _data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
+    """What is stored of a graph."""
+    for added in graph.steps:
+        path = prefix + added.plan.name
+        if added.job is not None:
+            yield f"j:{path}", pack(added.job)
+        for first in range(0, len(added.members), PORTION):
+            yield f"m:{path}#{first // PORTION}", msgpack.encode(added.members[first : first + PORTION])
+    if graph.result is not None:
+        yield f"o:{prefix.removesuffix('/')}", pack(graph.result)
+
+
+async def end_runs(broker: OrdersWorkers, ids: Collection[str]) -> None:
+    """Order the workers that run some of these jobs to end them."""
+    running = [(worker.id, job.id) for worker in await broker.workers() for job in worker.jobs if job.id in set(ids)]
+    orders = (WorkerCommand(action="cancel", id=id, workers=(worker,), by="deadline") for worker, id in running)
+    await asyncio.gather(*(broker.command(order, timeout=_END_WITHIN) for order in orders))
+
+
+async def _released(
+    id: str, data: Data, before: StoredFlow | None, after: StoredFlow, known: View, now: float, placed: str
+) -> Any:
+    """The jobs of the steps and members that are out now, and were not before."""
+    flow = after.flow
+    was = frozenset[str]() if before is None else view(before.flow).out
+    plans = plans_of(flow)
+    for path in sorted(known.out - was - {placed}):
+        plan = plans.get(path)
+        if plan is None or plan.signal:
+            continue  # a member runs again by its own job
+        job: StepJob = await data.part(f"j:{path}", StepJob)
+        prefix = path.removesuffix(plan.name)
+        yield await _with_outputs(data, prefix, job, _message(id, path, flow, job, None, now))
+    for path, members in flow.maps.items():
+        first = 0 if before is None or path not in before.flow.maps else before.flow.maps[path].released
+        if first >= members.released:
+            continue
+        job = await data.part(f"j:{path}", StepJob)
+        portion: tuple[Member, ...] = ()
+        outputs: Value | None = None
+        for number in range(first, members.released):
+            if not portion or number % PORTION == 0:
+                portion = await data.part(f"m:{path}#{number // PORTION}", tuple[Member, ...])
+            message = _message(id, f"{path}:{number}", flow, job, portion[number % PORTION], now)
+            if job.uses and outputs is None:
+                prefix = path.removesuffix(plans[path].name)
+                outputs = await data.filled(prefix, Value("", b"", job.mark, job.uses))
+            yield message if outputs is None else _wrapped(message, outputs)
+
+
+def _message(id: str, path: str, flow: Flow, job: StepJob, member: Member | None, now: float) -> Message:
+    headers = step_headers(id, path, generation_of(flow, path), output=job.output)
+    return job.message(step_id(id, path), headers, now, member=member)
+
+
+async def _with_outputs(data: Data, prefix: str, job: StepJob, message: Message) -> Message:
+    if not job.uses:
+        return message
+    return _wrapped(message, await data.filled(prefix, Value("", b"", job.mark, job.uses)))
+
+
+def _wrapped(message: Message, outputs: Value) -> Message:
+    """The message with the outputs that its arguments take."""
+    value = replace(outputs, content_type=message.content_type, body=message.body)
+    body = pack(value)
+    if len(body) > MAX_BODY:
+        why = f"the outputs that job {message.id} takes have {len(body):,} bytes with its arguments; {MAX_BODY:,} fit."
+        body = pack(replace(value, outputs=(Output(refused=why),) * len(value.outputs)))
+    return replace(message, content_type=STEP, body=body)
+
+
+def _jobs_out(flow: Flow) -> list[str]:
+    """The paths of the steps and members whose jobs wait or run."""
+    plans = plans_of(flow)
+    steps = [path for path in view(flow).out if path not in plans or not plans[path].signal]
+    return steps + [f"{path}:{number}" for path, members in flow.maps.items() for number in members.out()]
+
+
+_ENDS = {Phase.DONE: RecordKind.SUCCEEDED, Phase.FAILED: RecordKind.FAILED, Phase.CANCELLED: RecordKind.CANCELLED}
+
+
+async def _record(id: str, data: Data, stored: StoredFlow, known: View, now: float) -> dict[str, Any]:
+    """The record of a workflow's end."""
+    root, phase = stored.message, known.whole.phase
+    phases = {path: str(status.phase) for path, status in known.steps.items()}
+    record: dict[str, Any] = {
+        "kind": _ENDS[phase],
+        "at": round(now, 3),
+        "id": id,
+        "job": root.job,
+        "queue": root.queue,
+        "attempt": root.attempt,
+        "took": round(now - stored.began_at, 6),
+        "steps": dict(list(phases.items())[:_MOST_NAMED]),
+    }
+    if phase is Phase.FAILED:
+        failed = [path for path, status in known.steps.items() if status.phase is Phase.FAILED]
+        text = "its time was over" if stored.flow.expired else f"step {', '.join(failed[:5])} failed"
+        return record | {"error": "palermo.errors.JobFailed", "message": text}
+    (packed,) = await data.get(["o:"]) if phase is Phase.DONE else [None]
+    if packed is None or root.keep_result is False:
+        return record
+    value = await data.filled("", unpack(packed, Value))
+    result = _plain(value).stored
+    refused = why_not_stored(result, MAX_RESULT)
+    return record | ({"refused": refused} if refused else {"result": result.to_plain()})
+
+
+def _plain(value: Value) -> Value:
+    """The output itself, if a value is nothing else than the output of one step."""
+    if len(value.outputs) == 1 and value.outputs[0].value is not None and len(value.body) <= len(value.mark) + 5:
+        return _plain(value.outputs[0].value)
+    return value
+
+
+def _read(state: Stored | None) -> StoredFlow | None:
+    if state is None:
+        return None
+    return msgpack.decode(state if isinstance(state, bytes) else state.encode(), type=StoredFlow)
+
+
+def _info(id: str, stored: StoredFlow) -> WorkflowInfo:
+    known = view(stored.flow)
+    phases = {path: str(status.phase) for path, status in known.steps.items()}
+    plans = plans_of(stored.flow)
+    return WorkflowInfo(
+        id=id,
+        job=stored.message.job,
+        queue=stored.message.queue,
+        state=str(known.whole.phase) if known.whole.over else "running",
+        began_at=stored.began_at,
+        steps=phases,
+        members={
+            path: (members.over_count, members.failed_count, plans[path].members or 0)
+            for path, members in stored.flow.maps.items()
+            if path in plans
+        },
+        waits_for=tuple(sorted(path for path in known.out if path in plans and plans[path].signal)),
+        failed=tuple(path for path, status in known.steps.items() if status.phase is Phase.FAILED),
+    )
