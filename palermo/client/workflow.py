@@ -156,11 +156,10 @@ class Marks:
 class Building:
     """The steps that one run adds."""
 
-    def __init__(self, id: str, path: str = "", message: Message | None = None) -> None:
-        """`path` is the path of the step that runs, "" for the workflow's own run, which `message` started."""
+    def __init__(self, id: str, path: str = "") -> None:
+        """`path` is the path of the step that runs, "" for the workflow's own run."""
         self.id = id
         self.prefix = f"{path}/" if path else ""
-        self.message = message
         self.steps: dict[str, Step[Any]] = {}
         self.deadline: float | None = None
         self._added: dict[str, AddedStep] = {}
@@ -235,7 +234,7 @@ class Workflow:
         """The workflow to which the run of this message adds steps."""
         flow = cls()
         workflow, path, _ = step_of(message.extra) or (message.id, "", 0)
-        flow._building = Building(workflow, path, message)
+        flow._building = Building(workflow, path)
         flow._building.deadline = None if path else definition.deadline
         return flow
 
@@ -449,9 +448,7 @@ class Workflow:
         """The job of a step, and the times that count from its release."""
         client, building = _client(), self._building
         call: JobCall = call_of(client.settings, job, args, kwargs, client.unique_job)
-        root = building.message
-        inherited = {} if root is None else {"tenant": root.tenant or None, "priority": root.priority or None}
-        chosen = {**{key: value for key, value in inherited.items() if value}, **call.declared, **given}
+        chosen = {**call.declared, **given}
         message = build_message(
             client,
             call,

@@ -26,6 +26,8 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     #: The signals that it waits for, and the steps that have failed.
     waits_for: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    #: The steps for `when="failed"` that were released.
+    cleaned_up: tuple[str, ...] = ()
 
 
 class Workflows(Protocol):
@@ -42,6 +44,9 @@ class Workflows(Protocol):
 
         Raises NotFound for a workflow that has not added steps yet, or is over.
         """
+
+    async def failed_jobs(self, id: str) -> list[str]:
+        """The ids of the failed jobs of a workflow; empty for one that is not known."""
 
     async def next_due(self) -> float | None:
         """When time changes a workflow next, if that is by now; None otherwise."""

@@ -462,10 +462,12 @@ def signalled(flow: Flow, name: str) -> Flow:
 def cancelled(flow: Flow) -> Flow:
     """Release nothing more, but for clean-up: steps for `failed` or `over` behind steps that have begun.
 
-    A second call stops these too. The broker cancels the jobs of steps that are released.
+    A second call stops these too. Signals come no more. The broker cancels the jobs of steps that are released.
     """
     flow = replace(sealed(flow), cancels=flow.cancels + 1)
     known = view(flow)
+    for path in [path for path, _ in _signals(flow) if path in known.out]:
+        flow = ended(flow, StepEnd(path=path, how=How.CANCELLED, generation=generation_of(flow, path), sealed=True))
     kept = set() if flow.cancels > 1 else set(_clean_ups(flow, known))
     gone = {path for path, status in known.steps.items() if status.phase is Phase.WAITING and path not in kept}
     return replace(flow, stopped=flow.stopped | gone | known.maps.keys())

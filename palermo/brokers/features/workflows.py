@@ -49,10 +49,12 @@ from palermo.core.workflow_rules import (
     Phase,
     StepEnd,
     View,
+    When,
     advanced,
     cancelled,
     due,
     ended,
+    failed_runs,
     generation_of,
     has_failed,
     plans_of,
@@ -280,6 +282,11 @@ class Workflows:
         stored = _read(state)
         return None if stored is None else _info(id, stored)
 
+    async def failed_jobs(self, id: str) -> list[str]:
+        (state,) = await self._states([id])
+        stored = _read(state)
+        return [] if stored is None else [step_id(id, path) for path in failed_runs(stored.flow)]
+
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
     ) -> list[JobLocation]:
@@ -352,7 +359,7 @@ class Workflows:
         known = view(after.flow)
         was_over = before is not None and view(before.flow).whole.over
         data = Data(self._store, id, fresh)
-        jobs = [job async for job in _released(id, data, before, after, known, now, placed)]
+        jobs = [job async for job in _released(data, before, after, known, now, placed)]
         conditions, steps = [unchanged("flows", id, state)], puts(jobs)
         if known.whole.over and not was_over:
             record = await _record(id, data, after, known, now)
@@ -443,10 +450,10 @@ async def end_runs(broker: OrdersWorkers, ids: Collection[str]) -> None:
 
 
 async def _released(
-    id: str, data: Data, before: StoredFlow | None, after: StoredFlow, known: View, now: float, placed: str
+    data: Data, before: StoredFlow | None, after: StoredFlow, known: View, now: float, placed: str
 ) -> Any:
     """The jobs of the steps and members that are out now, and were not before."""
-    flow = after.flow
+    flow, root = after.flow, after.message
     was = frozenset[str]() if before is None else view(before.flow).out
     plans = plans_of(flow)
     for path in sorted(known.out - was - {placed}):
@@ -455,7 +462,7 @@ async def _released(
             continue  # a member runs again by its own job
         job: StepJob = await data.part(f"j:{path}", StepJob)
         prefix = path.removesuffix(plan.name)
-        yield await _with_outputs(data, prefix, job, _message(id, path, flow, job, None, now))
+        yield await _with_outputs(data, prefix, job, _message(root, path, flow, job, None, now))
     for path, members in flow.maps.items():
         first = 0 if before is None or path not in before.flow.maps else before.flow.maps[path].released
         if first >= members.released:
@@ -466,16 +473,21 @@ async def _released(
         for number in range(first, members.released):
             if not portion or number % PORTION == 0:
                 portion = await data.part(f"m:{path}#{number // PORTION}", tuple[Member, ...])
-            message = _message(id, f"{path}:{number}", flow, job, portion[number % PORTION], now)
+            message = _message(root, f"{path}:{number}", flow, job, portion[number % PORTION], now)
             if job.uses and outputs is None:
                 prefix = path.removesuffix(plans[path].name)
                 outputs = await data.filled(prefix, Value("", b"", job.mark, job.uses))
             yield message if outputs is None else _wrapped(message, outputs)
 
 
-def _message(id: str, path: str, flow: Flow, job: StepJob, member: Member | None, now: float) -> Message:
-    headers = step_headers(id, path, generation_of(flow, path), output=job.output)
-    return job.message(step_id(id, path), headers, now, member=member)
+def _message(root: Message, path: str, flow: Flow, job: StepJob, member: Member | None, now: float) -> Message:
+    headers = step_headers(root.id, path, generation_of(flow, path), output=job.output)
+    message = job.message(step_id(root.id, path), headers, now, member=member)
+    if root.tenant and not message.tenant:
+        message = replace(message, tenant=root.tenant, share=root.share)
+    if root.priority and not message.priority:
+        message = replace(message, properties={**message.properties, "priority": root.priority})
+    return message
 
 
 async def _with_outputs(data: Data, prefix: str, job: StepJob, message: Message) -> Message:
@@ -562,4 +574,10 @@ def _info(id: str, stored: StoredFlow) -> WorkflowInfo:
         },
         waits_for=tuple(sorted(path for path in known.out if path in plans and plans[path].signal)),
         failed=tuple(path for path, status in known.steps.items() if status.phase is Phase.FAILED),
+        cleaned_up=tuple(
+            path
+            for path, status in known.steps.items()
+            if status.phase not in (Phase.WAITING, Phase.SKIPPED)
+            and any(condition.when is When.FAILED for condition in plans[path].after)
+        ),
     )
