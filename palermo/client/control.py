@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from palermo.client.actor import Actor
 from palermo.client.journal_watch import JournalWatch, Question
 from palermo.client.status import JobClient
 from palermo.contract.worker_info import WorkerCommand
@@ -56,15 +55,13 @@ def _signalled(client: JobClient, id: str, name: str, value: Any) -> Question[No
 
 
 def _cancelled(id: str) -> Question[None]:
-    by = Actor.here("python").name
-
     async def ask(watch: JournalWatch) -> None:
         broker = await watch.session()
-        ids = {id, *await broker.cancel([id], by=by)}
+        ids = {id, *await broker.cancel([id])}
         for worker in await broker.workers():
             for job in worker.jobs:
                 if job.id in ids:
-                    order = WorkerCommand(action="cancel", id=job.id, workers=(worker.id,), by=by)
+                    order = WorkerCommand(action="cancel", id=job.id, workers=(worker.id,))
                     await broker.command(order, timeout=_PATIENCE)
 
     return ask

@@ -331,8 +331,10 @@ def job(target: Any = None, /, **options: Any) -> Any:
     return declare(target, given) if target is not None else lambda target: declare(target, given)
 
 
-def declare(target: Any, options: Mapping[str, Any]) -> Any:
+def declare(target: Any, options: Mapping[str, Any], kind: type[FunctionJob[..., Any, Any]] = FunctionJob) -> Any:
     """Make a job of a function or class, and register it; `options` are those that `read_options` gave.
+
+    A decorated function becomes an object of this `kind`.
 
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
@@ -341,11 +343,7 @@ def declare(target: Any, options: Mapping[str, Any]) -> Any:
         definition = replace(definition, recurring=recurring_job(definition, options))
     if not definition.is_class:
         registry.register(definition)
-        if definition.workflow:
-            from palermo.client.workflow import WorkflowJob
-
-            return WorkflowJob(definition, target)
-        return FunctionJob(definition, target)
+        return kind(definition, target)
     decorated: DecoratedJob[Any, Any] = DecoratedJob(definition)
     for name in _ADDED:
         taken = vars(target).get(name)

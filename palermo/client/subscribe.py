@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from palermo.client.decorator import JobDecorator, declare
+from palermo.client.workflow import WorkflowJob
 from palermo.contract.events import Subscription
 from palermo.core.topics import check_new_group, check_pattern
 from palermo.errors import TopicInvalid
@@ -40,7 +41,7 @@ def subscribe(*topics: str, group: str, from_start: bool = False, **options: Unp
         workflow = getattr(target, "definition", None)
         if isinstance(workflow, JobDefinition) and workflow.workflow:
             more = {"workflow": True, "deadline": workflow.deadline, "keep_result": workflow.keep_result}
-            return declare(workflow.target, more | _declared(subscribes, given))
+            return declare(workflow.target, more | _declared(subscribes, given), WorkflowJob)
         return declare(target, _declared(subscribes, given))
 
     return decorate

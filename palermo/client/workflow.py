@@ -34,7 +34,6 @@ from palermo.core.message import MAX_BODY, Message, to_headers
 from palermo.core.times import Duration, due_at, in_seconds
 from palermo.core.topics import OCTETS
 from palermo.core.workflow import (
-    MARK,
     MAX_ADDED,
     AddedStep,
     Graph,
@@ -52,6 +51,7 @@ from palermo.errors import BodyTooLarge, OptionInvalid
 from palermo.jobs.current import parent_header
 from palermo.jobs.definition import JobDefinition, define
 from palermo.jobs.job_registry import registry
+from palermo.jobs.models import MARK
 from palermo.jobs.options import ENQUEUE_OPTIONS, WORKFLOW_OPTIONS, WorkflowOptions, read_options
 
 if TYPE_CHECKING:
@@ -531,7 +531,7 @@ def _declared(target: Any, given: dict[str, Any]) -> Any:
         raise OptionInvalid(
             f"class {target.__qualname__!r} cannot be a workflow: @palermo.workflow goes on a function."
         )
-    return declare(target, {**given, "workflow": True})
+    return declare(target, {**given, "workflow": True}, WorkflowJob)
 
 
 def _client() -> "Client":

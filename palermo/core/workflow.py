@@ -5,7 +5,7 @@ text and a number. Whoever reads the value puts the outputs in the places of the
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import DecodeError as MsgspecError
@@ -17,7 +17,7 @@ from palermo.core.lifecycle import StoredResult
 from palermo.core.message import MAX_BODY, Headers, Message, to_headers
 from palermo.core.topology import MAX_ID_BYTES
 from palermo.core.workflow_rules import Plan
-from palermo.errors import DecodeError
+from palermo.errors import DecodeError, ResultRefused
 
 #: The media type of a value with outputs of other steps in it.
 STEP = "application/x-palermo-step"
@@ -30,10 +30,6 @@ MAX_ADDED = MAX_BODY
 
 #: How many members' arguments are stored together.
 PORTION = 200
-
-
-#: What the text begins with that stands for an output in a value.
-MARK = "~output-"
 
 
 class Use(Struct, frozen=True, array_like=True):
@@ -197,6 +193,23 @@ def step_id(workflow: str, path: str) -> str:
     if len(id.encode()) > MAX_ID_BYTES:
         id = hashlib.sha256(f"{workflow}/{path}".encode()).hexdigest()
     return id
+
+
+def loaded(value: Value, read: Callable[[Value], object], own: Callable[[Value], object] | None = None) -> Any:
+    """The decoded value with its outputs: `own` reads the value itself, `read` the outputs.
+
+    Raises ResultRefused for an output that cannot be had.
+    """
+
+    def output(found: Output) -> object:
+        if found.refused:
+            raise ResultRefused(found.refused)
+        if found.members is not None:
+            return [output(each) for each in found.members]
+        return None if found.value is None else loaded(found.value, read)
+
+    decoded = (own or read)(value)
+    return filled(decoded, value.mark, [output(each) for each in value.outputs]) if value.mark else decoded
 
 
 def filled(value: object, mark: str, outputs: Sequence[object]) -> Any:

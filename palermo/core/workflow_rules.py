@@ -360,7 +360,7 @@ def view(flow: Flow, *, certain: bool = True) -> View:
                 return _WAITING
             if failing := [condition for condition in plan.after if not _holds(condition, before)]:
                 return Status(Phase.SKIPPED, bad=any(_is_bad(condition, before) for condition in failing))
-        if plan.signal and plan.name in flow.signals:
+        if plan.signal and plan.name in flow.signals and path not in flow.ends:
             return _GOOD
         if plan.members is not None:
             return of_map(path, plan)

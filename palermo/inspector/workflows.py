@@ -19,7 +19,7 @@ class Workflows(Context):
     """The workflows that run or have failed, and one that has ended by its id."""
 
     def show(self, id: str) -> Row:
-        """One workflow: a row of `list`, and `steps`, which have `name`, `state`, and for a map `over`, `failed`, `total`.
+        """One workflow: a row of `list`, and `steps` with `name`, `state`, and of a map `over`, `failed` and `total`.
 
         A workflow that has ended is read from the journal, without the numbers of maps. Raises NotFound.
         """

@@ -98,14 +98,14 @@ class JobDefinition(DeclaredOptions):
     @cached_property
     def classes(self) -> Mapping[str, type]:
         """The dataclasses and enums that the annotations name, by dotted name: a body may be decoded to these."""
-        from palermo.contract.serialization import classes_in
+        from palermo.contract.class_hints import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name != "return")
 
     @cached_property
     def result_classes(self) -> Mapping[str, type]:
         """The same for the annotation of the return value: a result may be decoded to these."""
-        from palermo.contract.serialization import classes_in
+        from palermo.contract.class_hints import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name == "return")
 

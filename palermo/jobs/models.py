@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, get_args
 
-from palermo.core.workflow import MARK
 from palermo.errors import ArgumentsInvalid, DecodeError
 
 if TYPE_CHECKING:
@@ -21,6 +20,10 @@ if TYPE_CHECKING:
 
 #: The most errors of one value that are named.
 _MAX_ERRORS = 5
+
+
+#: What the text begins with that stands for the output of a step among the arguments of another.
+MARK = "~output-"
 
 
 class JobModels:

@@ -47,7 +47,7 @@ def test_every_result_calls_for_one_settlement(result: Result, kind: type) -> No
 
     assert isinstance(settlement, kind)
     if kind is Ack:
-        assert settlement == Ack(done=isinstance(result, Succeeded))
+        assert settlement == Ack(done=isinstance(result, Succeeded), cancelled=isinstance(result, Cancelled))
 
 
 def test_a_failed_copy_keeps_id_body_and_headers_and_adds_the_error() -> None:

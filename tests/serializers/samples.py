@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from hypothesis import strategies as st
 
-from palermo.contract.serialization import classes_in
+from palermo.contract.class_hints import classes_in
 
 
 class Color(Enum):

@@ -285,7 +285,11 @@ class Workflows:
     async def failed_jobs(self, id: str) -> list[str]:
         (state,) = await self._states([id])
         stored = _read(state)
-        return [] if stored is None else [step_id(id, path) for path in failed_runs(stored.flow)]
+        if stored is None:
+            return []
+        plans = plans_of(stored.flow)
+        failed = (path for path in failed_runs(stored.flow) if path not in plans or not plans[path].signal)
+        return [step_id(id, path) for path in failed]
 
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -311,10 +311,11 @@ class RabbitmqBroker:
     async def _paused(self) -> PausedQueues:
         return (await self._facts.read(await self._consume_connection())).paused
 
-    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
         chosen = list(ids)
         await self._cancels.cancel(chosen, by, created_at)
         await self.keys.cancelled(chosen)
+        return ()
 
     async def restore(self, ids: Iterable[str]) -> None:
         await self._cancels.restore(ids, await self._cancels.read(await self._consume_connection()))
