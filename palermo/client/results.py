@@ -18,8 +18,8 @@ from palermo.contract.rows import as_json
 from palermo.contract.serialization import FOR_DISPLAY, Accept
 from palermo.core.journal_records import JournalLevel, Record, RecordKind
 from palermo.core.lifecycle import JobState, StoredResult, result_of_record
+from palermo.core.step_values import Value
 from palermo.core.times import Duration, in_seconds
-from palermo.core.workflow import Value
 from palermo.errors import (
     BrokerUnavailable,
     JobFailed,

@@ -31,21 +31,10 @@ from palermo.contract.serialization import Serializers
 from palermo.core.header_json import dumps
 from palermo.core.lifecycle import StoredResult
 from palermo.core.message import MAX_BODY, Message, to_headers
+from palermo.core.step_values import Use, Value, pack, unpack
 from palermo.core.times import Duration, due_at, in_seconds
 from palermo.core.topics import OCTETS
-from palermo.core.workflow import (
-    MAX_ADDED,
-    AddedStep,
-    Graph,
-    Member,
-    StepJob,
-    Use,
-    Value,
-    pack,
-    step_id,
-    step_of,
-    unpack,
-)
+from palermo.core.workflow import MAX_ADDED, AddedStep, Graph, Member, StepJob, step_id, step_of
 from palermo.core.workflow_rules import Condition, Plan, When
 from palermo.errors import BodyTooLarge, OptionInvalid
 from palermo.jobs.current import parent_header

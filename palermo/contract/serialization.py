@@ -19,8 +19,8 @@ from palermo.contract.plugins import Plugin, installed, own
 from palermo.contract.serializer_shape import check_compression, check_serializer
 from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
+from palermo.core.step_values import STEP, Value, loaded, unpack
 from palermo.core.topics import OCTETS, is_untyped, with_media_type
-from palermo.core.workflow import STEP, Value, loaded, unpack
 from palermo.errors import (
     BodyTooLarge,
     DecodeError,

@@ -27,22 +27,9 @@ from palermo.core.journal_records import RecordKind
 from palermo.core.lifecycle import MAX_RESULT, Ack, Fail, JobState, Settlement, StoredResult, why_not_stored
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.plain import message_from_plain, message_to_plain
+from palermo.core.step_values import STEP, Output, Use, Value, pack, unpack
 from palermo.core.unique_rules import RunOutcome
-from palermo.core.workflow import (
-    PORTION,
-    STEP,
-    Graph,
-    Member,
-    Output,
-    StepJob,
-    Use,
-    Value,
-    pack,
-    step_headers,
-    step_id,
-    step_of,
-    unpack,
-)
+from palermo.core.workflow import PORTION, Graph, Member, StepJob, step_headers, step_id, step_of
 from palermo.core.workflow_rules import (
     Flow,
     How,
