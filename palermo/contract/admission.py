@@ -24,9 +24,8 @@ def needs_key(delivery: Delivery) -> bool:
 
 
 def is_plain(message: Message) -> bool:
-    """Whether the job may run now without asking the broker, and its success is only acknowledged."""
-    extra = message.extra
-    if extra and (WORKFLOW in extra or lock_of(message) is not None or demand_of(message) is not None):
+    """Whether the job may run now without asking the broker: it needs neither key nor permit, and is due."""
+    if message.extra and (lock_of(message) is not None or demand_of(message) is not None):
         return False
     return message.run_at is None or not is_early(message, wall_clock())
 

@@ -410,8 +410,11 @@ def must_seal(flow: Flow) -> bool:
 # -- what people and the clock do: the result is a snapshot, which is stored before anything else happens
 
 
-def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> Flow:
-    """The next snapshot: it releases members of maps of which few are out, and sets the clocks of signals."""
+def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> tuple[Flow, View]:
+    """The next snapshot, and what follows from it.
+
+    It releases members of maps of which few are out, and sets the clocks of signals.
+    """
     flow = sealed(flow)
     known = view(flow)
     while few := {path: found for path, found in known.maps.items() if found[0] <= window // 2}:
@@ -425,7 +428,7 @@ def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> Flow:
     if waits.keys() != flow.alarms.keys():
         alarms = {path: flow.alarms.get(path, now + seconds) for path, seconds in waits.items()}
         flow = replace(flow, alarms=alarms)
-    return flow
+    return flow, known
 
 
 def plans_of(flow: Flow) -> dict[str, Plan]:

@@ -154,7 +154,7 @@ class Leader:
             self.store(sealed(self.flow))
         timed = time_passed(self.flow, world.now)
         if timed is not self.flow or world.chance.random() < 0.5:
-            self.store(advanced(timed, world.now, window=WINDOW))
+            self.store(advanced(timed, world.now, window=WINDOW)[0])
         known = view(self.flow)
         self.publish(known)
         if known.whole.over or world.chance.random() < 0.2:

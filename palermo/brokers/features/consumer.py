@@ -15,7 +15,7 @@ from msgspec import Struct
 from palermo.brokers.features import limits
 from palermo.brokers.features.steps import Step, StepStore, put
 from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
-from palermo.brokers.features.workflows import Workflows
+from palermo.brokers.features.workflows import Ending, Workflows
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
@@ -57,6 +57,9 @@ class StepConsumer(abc.ABC):
         self._detached: set[Claim] = set()
         #: Jobs that are done but not deleted yet: the next claim deletes them in its own step.
         self._done: list[Claim] = []
+        #: Steps of workflows that have run and are not ended yet, and the task that ends them.
+        self._ending: list[Ending] = []
+        self._ender: asyncio.Task[None] | None = None
         #: By slot: the callback of its last call of `receive`, which is offered a plain job first.
         self._takes: dict[int, TakeDelivery | None] = {}
         self._loop = asyncio.get_running_loop()
@@ -122,6 +125,9 @@ class StepConsumer(abc.ABC):
         adds = isinstance(settlement, Ack) and bool(settlement.adds)
         if adds or WORKFLOW in delivery.message.extra:
             changes = _steps(claim, settlement)
+            if isinstance(settlement, Ack) and not adds and self._end_soon(delivery, settlement):
+                self._end(delivery)
+                return
             if await self._workflows.settle(delivery.message, settlement, [claim.still_valid], changes):
                 raise self._went_back(delivery)
             self._end(delivery)
@@ -134,6 +140,35 @@ class StepConsumer(abc.ABC):
         if await self._change(delivery, run_end, [claim.still_valid], _steps(claim, settlement)):
             raise self._went_back(delivery)
         self._end(delivery)
+
+    def _end_soon(self, delivery: Delivery, ack: Ack) -> bool:
+        """End a step soon, together with others of its workflow: its slot need not wait. False for other jobs."""
+        claim: Claim = delivery.token
+        ending = Ending.of(delivery.message, ack, claim.still_valid, _steps(claim, ack))
+        if ending is None:
+            return False
+        self._ending.append(ending)
+        if self._ender is None:
+            self._ender = self._loop.create_task(self._end_all())
+        return True
+
+    async def end_steps(self) -> None:
+        """Wait until all steps are ended that have run."""
+        if self._ender is not None:
+            await asyncio.wait({self._ender})
+
+    async def _end_all(self) -> None:
+        try:
+            while self._ending:
+                await asyncio.sleep(0)  # other slots of this turn of the loop join
+                id, some = self._ending[0].workflow, self._ending
+                self._ending = [one for one in some if one.workflow != id]
+                if await self._workflows.end_together(id, [one for one in some if one.workflow == id]):
+                    self._lose(BrokerUnavailable(f"{self._place}: another process took this worker for dead."))
+        except BrokerError as error:
+            self._lose(error)
+        finally:
+            self._ender = None
 
     async def free_slot(self, delivery: Delivery) -> None:
         self._detached.add(self._claim_of(delivery))

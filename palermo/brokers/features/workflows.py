@@ -8,11 +8,13 @@ When a process dies, nothing is left to mend: the database has the state before 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from msgspec import Struct, msgpack
+from msgspec import DecodeError as MsgspecError
+from msgspec import Struct, ValidationError, msgpack
 from msgspec.structs import replace
 
 from palermo.brokers.features.steps import Step, StepStore, Stored, puts, text_of, unchanged
@@ -50,7 +52,9 @@ from palermo.core.workflow_rules import (
     time_passed,
     view,
 )
-from palermo.errors import BrokerUnavailable, NotFound
+from palermo.errors import NotFound
+
+log = logging.getLogger("palermo.broker")
 
 #: How many names are read at once.
 _AT_ONCE = 500
@@ -66,6 +70,27 @@ _END_WITHIN = 1.0
 
 #: How many due workflows are looked at in one turn.
 _DUE = 100
+
+
+class Ending(Struct, frozen=True):
+    """The end of a step whose run added nothing."""
+
+    workflow: str
+    end: StepEnd
+    output: StoredResult | None
+    #: The condition that its job is still ours, and the changes that drop the job.
+    still_valid: Step
+    changes: Sequence[Step]
+
+    @classmethod
+    def of(cls, message: Message, ack: Ack, still_valid: Step, changes: Sequence[Step]) -> "Ending | None":
+        """The end of this job; None for a job that is no step."""
+        found = step_of(message.extra)
+        if found is None:
+            return None
+        workflow, path, generation = found
+        how = How.DONE if ack.done else How.CANCELLED if ack.cancelled else How.DISCARDED
+        return cls(workflow, StepEnd(path=path, how=how, generation=generation), ack.output, still_valid, changes)
 
 
 class StoredFlow(Struct, frozen=True, kw_only=True):
@@ -126,14 +151,32 @@ class Workflows:
         Returns the number of the condition that did not hold, from 1; 0 if all did.
         """
         match settlement:
-            case Ack(done, was_cancelled):
-                how = How.DONE if done else How.CANCELLED if was_cancelled else How.DISCARDED
+            case Ack(adds=adds):
+                return await self.end(message, How.DONE, conditions, changes, adds=adds)
             case Fail():
-                how = How.FAILED
-            case _:
-                return (await self._store.try_change(conditions, changes)).failed
-        output, adds = (settlement.output, settlement.adds) if isinstance(settlement, Ack) else (None, b"")
-        return await self.end(message, how, conditions, changes, output=output, adds=adds)
+                return await self.end(message, How.FAILED, conditions, changes)
+        return (await self._store.try_change(conditions, changes)).failed
+
+    async def end_together(self, id: str, endings: Sequence[Ending]) -> list[Ending]:
+        """End steps of one workflow whose runs added nothing; returns those whose jobs were not ours any more."""
+        left, lost = list(endings), list[Ending]()
+
+        def decide(stored: StoredFlow | None) -> StoredFlow | None:
+            if stored is None:
+                return None
+            flow = stored.flow
+            for one in left:
+                flow = ended(flow, one.end)
+            return None if flow is stored.flow else replace(stored, flow=flow)
+
+        while left:
+            outputs = {f"o:{one.end.path}": pack(Value.of(one.output)) for one in left if one.output is not None}
+            changes = [change for one in left for change in one.changes]
+            failed = await self._change(id, decide, [one.still_valid for one in left], changes, outputs)
+            if not failed:
+                break
+            lost.append(left.pop(failed - 1))
+        return lost
 
     async def end(
         self,
@@ -142,15 +185,12 @@ class Workflows:
         conditions: Sequence[Step],
         changes: Sequence[Step],
         *,
-        output: StoredResult | None = None,
         adds: bytes = b"",
     ) -> int:
         """End a step without running it, or after its run. Returns as `settle` does."""
         id, path, generation = step_of(message.extra) or (message.id, "", 0)
         graph = unpack(adds, Graph) if adds else None
         fresh = {} if graph is None else dict(_data_of(f"{path}/" if path else "", graph))
-        if output is not None:
-            fresh[f"o:{path}"] = pack(Value.of(output))
         plans = None if graph is None else tuple(added.plan for added in graph.steps)
         end = StepEnd(path=path, how=how, generation=generation, adds=plans)
 
@@ -346,11 +386,13 @@ class Workflows:
     ) -> tuple[list[Step], list[Step]]:
         """The conditions and changes that store a workflow, and put the jobs of steps that became possible."""
         now = clock.now()
-        after = replace(after, flow=advanced(after.flow, now))
-        known = view(after.flow)
-        was_over = before is not None and view(before.flow).whole.over
+        flow, known = advanced(after.flow, now)
+        after = replace(after, flow=flow)
+        was = None if before is None else view(before.flow)
+        was_over = was is not None and was.whole.over
         data = Data(self._store, id, fresh)
-        jobs = [job async for job in _released(data, before, after, known, now, placed)]
+        out = known.out - {placed} - (frozenset() if was is None else was.out)
+        jobs = [job async for job in _released(data, before, after, out, now)]
         conditions, steps = [unchanged("flows", id, state)], puts(jobs)
         if known.whole.over and not was_over:
             record = await _record(id, data, after, known, now)
@@ -387,12 +429,22 @@ class Data:
             self._read.update(zip(some, await self._store.flow_data(self._id, some), strict=True))
         return [self._fresh[name] if name in self._fresh else self._read[name] for name in names]
 
-    async def part(self, name: str, kind: type[Any]) -> Any:
-        """A stored value. Raises BrokerUnavailable if another program has deleted it."""
+    async def job(self, path: str) -> StepJob | None:
+        """The job of a step; None if another program has deleted it: then the workflow waits until it is cancelled."""
+        found: StepJob | None = await self._part(f"j:{path}", StepJob)
+        return found
+
+    async def members(self, path: str, portion: int) -> tuple[Member, ...]:
+        """Members of a map."""
+        found: tuple[Member, ...] = await self._part(f"m:{path}#{portion}", tuple[Member, ...]) or ()
+        return found
+
+    async def _part(self, name: str, kind: type[Any]) -> Any:
         (found,) = await self.get([name])
-        if found is None:
-            raise BrokerUnavailable(f"workflow {self._id} cannot go on: its data {name!r} was deleted.")
-        return unpack(found, kind)
+        if found is not None:
+            return unpack(found, kind)
+        log.error("a workflow cannot go on, its data was deleted: cancel it workflow=%s data=%s", self._id, name)
+        return None
 
     async def output(self, prefix: str, use: Use) -> Output:
         """The output of a step of the graph with this prefix."""
@@ -441,29 +493,32 @@ async def end_runs(broker: OrdersWorkers, ids: Collection[str]) -> None:
 
 
 async def _released(
-    data: Data, before: StoredFlow | None, after: StoredFlow, known: View, now: float, placed: str
-) -> Any:
-    """The jobs of the steps and members that are out now, and were not before."""
+    data: Data, before: StoredFlow | None, after: StoredFlow, out: Collection[str], now: float
+) -> AsyncIterator[Message]:
+    """The jobs of these steps, and of the members that were released since."""
     flow, root = after.flow, after.message
-    was = frozenset[str]() if before is None else view(before.flow).out
     plans = plans_of(flow)
-    for path in sorted(known.out - was - {placed}):
+    for path in sorted(out):
         plan = plans.get(path)
         if plan is None or plan.signal:
             continue  # a member runs again by its own job
-        job: StepJob = await data.part(f"j:{path}", StepJob)
+        job = await data.job(path)
+        if job is None:
+            continue
         prefix = path.removesuffix(plan.name)
         yield await _with_outputs(data, prefix, job, _message(root, path, flow, job, None, now))
     for path, members in flow.maps.items():
         first = 0 if before is None or path not in before.flow.maps else before.flow.maps[path].released
-        if first >= members.released:
+        job = await data.job(path) if first < members.released else None
+        if job is None:
             continue
-        job = await data.part(f"j:{path}", StepJob)
         portion: tuple[Member, ...] = ()
         outputs: Value | None = None
         for number in range(first, members.released):
             if not portion or number % PORTION == 0:
-                portion = await data.part(f"m:{path}#{number // PORTION}", tuple[Member, ...])
+                portion = await data.members(path, number // PORTION)
+            if number % PORTION >= len(portion):
+                continue
             message = _message(root, f"{path}:{number}", flow, job, portion[number % PORTION], now)
             if job.uses and outputs is None:
                 prefix = path.removesuffix(plans[path].name)
@@ -544,7 +599,11 @@ def _plain(value: Value) -> Value:
 def _read(state: Stored | None) -> StoredFlow | None:
     if state is None:
         return None
-    return msgpack.decode(state if isinstance(state, bytes) else state.encode(), type=StoredFlow)
+    try:
+        return msgpack.decode(state if isinstance(state, bytes) else state.encode(), type=StoredFlow)
+    except (MsgspecError, ValidationError) as error:
+        log.warning("a workflow cannot be read, its steps run as plain jobs error=%r", str(error))
+        return None
 
 
 def _info(id: str, stored: StoredFlow) -> WorkflowInfo:

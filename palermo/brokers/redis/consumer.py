@@ -28,11 +28,13 @@ from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.worker_info import OnCommand, WorkerInfo
 from palermo.core.fair_scheduling import stride
-from palermo.core.lifecycle import Release
+from palermo.core.lifecycle import Ack, Release
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerError, BrokerUnavailable
 
 log = logging.getLogger("palermo.redis")
+
+_DONE = Ack()
 
 
 class RedisConsumer(StepConsumer):
@@ -111,6 +113,10 @@ class RedisConsumer(StepConsumer):
         if self._held.get(delivery.slot) != claim:
             raise self._not_ours(delivery)
         self._check()
+        if delivery.message.extra and self._end_soon(delivery, _DONE):
+            self._end(delivery)
+            self._work_soon()
+            return
         self._delete_soon(claim)
         self._free_slot(delivery.slot)
 
@@ -145,6 +151,7 @@ class RedisConsumer(StepConsumer):
 
     async def flush(self) -> None:
         """Delete finished jobs now, and give back jobs that no slot waits for any more."""
+        await self.end_steps()
         while self._lost is None and (self._done or self._working is not None or self._tasks):
             if self._done:
                 self._work()

@@ -23,7 +23,7 @@ from palermo.brokers.sqlite.tables import claims
 from palermo.brokers.sqlite.workers import CommandListener, CutOff, Heartbeat
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.worker_info import WorkerInfo
-from palermo.core.lifecycle import Release
+from palermo.core.lifecycle import Ack, Release
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerError, BrokerUnavailable, PalermoError
 
@@ -65,6 +65,8 @@ class Waiters:
 log = logging.getLogger("palermo.sqlite")
 
 T = TypeVar("T")
+
+_DONE = Ack()
 
 
 class SqliteConsumer(StepConsumer):
@@ -148,7 +150,10 @@ class SqliteConsumer(StepConsumer):
             raise self._not_ours(delivery)
         self._check()
         del self._held[delivery.slot]
-        self._delete_soon(claim)
+        if delivery.message.extra and self._end_soon(delivery, _DONE):
+            self._claim_soon()
+        else:
+            self._delete_soon(claim)
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
         until = self._loop.time() + wait
@@ -173,11 +178,14 @@ class SqliteConsumer(StepConsumer):
         await self.flush()
 
     async def flush(self) -> None:
-        """Delete finished jobs from the file now."""
+        """Delete finished jobs from the file now, and end the steps of workflows that have run."""
+        await self.end_steps()
         if self._done and self._lost is None:
             await self._write(lambda db: None)
 
     async def close(self) -> None:
+        if self._lost is None:
+            await self.end_steps()
         was_lost = self._lost is not None and not self._closing
         self._closing = True
         self._lost = self._lost or BrokerUnavailable("the consumer is closed.")
@@ -221,6 +229,9 @@ class SqliteConsumer(StepConsumer):
     def _delete_soon(self, claim: Claim) -> None:
         """Delete this job, because it is done, in the next transaction, or else in the next turn of the loop."""
         self._done.append(claim)
+        self._claim_soon()
+
+    def _claim_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._delete_and_claim)
