@@ -250,6 +250,7 @@ def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
 
     assert job.status() == "failed"
     assert jobs.ran == []
+    assert site.inspector().workflows.list() == []
 
 
 def test_a_purged_step_is_cancelled(site: Palermo) -> None:
@@ -281,6 +282,19 @@ def test_a_step_that_is_done_is_not_requeued_by_a_stale_copy(site: Palermo) -> N
         site.inspector().failed.requeue(f"{again.id}/receipt")
     site.work_until_idle()
     assert again.status() == "done"
+
+
+def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> None:
+    jobs.failing["pack"] = 1
+    job = jobs.checkout.enqueue(17)
+    site.work_until_idle()
+    job.cancel()
+
+    assert site.inspector().workflows.list() == []
+    jobs.failing.clear()
+    site.inspector().failed.requeue(f"{job.id}/pack")
+    site.work_until_idle()
+    assert jobs.ran == ["charge", "pack", "pack"], "the step runs as a plain job"
 
 
 def test_steps_belong_to_the_tenant_of_their_workflow(site: Palermo) -> None:

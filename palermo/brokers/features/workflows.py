@@ -404,7 +404,8 @@ class Workflows:
             end_run(states, root, KeyReport(done, None, None, None))
             conditions += states.conditions
             steps += states.changes
-        if known.whole.over and known.whole.phase is not Phase.FAILED:
+        # A failed one waits for a retry, unless it was cancelled.
+        if known.whole.over and (known.whole.phase is not Phase.FAILED or after.flow.cancels):
             return conditions, [*steps, ("entry", "flows", id, False, False), ("forget_flow", id)]
         packed, at = msgpack.encode(after), due(after.flow)
         steps.append(("entry", "flows", id, packed, False if at is None else at))
