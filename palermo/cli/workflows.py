@@ -82,5 +82,5 @@ def signal(context: Context, /, id: str, name: str, value: str) -> None:
 
 def _state(workflow: Row, step: Row) -> str:
     numbers = f", {step['over']:,} of {step['total']:,}, {step['failed']:,} failed" if "total" in step else ""
-    waits = ", for its signal" if step["name"] in workflow["waits_for"] else ""
+    waits = ", waiting for its signal" if step["name"] in workflow["waits_for"] else ""
     return f"{step['state']}{numbers}{waits}"
