@@ -145,6 +145,7 @@ def test_an_event_starts_a_workflow_and_a_signal_lets_it_go_on(site: Palermo) ->
     site.work_until_idle()
     (row,) = site.inspector().workflows.list()
     assert (row["state"], row["waits_for"]) == ("running", ["approved"])
+    assert job_by_id(row["id"]).status().text == "0 of 3 steps, waits for the signal approved"
 
     job_by_id(row["id"]).signal("approved", {"by": "ann"})
     job_by_id(row["id"]).signal("approved", {"by": "bob"})

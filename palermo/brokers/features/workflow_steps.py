@@ -11,12 +11,15 @@ from msgspec import DecodeError as MsgspecError
 from msgspec import Struct, ValidationError, msgpack
 from msgspec.structs import replace
 
+from palermo.contract.finding import JobLocation
+from palermo.contract.worker_info import RunningJob, ToldArguments
 from palermo.contract.workflows import WorkflowInfo
 from palermo.core.journal_records import RecordKind
-from palermo.core.lifecycle import MAX_RESULT, why_not_stored
+from palermo.core.lifecycle import MAX_RESULT, JobState, why_not_stored
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.plain import message_from_plain
 from palermo.core.step_values import STEP, Output, Use, Value, pack, unpack
+from palermo.core.unique_keys import key_in
 from palermo.core.workflow import PORTION, Graph, Member, StepJob, step_headers, step_id
 from palermo.core.workflow_rules import Flow, Phase, View, When, generation_of, plans_of, view
 
@@ -262,3 +265,26 @@ def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
             and any(condition.when is When.FAILED for condition in plans[path].after)
         ),
     )
+
+
+def location_of(stored: StoredFlow) -> JobLocation:
+    """Where a workflow is: as a job that runs and says how far it is, or as one that has failed."""
+    known, root = view(stored.flow), stored.message
+    if known.whole.over:
+        return JobLocation(state=JobState.FAILED, message=root)
+    done, count = sum(status.over for status in known.steps.values()), len(known.steps)
+    plans = plans_of(stored.flow)
+    signals = sorted(path for path in known.out if path in plans and plans[path].signal)
+    running = RunningJob(
+        id=root.id,
+        job=root.job,
+        queue=root.queue,
+        slot=0,
+        started_at=stored.began_at,
+        progress=done / count,
+        text=f"{done} of {count} steps" + (f", waits for the signal {signals[0]}" if signals else ""),
+        key=key_in(root.extra),
+        parent=root.parent,
+        arguments=ToldArguments(preview=root.preview),
+    )
+    return JobLocation(state=JobState.WORKING, running=running)

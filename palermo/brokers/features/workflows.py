@@ -24,6 +24,7 @@ from palermo.brokers.features.workflow_steps import (
     data_of,
     info_of,
     jobs_out,
+    location_of,
     read_flow,
     record_of,
     released,
@@ -308,10 +309,7 @@ class Workflows:
         jobs = list(found)
         states = await self._states(sorted(set(ids) - {job.id for job in jobs}))
         flows = [stored for state in states if (stored := read_flow(state)) is not None]
-        places = (
-            JobLocation(state=JobState.FAILED if view(one.flow).whole.over else JobState.WORKING, message=one.message)
-            for one in flows
-        )
+        places = [location_of(one) for one in flows]
         return jobs + [place for place in places if failed or place.state == JobState.WORKING]
 
     async def next_due(self) -> float | None:
