@@ -46,8 +46,6 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
     last_run: Instant | None = None
     #: The id of the job that was last published by hand.
     run_id: str = ""
-    #: Counts the entry's states: the higher one is the newer.
-    version: int = 1
 
     @property
     def name(self) -> str:
@@ -66,15 +64,15 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
         ticks, _ = self.recurring.due(self.since, now)
         jobs = [self._job(f"{self.name}@{text(tick)}", tick, now) for tick in ticks]
         last = ticks[-1] if ticks else self.last_run
-        return jobs, replace(self, since=now, last_run=last, version=self.version + 1)
+        return jobs, replace(self, since=now, last_run=last)
 
     def is_ahead(self, now: float) -> bool:
         """Whether a clock that was far ahead has fired it: then it would not fire again before that time."""
         return self.since > now + CLOCK_DIFFERENCE
 
-    def renewed(self, now: float) -> "RecurringEntry":
-        """The same entry as a newer state; one that `is_ahead` fires at its next tick after `now`."""
-        return replace(self, since=now if self.is_ahead(now) else self.since, version=self.version + 1)
+    def mended(self, now: float) -> "RecurringEntry":
+        """The same entry; one that `is_ahead` fires at its next tick after `now`."""
+        return replace(self, since=now) if self.is_ahead(now) else self
 
     def _job(self, id: str, tick: float, now: float) -> Message:
         return replace(
@@ -144,10 +142,10 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
             case "switch" if self.on != old.recurring.enabled:
                 switched = old.recurring.switched(on=self.on)
                 # Ticks that were due while it was disabled have not been missed.
-                return replace(old, recurring=switched, since=now, version=old.version + 1), []
+                return replace(old, recurring=switched, since=now), []
             case "run" if self.id != old.run_id:
                 job = old._job(self.id, now, now)
-                return replace(old, last_run=now, run_id=self.id, version=old.version + 1), [job]
+                return replace(old, last_run=now, run_id=self.id), [job]
         return old, []
 
 
@@ -162,9 +160,8 @@ def _put(old: RecurringEntry | None, new: RecurringEntry, now: float) -> Recurri
         since=old.since if times and not old.is_ahead(now) else now,
         last_run=old.last_run,
         run_id=old.run_id,
-        version=old.version,
     )
-    return old if merged == old else merged.renewed(now)
+    return old if merged == old else merged
 
 
 def text(tick: float) -> str:

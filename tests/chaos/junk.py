@@ -18,7 +18,7 @@ RECORDS: tuple[bytes, ...] = (
             {"worker": "pid:1@h", "since": 1e300, "inbox": "\ud800", "runs": ["a"]},
             {"worker": "pid:1@h", "since": 5.0, "inbox": "x\n", "runs": ["a"]},
             {"version": 1, "records": [{"kind": [], "at": {}}, {"kind": "failed", "at": 5, "id": [1], "job": {}}]},
-            {"n": 1, "by": "x", "keys": {"k": [1]}, "jobs": [7]},
+            {"format": 1, "n": 1, "by": "x", "set": {"k": [1]}, "jobs": [7]},
             {"all": 7},
         )
     ),

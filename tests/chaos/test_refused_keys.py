@@ -134,7 +134,7 @@ def test_a_refusal_that_is_cut_off_is_not_reported_and_the_job_is_kept(
 
     class CutsOnce(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "refuses jobs that waited for their keys" in record.getMessage():
+            if "refuses jobs of the ledger" in record.getMessage():
                 logging.getLogger("palermo.rabbitmq").removeHandler(self)
                 proxy.hang_up(reset=True)
 

@@ -17,9 +17,9 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_c
 from palermo.brokers.rabbitmq.amqp.messages import to_properties
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
+from palermo.brokers.rabbitmq.publishing.ledger import Ledger
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, FarReader
-from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.clock import wall_clock
@@ -353,18 +353,18 @@ def fill_failed(rig: Rig, policies: Policies) -> None:
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["waiting", "taken"])
-async def test_a_tick_fires_once_though_a_leader_dies_between_job_and_state(
+async def test_a_tick_fires_once_though_a_leader_dies_before_it_says_so(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    store_states, died = RecurringJobs._store_states, asyncio.Event()
+    record_stored, died = Ledger._record_stored, asyncio.Event()
 
-    async def dies(self: RecurringJobs, steps: Any) -> None:
-        if not died.is_set() and any(step.held is not None for step in steps):
+    async def dies(self: Ledger[Any]) -> None:
+        if not died.is_set():
             died.set()
             self._connection.raw.abort()
-        await store_states(self, steps)
+        await record_stored(self)
 
-    monkeypatch.setattr(RecurringJobs, "_store_states", dies)
+    monkeypatch.setattr(Ledger, "_record_stored", dies)
 
     async with two_brokers(session) as (broker, leader):
         ran = Ran()

@@ -251,10 +251,6 @@ class RecurringContract:
 
         assert (await one(broker)).since <= time.time()
 
-
-class MendingContract:
-    """What a broker does that needs no process to lead the others."""
-
     async def test_a_job_fired_by_a_clock_far_ahead_fires_again(self, broker: Broker, another: Open) -> None:
         await fire_far_ahead(broker, another)
         await broker.purge("jobs")

@@ -5,10 +5,9 @@ import pytest
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.contract.broker import Broker, SessionParameters
 from tests.contract.broker_contract import BrokerContract
-from tests.contract.recurring import MendingContract
 
 
-class TestRedis(MendingContract, BrokerContract):
+class TestRedis(BrokerContract):
     @pytest.fixture
     def session(self, redis_session: SessionParameters) -> SessionParameters:
         return redis_session

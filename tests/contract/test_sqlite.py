@@ -8,11 +8,10 @@ from palermo.brokers.sqlite.broker import SqliteBroker
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.address import parse_url
 from tests.contract.broker_contract import BrokerContract
-from tests.contract.recurring import MendingContract
 from tests.contract.tools import PATIENT
 
 
-class TestSqlite(MendingContract, BrokerContract):
+class TestSqlite(BrokerContract):
     @pytest.fixture
     def session(self, tmp_path: Path) -> SessionParameters:
         return SessionParameters(address=parse_url(f"sqlite:///{tmp_path}/jobs.db"), timeout=PATIENT)

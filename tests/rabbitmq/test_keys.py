@@ -11,8 +11,10 @@ import pytest
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
-from palermo.brokers.rabbitmq.unique import key_log, key_records, unique_keys
-from palermo.brokers.rabbitmq.unique.key_log import KeyLog, key_log_queue
+from palermo.brokers.rabbitmq.publishing import ledger, ledger_records
+from palermo.brokers.rabbitmq.publishing.ledger import Ledger
+from palermo.brokers.rabbitmq.unique import unique_keys
+from palermo.brokers.rabbitmq.unique.run_ends import key_queue
 from palermo.core.instants import Instants
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
@@ -27,44 +29,44 @@ from tests.rabbitmq.conftest import Open, becomes
 
 
 @pytest.fixture
-def logs(monkeypatch: pytest.MonkeyPatch) -> list[KeyLog]:
+def logs(monkeypatch: pytest.MonkeyPatch) -> list[Ledger]:
     """The logs that leaders of this process open."""
-    found, begun = list[KeyLog](), KeyLog.__init__
+    found, begun = list[Ledger](), Ledger.__init__
 
-    def begin(log: KeyLog, *given: Any, **named: Any) -> None:
+    def begin(log: Ledger, *given: Any, **named: Any) -> None:
         begun(log, *given, **named)
         found.append(log)
 
-    monkeypatch.setattr(KeyLog, "__init__", begin)
+    monkeypatch.setattr(Ledger, "__init__", begin)
     return found
 
 
 async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew(
-    broker: RabbitmqBroker, another: Open, logs: list[KeyLog], monkeypatch: pytest.MonkeyPatch
+    broker: RabbitmqBroker, another: Open, logs: list[Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes, go_on, append = asyncio.Event(), asyncio.Event(), StateLog.append
 
     async def slow(log: StateLog, *records: Any) -> list[Record]:
-        if any("all" in record for record in records):
+        if any("refused" not in record for record in records):
             writes.set()
             await go_on.wait()
         return await append(log, *records)
 
     monkeypatch.setattr(StateLog, "append", slow)
-    monkeypatch.setattr(key_records, "_PART", 3)
+    monkeypatch.setattr(ledger_records, "_PART", 3)
     monkeypatch.setattr(unique_keys, "_TIDY_EVERY", 0.1)
     async with time_kept(broker):
         for number in range(8):
             await ask(broker, keyed(f"before {number}"), key=f"before {number}")
-        monkeypatch.setattr(key_log, "_MOST", 10)
+        monkeypatch.setattr(ledger, "_MOST", 10)
         async with asyncio.timeout(HANGS):
             await writes.wait()
         for number in range(4):
             await ask(broker, keyed(f"beside {number}"), key=f"beside {number}")
         await broker.keys.free(["before 0", "beside 0"])
-        monkeypatch.setattr(key_log, "_MOST", 1_000_000)
+        monkeypatch.setattr(ledger, "_MOST", 1_000_000)
         go_on.set()
-        await becomes(lambda: logs[0]._rewriting is None)
+        await becomes(lambda: logs[0]._snapshot is not None and logs[0]._snapshot.done())
     await broker.close()
 
     left = [f"before {number}" for number in range(1, 8)] + [f"beside {number}" for number in range(1, 4)]
@@ -76,13 +78,13 @@ async def test_keys_are_free_after_their_queue_was_deleted(
 ) -> None:
     async with time_kept(broker):
         await ask(broker, keyed("a"))
-        await connection.delete(key_log_queue(exchange))
-        await becomes(lambda: "all keys are free" in caplog.text)
+        await connection.delete(key_queue(exchange))
+        await becomes(lambda: "was deleted" in caplog.text)
         assert (await ask(broker, keyed("b"))).outcome == "stored"
         assert (await ask(broker, keyed("c"))).outcome == "duplicate"
 
 
-async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBroker, logs: list[KeyLog]) -> None:
+async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBroker, logs: list[Ledger]) -> None:
     async with time_kept(broker):
         await ask(broker, keyed("first"), key="first")
         asyncio.get_running_loop().call_soon(logs[-1].let_go)
@@ -102,7 +104,7 @@ async def test_a_leader_killed_at_any_step_of_a_commit_leaves_one_key_and_one_jo
     broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     client, killed, recorded = await another(), asyncio.Event(), asyncio.Event()
-    replace, publish, write_stored = StateLog.replace, KeyLog._publish, KeyLog._write_stored
+    replace, publish, write_stored = StateLog.replace, Ledger._publish, Ledger._write_stored
 
     async def kill_at(here: str) -> None:
         if here == step and not killed.is_set():
@@ -118,7 +120,7 @@ async def test_a_leader_killed_at_any_step_of_a_commit_leaves_one_key_and_one_jo
         recorded.set()
         return found
 
-    async def publishing(log: KeyLog, jobs: Sequence[Message]) -> dict[str, PalermoError]:
+    async def publishing(log: Ledger, jobs: Sequence[Message]) -> dict[str, PalermoError]:
         if not jobs:
             return {}
         if step == "after the record":
@@ -128,14 +130,14 @@ async def test_a_leader_killed_at_any_step_of_a_commit_leaves_one_key_and_one_jo
         await kill_at("after the jobs")
         return refused
 
-    async def writing(log: KeyLog) -> None:
-        await write_stored(log)
+    async def writing(log: Ledger[Key], records: Sequence[Any]) -> None:
+        await write_stored(log, records)
         await kill_at("after all")
 
     async with time_kept(broker):
         monkeypatch.setattr(StateLog, "replace", replacing)
-        monkeypatch.setattr(KeyLog, "_publish", publishing)
-        monkeypatch.setattr(KeyLog, "_write_stored", writing)
+        monkeypatch.setattr(Ledger, "_publish", publishing)
+        monkeypatch.setattr(Ledger, "_write_stored", writing)
 
         assert (await ask(client, keyed("a"))).outcome == "stored"
 
@@ -154,13 +156,13 @@ def unsay(url: str, exchange: str) -> None:
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
         kept = []
-        while (got := channel.basic_get(key_log_queue(exchange)))[0] is not None:
+        while (got := channel.basic_get(key_queue(exchange)))[0] is not None:
             record = json.loads(got[2])
             if record.get("jobs"):
-                kept.append((got[1], json.dumps({**record, "stored": [0, []]}).encode()))
+                kept.append((got[1], json.dumps({**record, "refused": None}).encode()))
             channel.basic_ack(got[0].delivery_tag)
         for properties, body in kept:
-            channel.basic_publish("", key_log_queue(exchange), body, properties)
+            channel.basic_publish("", key_queue(exchange), body, properties)
 
 
 @pytest.mark.parametrize("place", ["queue", "worker"])

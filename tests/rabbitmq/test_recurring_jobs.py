@@ -1,9 +1,8 @@
 """The leader's recurring jobs on RabbitMQ, with clocks that jump and states that were left behind."""
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,19 +11,19 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.publishing.ledger import Ledger
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.scheduled import ignore_jobs
 from palermo.contract.worker_info import WorkerCommand
+from palermo.core.message import Message
 from palermo.core.topology import internal
-from palermo.errors import NotFound
-from tests.contract.recurring import entry, fire, seldom
-from tests.contract.timing import time_kept
-from tests.contract.tools import Report, consume, message, nothing_for, take_and_ack, until
-from tests.rabbitmq.conftest import Open, outbox_on
+from palermo.errors import NotFound, PalermoError
+from tests.contract.recurring import entry, seldom
+from tests.contract.tools import Report, consume, nothing_for, take_and_ack, until
+from tests.rabbitmq.conftest import Open, becomes, outbox_on
 from tests.rabbitmq.patience import have_patience
 
 HOUR = 3_600.0
@@ -51,9 +50,8 @@ def wall() -> Wall:
 async def ticker_on(connection: Connection, session: SessionParameters, wall: Callable[[], float]) -> RecurringJobs:
     """What a leader has to keep recurring jobs, by this clock."""
     states = versions.arguments("classic", connection.version)
-    destinations = outbox_on(connection, session).destinations
-    publisher = await Publisher.open(connection)
-    return RecurringJobs(session.exchange, connection, publisher, destinations, states, now=wall, fired=ignore_jobs)
+    outbox = outbox_on(connection, session)
+    return RecurringJobs(session.exchange, connection, outbox, states, now=wall, fired=ignore_jobs)
 
 
 @pytest.fixture
@@ -71,17 +69,12 @@ async def running(ticker: RecurringJobs) -> AsyncIterator[None]:
         await asyncio.wait({task})
 
 
-async def waiting(broker: Broker) -> int:
+async def waiting(broker: Broker, queue: str = "jobs") -> int:
     """The number of jobs in the queue, which may be gone."""
     try:
-        return (await broker.browse("jobs", limit=0)).total
+        return (await broker.browse(queue, limit=0)).total
     except NotFound:
         return 0
-
-
-async def ready(ticker: RecurringJobs) -> int:
-    """The number of entries whose next jobs are ready to be sent."""
-    return sum(held.ready is not None for held in ticker._held.values())
 
 
 async def next_tick(ticker: RecurringJobs) -> float:
@@ -90,11 +83,6 @@ async def next_tick(ticker: RecurringJobs) -> float:
 
 async def last_runs(ticker: RecurringJobs) -> set[float | None]:
     return {found.last_run for found in await ticker.entries()}
-
-
-async def states(connection: Connection, session: SessionParameters) -> int:
-    """The number of states in their queue that no leader holds."""
-    return (await connection.probe(internal(session.exchange, "recurring"))).messages
 
 
 async def test_a_clock_that_jumps_makes_nothing_early_and_leaves_no_tick_out(
@@ -119,7 +107,7 @@ async def test_a_clock_that_jumps_makes_nothing_early_and_leaves_no_tick_out(
         await nothing_for(consumer)
 
 
-async def test_ready_jobs_fire_once_though_their_channel_or_queue_is_gone(
+async def test_a_tick_fires_once_though_its_channel_or_its_queue_is_gone(
     broker: RabbitmqBroker, ticker: RecurringJobs, wall: Wall
 ) -> None:
     async with running(ticker):
@@ -128,28 +116,37 @@ async def test_ready_jobs_fire_once_though_their_channel_or_queue_is_gone(
             await ticker.change(EntryChange.put(entry(f"sweep {number}", every=HOUR, sent={"body": b"1" * 100_000})))
         for is_cut in (False, False, True):
             due = await next_tick(ticker)
-            wall.set(due - 1.0)
-            await until(lambda: ready(ticker), 30)
             if is_cut:
-                (await ticker._destinations.publisher()).channel.abandon()
+                (await ticker._ledger._outbox.open()).channel.abandon()
+            wall.set(due)
             await until(lambda: waiting(broker), 30)
             fired = (await broker.browse("jobs", limit=40)).messages
             assert {one.extra["tick"] for one in fired} == {due}
             assert len({one.id for one in fired}) == 30
-            await until(lambda: ready(ticker), 0)
+            await until(lambda due=due: last_runs(ticker), {due})
             await broker.delete("jobs")
 
 
-async def test_a_tick_asks_workers_once_and_no_job_runs_beside_itself(
-    broker: RabbitmqBroker, another: Open, ticker: RecurringJobs, wall: Wall, monkeypatch: pytest.MonkeyPatch
+async def test_a_new_leader_asks_workers_once_and_publishes_what_none_has(
+    broker: RabbitmqBroker,
+    another: Open,
+    session: SessionParameters,
+    ticker: RecurringJobs,
+    wall: Wall,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     have_patience(monkeypatch)
-    names = [f"sweep {number:03}" for number in range(300)]
+    names = [f"sweep {number:03}" for number in range(100)]
     for name in names:
         await ticker.change(EntryChange.put(entry(name, every=HOUR)))
     due = await next_tick(ticker)
     runs = [found.fired(due)[0][0].id for found in await ticker.entries()][7]
-    asked = list[tuple[int, int]]()
+    asked, died = list[tuple[int, int]](), asyncio.Event()
+
+    async def dies(ledger: Ledger[Any], jobs: Sequence[Message]) -> dict[str, PalermoError]:
+        died.set()
+        ledger._connection.raw.abort()
+        return {}
 
     def worker(number: int, *jobs: str) -> Callable[[WorkerCommand], Any]:
         async def answer(order: WorkerCommand) -> Mapping[str, Any]:
@@ -161,74 +158,30 @@ async def test_a_tick_asks_workers_once_and_no_job_runs_beside_itself(
     for number, jobs in ((1, ()), (2, (runs,))):
         report = Report("others", pid=number)
         await consume(await another(), "others", report=report, on_command=worker(number, *jobs))
-    wall.set(due + 0.5)
-    async with running(ticker):
-        await until(lambda: last_runs(ticker), {due})
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "_publish", dies)
+        wall.set(due)
+        async with running(ticker):
+            await died.wait()
+    connection = await open_connection(session, "next leader")
+    later = await ticker_on(connection, session, wall)
+
+    assert await last_runs(later) == {due}
 
     fired = {job.id.partition("@")[0] for job in (await broker.browse("jobs", limit=1_000)).messages}
     assert sorted(fired) == [name for name in names if name != "sweep 007"]
-    assert sorted(asked) == [(1, 300), (2, 300)]
+    assert sorted(asked) == [(1, 100), (2, 100)]
+    await connection.close()
 
 
-async def test_an_entry_removed_or_disabled_just_before_its_tick_does_not_fire(
-    broker: RabbitmqBroker, connection: Connection, session: SessionParameters
+async def test_entries_are_gone_and_the_leader_ends_when_their_queue_is_deleted(
+    broker: RabbitmqBroker, connection: Connection, session: SessionParameters, ticker: RecurringJobs
 ) -> None:
-    instant = time.time()
-    ticker = await ticker_on(connection, session, lambda: instant)
+    await ticker.change(EntryChange.put(entry(every=seldom())))
     async with running(ticker):
-        for name in ("fires", "removed", "disabled"):
-            await ticker.change(EntryChange.put(entry(name, every=HOUR)))
-        due = await next_tick(ticker)
-        instant = due - 1.0
-        await until(lambda: ready(ticker), 3)
-        await ticker.change(EntryChange.remove("removed"))
-        await ticker.change(EntryChange.switch("disabled", on=False))
-        instant = due + 0.1
-        assert (await take_and_ack(await consume(broker))).extra["recurring"] == "fires"
-        assert {one.name: one.last_run for one in await ticker.entries()} == {"fires": due, "disabled": None}
-
-
-async def test_entries_whose_queue_was_deleted_are_stored_again(
-    broker: RabbitmqBroker, session: SessionParameters, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = await open_connection(session, "first")
-    ticker = await ticker_on(first, session, time.time)
-    for name in ("a", "b"):
-        await ticker.change(EntryChange.put(entry(name, every=seldom())))
-    before = await ticker.entries()
-    await first.delete(internal(session.exchange, "recurring"))
-
-    async def is_made_anew() -> bool:
-        return await ticker.entries() == before and "was deleted" in caplog.text
-
-    await until(is_made_anew, True)
-    await first.close()
-    assert await broker.recurring() == before
-
-
-async def test_the_newer_of_two_states_counts_and_what_is_none_is_kept(
-    broker: RabbitmqBroker,
-    another: Open,
-    connection: Connection,
-    session: SessionParameters,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    await broker.change_recurring(EntryChange.put(entry(every=seldom())))
-    (found,) = await broker.recurring()
-    older = replace(found, version=found.version - 1, message=message("sweep", body=b"[0]"))
-    newer = replace(found, version=found.version + 5, message=message("sweep", job="shop.sweep", body=b"[9]"))
-    bodies = [json.dumps(state.to_plain()).encode() for state in (older, newer, newer)]
-    channel = await connection.channel()
-    for body in (*bodies, b"not JSON", b'{"from": "a later version"}'):
-        channel.raw.basic_publish("", internal(session.exchange, "recurring"), body)
-    await until(lambda: states(connection, session), 6)
-
-    async with time_kept(await another()):
-        assert await broker.recurring() == [newer]
-        await fire(broker, "sweep")
-    assert (await take_and_ack(await consume(broker))).body == b"[9]"
-    await until(lambda: states(connection, session), 3)
-    assert "cannot be read" in caplog.text
+        await broker._connection.delete(internal(session.exchange, "recurring"))
+        await becomes(lambda: "was deleted" in str(connection.error))
+    assert await broker.recurring() == []
 
 
 async def test_a_recurring_job_too_large_for_the_leader_fails_at_each_tick(
@@ -243,8 +196,8 @@ async def test_a_recurring_job_too_large_for_the_leader_fails_at_each_tick(
             due = await next_tick(ticker)
             wall.set(due + 0.5)
             await until(lambda due=due: last_runs(ticker), {due})
+            await until(lambda: waiting(broker, "failed"), number)
             failed = (await broker.browse("failed")).messages
-            assert len(failed) == number
             assert failed[-1].extra == {"recurring": "large", "tick": due, "dropped-headers": "note"}
             assert failed[-1].failure is not None
             assert failed[-1].failure.exception_class == "palermo.errors.HeadersTooLarge"

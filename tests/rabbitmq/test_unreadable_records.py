@@ -23,13 +23,13 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     ChangeRecurring,
     FreeKeys,
     LeaderFailed,
-    NewerFormat,
     Operation,
     read,
     read_reply,
     write_error,
 )
-from palermo.brokers.rabbitmq.unique.key_records import Batch, LogState, RunEnd
+from palermo.brokers.rabbitmq.publishing.ledger_records import Batch, LedgerState, NewerFormat
+from palermo.brokers.rabbitmq.unique.run_ends import RunEnd
 from palermo.contract.events import Subscription
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
@@ -94,8 +94,15 @@ _GOOD: dict[str, list[dict[str, Any]]] = {
         {"version": 1, "writer": "w", "source": "s", "number": 1, "records": [{"kind": "failed", "at": 5, "id": "a"}]}
     ],
     "unique": [
-        {"n": 1, "by": "l", "keys": {"k": {"name": "k", "serial": 1}}, "jobs": [_MESSAGE], "stored": [0, ["a"]]},
-        {"n": 2, "by": "l", "keys": {"k": None}, "jobs": [], "all": [0, 1], "format": 1},
+        {
+            "format": 1,
+            "n": 1,
+            "by": "l",
+            "set": {"k": {"name": "k", "serial": 1}},
+            "jobs": [_MESSAGE],
+            "refused": ["a"],
+        },
+        {"format": 1, "n": 2, "by": "l", "set": {"k": None}, "floor": 2},
     ],
     "run ends": [{"key": "k", "id": "a", "how": "done", "serial": 1, "starts": 1, "run_at": 5.0, "at": 5.0}],
     "recurring": [
@@ -118,7 +125,7 @@ class _Readers:
     """One reader of each kind, with what it has read."""
 
     def __init__(self) -> None:
-        self.view, self.content, self.offsets = View(), LogState(), FailedOffsets()
+        self.view, self.content, self.offsets = View(), LedgerState(Key.from_plain), FailedOffsets()
         self.facts, self.cancels = FactState(), Cancels()
         self.batches = [decode(0, b"")]
 
@@ -196,7 +203,7 @@ def test_each_reader_ignores_what_a_later_format_adds(source: str) -> None:
 
 #: What a leader writes into `~unique`, the end of a run, and the state of a recurring job.
 _SOUND = {"z": {"name": "z", "serial": 1, "closed": {"until": 1.0, "id": "x"}}}
-_BATCH = {"n": 9, "by": "x", "keys": _SOUND, "jobs": []}
+_BATCH = {"format": 1, "n": 9, "by": "x", "set": _SOUND}
 _HOLDER = {
     **dict.fromkeys(("id", "call", "job", "queue"), "a"),
     **dict.fromkeys(("serial", "starts", "since"), 1),
@@ -208,7 +215,7 @@ _STATE = _GOOD["recurring"][0]
 
 
 def _key(**odd: Any) -> dict[str, Any]:
-    return {**_BATCH, "keys": {"k": {"name": "k", "serial": 1, "holder": _HOLDER, **odd}} | _SOUND}
+    return {**_BATCH, "set": {"k": {"name": "k", "serial": 1, "holder": _HOLDER, **odd}} | _SOUND}
 
 
 #: Records with one value that no version of Palermo writes.
@@ -221,12 +228,11 @@ _ODD: tuple[tuple[str, dict[str, Any]], ...] = (
     ("unique", _key(ended=[{"id": "a", "call": "c", "until": "x"}])),
     *(
         ("unique", {**_BATCH, **odd})
-        for odd in ({"keys": {"k": []} | _SOUND}, {"jobs": [1, {"id": "z"}]}, {"all": "x"})
+        for odd in ({"set": {"k": []} | _SOUND}, {"jobs": [1, {"id": "z"}]}, {"floor": "x"})
     ),
-    ("unique", {**_BATCH, "stored": 1}),
+    ("unique", {**_BATCH, "refused": 1}),
     *(("run ends", {**_END, **odd}) for odd in ({"at": "x"}, {"starts": "x"}, {"run_at": []}, {"how": 7}, {"key": []})),
     *(("recurring", {**_STATE, "since": odd}) for odd in (1e300, -1.0, "nan", [])),
-    *(("recurring", {**_STATE, "version": odd}) for odd in (float("inf"), "x")),
     ("recurring", {**_STATE, "last_run": float("nan")}),
     *(("recurring", {**_STATE, "message": {**_STATE["message"], "content_type": odd}}) for odd in (7, None)),
     ("recurring", {**_STATE, "message": {**_STATE["message"], "headers": [1]}}),
@@ -242,8 +248,8 @@ def test_a_record_with_a_value_of_another_type_is_skipped(source: str, record: d
     unreadable.take(source, json.dumps(record).encode(), lambda one: readers.read(source, one))
 
     if source == "unique":  # its reader skips each key and each job by itself
-        left = [key.name for key in readers.content.held_keys()]
-        assert (left, readers.content.unstored_jobs()) == ([] if "all" in record or "stored" in record else ["z"], {})
+        left = list(readers.content.states())
+        assert (left, readers.content.unstored_jobs()) == ([] if record.keys() & {"floor", "refused"} else ["z"], {})
     else:
         assert unreadable.counts == {source: 1}
 
@@ -278,7 +284,7 @@ def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, 
         assert 1 <= len(name.encode()) <= 255
     assert all(0 <= record["at"] < 2**33 for batch in readers.batches for record in batch.records)
     assert all(isinstance(job, Message) for job in readers.content.unstored_jobs().values())
-    assert all(key is None or isinstance(key, Key) for key in readers.content._keys.values())
+    assert all(isinstance(key, Key) for key in readers.content.states().values())
 
 
 def test_workers_start_and_run_jobs_though_every_internal_queue_has_junk(

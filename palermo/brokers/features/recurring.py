@@ -75,7 +75,7 @@ class Recurring:
         for name, state in (await self._store.fields("recurring")).items():
             entry = RecurringEntry.from_stored(name, state)
             if entry is not None and entry.is_ahead(now):
-                await self._store.try_change([unchanged("recurring", name, state)], [_written(entry.renewed(now))])
+                await self._store.try_change([unchanged("recurring", name, state)], [_written(entry.mended(now))])
 
 
 def _written(entry: RecurringEntry) -> Step:

@@ -23,8 +23,7 @@ from palermo.brokers.rabbitmq.leadership.work import Ask
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
-from palermo.brokers.rabbitmq.unique.key_log import key_log_queue
-from palermo.brokers.rabbitmq.unique.key_records import RunEnd
+from palermo.brokers.rabbitmq.unique.run_ends import RunEnd, key_queue
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, Delivery, KeyPage, OrphanedKey, SessionParameters
@@ -79,7 +78,7 @@ class RabbitmqKeys:
         self._reading = reading or self._same
         self._there = False
         arguments = versions.arguments(session.queue_type, connection.version)
-        self._log = RecordQueue(key_log_queue(session.exchange), connection, outbox.open, arguments)
+        self._log = RecordQueue(key_queue(session.exchange), connection, outbox.open, arguments)
         self._facts = facts
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
@@ -212,7 +211,7 @@ class RabbitmqKeys:
             run_at=told.run_at,
             at=clock.now(),
         )
-        body = json.dumps({"end": end.to_plain()}, separators=(",", ":")).encode()
+        body = json.dumps(end.to_record(), separators=(",", ":")).encode()
         return self._stored(message.id, body, await self._send(body))
 
     async def _send(self, body: bytes) -> "asyncio.Future[None]":

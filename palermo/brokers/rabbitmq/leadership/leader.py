@@ -20,17 +20,11 @@ from palermo.brokers.rabbitmq.amqp.rpc import Responder
 from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.main_duty import MainDuty
-from palermo.brokers.rabbitmq.leadership.operations import (
-    BriefOperation,
-    HandsOver,
-    NewerFormat,
-    Operation,
-    Reply,
-    StandBy,
-)
+from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, Operation, Reply, StandBy
 from palermo.brokers.rabbitmq.leadership.tenant_duty import TenantDuty
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work, leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.publishing.ledger_records import HandsOver, NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
@@ -103,8 +97,8 @@ class Leader:
                 if duty is Duty.TENANTS:
                     work = TenantDuty(session, connection, outbox, stands_in=stands_in)
                 else:
-                    ask, publisher = ask_over(connection), await outbox.open()
-                    work = MainDuty(session, connection, outbox, publisher, ask, channel, fired, stands_in=stands_in)
+                    ask = ask_over(connection)
+                    work = MainDuty(session, connection, outbox, ask, channel, fired, stands_in=stands_in)
                 return cls(duty, connection, responder, work, stands_in=stands_in)
         except BaseException:
             await connection.close()
@@ -169,7 +163,7 @@ class Leader:
             reply = self._work.handle_now(operation)
         except NewerFormat as error:
             fulfil(self._hands_over, error)
-            return operations.write_error(error, (NewerFormat,))
+            return operations.write_error(error)
         except (*_UNREADABLE, PalermoError) as error:
             return _refuse(body, error)
         if reply is NotImplemented:
@@ -196,6 +190,9 @@ class Leader:
         try:
             reply: T = await self._work.handle(operation)
             return reply
+        except NewerFormat as error:
+            fulfil(self._hands_over, error)
+            raise
         except BrokerRefused as error:
             if isinstance(operation, BriefOperation):
                 raise PublishRefused(str(error)) from error

@@ -16,10 +16,8 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     BriefOperation,
     EndRun,
     GiveSign,
-    HandsOver,
     LeaderFailed,
     ListingProgress,
-    NewerFormat,
     Operation,
     RequestPermit,
     StandBy,
@@ -27,6 +25,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
 )
 from palermo.brokers.rabbitmq.leadership.work import Ask, leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.publishing.ledger_records import HandsOver, NewerFormat
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.contract.worker_info import WorkerInfo, WorkerList
@@ -250,7 +249,8 @@ class LeaderClient:
                 # The same for a permission that is missing: it may come back.
                 if not self._session.takes:
                     raise
-            except NewerFormat:
+            except NewerFormat as error:
+                failed = LeaderFailed(str(error))
                 await self._stand_in(duty)
             except LeaderFailed as error:
                 failed = LeaderFailed(f"the {duty} leader could not do it: {error}")

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, together
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.limits import LeaderLimits
@@ -37,7 +36,6 @@ class MainDuty(Work):
         session: SessionParameters,
         connection: Connection,
         outbox: Outbox,
-        publisher: Publisher,
         ask: Ask,
         answers: Channel,
         fired: OnJobs,
@@ -46,7 +44,7 @@ class MainDuty(Work):
     ) -> None:
         """The answers of `handle_now` are sent on channel `answers`.
 
-        `publisher` is that of the outbox; `fired` is called with the jobs of recurring jobs that were published.
+        `fired` is called with the jobs of recurring jobs that have fired.
         """
         self._exchange = session.exchange
         self._connection = connection
@@ -60,9 +58,7 @@ class MainDuty(Work):
             session.exchange, connection, outbox, keys.leaving, keys.as_they_run, publishes=not stands_in
         )
         self._limits = LeaderLimits(session.exchange, connection, self._scheduled_jobs.due_jobs)
-        self._recurring_jobs = RecurringJobs(
-            session.exchange, connection, publisher, outbox.destinations, states, now=wall_clock, fired=fired
-        )
+        self._recurring_jobs = RecurringJobs(session.exchange, connection, outbox, states, now=wall_clock, fired=fired)
 
     @property
     def busy(self) -> bool:

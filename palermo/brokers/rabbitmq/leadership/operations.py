@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from msgspec import UNSET, MsgspecError, Struct, UnsetType, json
 
+from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.contract.broker import Tenant
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter
@@ -321,14 +322,6 @@ class PurgeTenants(TenantOperation[int], frozen=True):
 # -- on the wire
 
 
-class HandsOver(BrokerUnavailable):
-    """The leader ends, so that another session leads."""
-
-
-class NewerFormat(HandsOver):
-    """The request has a format that this version does not know."""
-
-
 class LeaderFailed(BrokerUnavailable):
     """The leader could not carry out the request."""
 
@@ -386,8 +379,9 @@ def read(body: bytes, newest: int = FORMAT) -> Operation[Any]:
 
 
 def write_error(error: Exception, raises: tuple[type[PalermoError], ...] = ()) -> bytes:
-    """The reply for an error. Of those in `raises` it has the class."""
-    kind = next((one.__name__ for one in raises if isinstance(error, one)), "")
+    """The reply for an error. NewerFormat, and those in `raises`, keep their class."""
+    kinds: tuple[type[PalermoError], ...] = (NewerFormat, *raises)
+    kind = next((one.__name__ for one in kinds if isinstance(error, one)), "")
     return write(Reply[None](error=str(error), kind=kind))
 
 

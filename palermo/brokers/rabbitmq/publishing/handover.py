@@ -21,8 +21,7 @@ Promise:
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Unfit
@@ -92,47 +91,6 @@ class Refusals:
     def taken(self) -> None:
         """Note that a message was stored."""
         self._pause = 0.0
-
-
-class RefusedJobs:
-    """Jobs that their queues refused. They are tried again until the queues take them, or their owner removes them."""
-
-    def __init__(self, connection: Connection, publish: Callable[[Message, str], Awaitable[None]], what: str) -> None:
-        """`what` says in the log what is refused."""
-        self.jobs: dict[str, Message] = {}
-        self._connection = connection
-        self._publish = publish
-        self._refusals = Refusals(what)
-        self._task: asyncio.Task[None] | None = None
-
-    def add(self, jobs: Sequence[Message], errors: Mapping[str, PalermoError]) -> None:
-        """Try these jobs again, which were refused with these errors."""
-        self.jobs |= {job.id: job for job in jobs}
-        if jobs and (self._task is None or self._task.done()):
-            self._task = asyncio.ensure_future(self._try_again(errors[jobs[0].id]))
-
-    def stop(self) -> None:
-        """Try no job any more until others are added."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _try_again(self, error: PalermoError) -> None:
-        """Publish the jobs: one of each queue at first, then more as long as the queue takes them."""
-        with suppress(PalermoError):  # the session is lost
-            while self.jobs:
-                await asyncio.sleep(self._refusals.refused(error))
-                for queue in {job.queue for job in self.jobs.values()}:
-                    most = 1
-                    while batch := [job for job in self.jobs.values() if job.queue == queue][:most]:
-                        errors = await outcomes(self._connection, [self._publish(job, queue) for job in batch])
-                        for job, found in zip(batch, errors, strict=True):
-                            if found is None:
-                                self.jobs.pop(job.id, None)
-                        if failed := [found for found in errors if found is not None]:
-                            error = failed[0]
-                            break
-                        self._refusals.taken()
-                        most *= 2
 
 
 async def traces(

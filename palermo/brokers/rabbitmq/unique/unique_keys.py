@@ -21,7 +21,8 @@ from typing import Any
 from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.state_log import Record
+from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
+from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique.batching import (
     AT_ONCE,
@@ -32,8 +33,7 @@ from palermo.brokers.rabbitmq.unique.batching import (
     RequestBatches,
     in_turns,
 )
-from palermo.brokers.rabbitmq.unique.key_log import KeyLog
-from palermo.brokers.rabbitmq.unique.key_records import RunEnd
+from palermo.brokers.rabbitmq.unique.run_ends import RunEnd, key_queue
 from palermo.contract.broker import KeyPage
 from palermo.contract.clock import seconds_until
 from palermo.core import unique_rules
@@ -87,7 +87,9 @@ class UniqueKeys:
     ) -> None:
         """The log's queue is declared with `arguments`; the answers of `start_now` are sent on channel `answers`."""
         self._connection = connection
-        self._log = KeyLog(exchange, connection, outbox, arguments, self._on_end, answers)
+        self._queue = key_queue(exchange)
+        table = Table(exchange, self._queue, arguments, Key.from_plain, drops_copies=True)
+        self._ledger = Ledger(table, connection, outbox, beside=answers, on_report=self._on_report)
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._known = KnownKeys()
@@ -104,7 +106,7 @@ class UniqueKeys:
 
     async def run(self) -> None:
         """Publish the jobs that are due, until the call is cancelled."""
-        while not await self._log.exists():
+        while not await self._ledger.exists():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TIDY_EVERY):
                     await self._news.wait()
@@ -119,6 +121,8 @@ class UniqueKeys:
                 if self._loop.time() - tidied >= _TIDY_EVERY:
                     tidied = self._loop.time()
                     await self._ask(KeyChanges.forget, after=self._tidy)
+            except NewerFormat:
+                raise
             except PalermoError as error:
                 if self._connection.error is not None:
                     raise
@@ -135,12 +139,12 @@ class UniqueKeys:
     @property
     def _is_ready(self) -> bool:
         """Whether `_known` is right about every key that no batch is changing now."""
-        return self._learnt and self._log.is_open and not self._batches.closed
+        return self._learnt and self._ledger.is_open and not self._batches.closed
 
     @property
     def knows(self) -> bool:
         """Whether this leader has read the log of keys."""
-        return self._log.is_open
+        return self._ledger.is_open
 
     @property
     def busy(self) -> bool:
@@ -149,7 +153,7 @@ class UniqueKeys:
 
     async def is_needed(self) -> bool:
         """Whether any job of this exchange has ever had a key."""
-        return self._log.is_open or await self._log.exists()
+        return self._ledger.is_open or await self._ledger.exists()
 
     # -- requests
 
@@ -158,7 +162,7 @@ class UniqueKeys:
         answers = [await asked for asked in [self._enqueue(claim) for claim in claims]]
         if any(answer.outcome is EnqueueOutcome.DUPLICATE and answer.state == Phase.RUNNING for answer in answers):
             # After this the leader knows all ends of jobs that workers wrote before this request.
-            await self._log.reach()
+            await self._ledger.reach()
             again = [
                 self._enqueue(claim)
                 for claim, answer in zip(claims, answers, strict=True)
@@ -174,11 +178,11 @@ class UniqueKeys:
         The caller sends it on the channel of the answers before it sends anything else there.
         """
         lock = lock_of(message)
-        if lock is None or lock.key in self._changing or not self._is_ready or not self._log.is_swift:
+        if lock is None or lock.key in self._changing or not self._is_ready or not self._ledger.is_swift:
             return None
         key = self._known.keys.get(lock.key)
         # While the log does not say that a job is stored, the job may be published again after a kill of the broker.
-        if key is None or key.holder is None or message.id in self._log.unsure:
+        if key is None or key.holder is None or message.id in self._ledger.unsure:
             return None
         step, answer = unique_rules.start(key, message, worker=worker, run=run, again=again, now=self._now())
         holder = step.key.holder
@@ -188,7 +192,7 @@ class UniqueKeys:
         if answer.why is not StartReason.RUN or step.jobs or holder is None or holder.serial != key.holder.serial:
             return None
         self._known.remember(step.key)
-        self._log.note(step.key)
+        self._ledger.note(lock.key, step.key)
         self._allow(run)
         return answer
 
@@ -214,7 +218,7 @@ class UniqueKeys:
             await self._catch_up()
         answer = await self._ask(do)
         if answer.why in (StartReason.COPY, StartReason.DUPLICATE):
-            await self._log.reach()
+            await self._ledger.reach()
             answer = await self._ask(do)
         return answer
 
@@ -248,7 +252,7 @@ class UniqueKeys:
 
         if not all(may := await self._ask(do)):
             # The run that keeps a job away may be over by now.
-            await self._log.reach()
+            await self._ledger.reach()
             may = await self._ask(do)
         return may
 
@@ -321,11 +325,7 @@ class UniqueKeys:
             for name, serial in strays:
                 key = changes.get(name)
                 # A refused job is in no queue now, but the log will publish it.
-                if (
-                    key.holder is not None
-                    and key.holder.serial == serial
-                    and key.holder.id not in self._log.refused.jobs
-                ):
+                if key.holder is not None and key.holder.serial == serial and key.holder.id not in self._ledger.refused:
                     changes.put(unique_rules.free(key, now=changes.now))
                     freed.append(name)
             return freed
@@ -390,7 +390,7 @@ class UniqueKeys:
     async def _catch_up(self) -> None:
         """Wait until the leader knows all ends of runs that are stored by now."""
         await self._ask(lambda changes: None)
-        await self._log.reach()
+        await self._ledger.reach()
 
     # -- batches
 
@@ -403,22 +403,22 @@ class UniqueKeys:
         return self._ask(do, size=len(claim.message.body))
 
     async def _prepare(self) -> None:
-        if self._log.is_open:
+        if self._ledger.is_open:
             return
         self._learnt = False
-        keys, ends = await self._log.open()
-        self._known, self._learnt_at = KnownKeys(self._log.number), self._loop.time()
-        async for some in in_turns(keys):
+        keys, reports = await self._ledger.open()
+        self._known, self._learnt_at = KnownKeys(self._ledger.number), self._loop.time()
+        async for some in in_turns(list(keys.values())):
             for key in some:
                 self._known.remember(key)
-        async for told in in_turns(ends, at_once=CODED_AT_ONCE):
-            for end, held in told:
-                self._on_end(end, held, read_again=True)
+        async for told in in_turns(reports, at_once=CODED_AT_ONCE):
+            for report in told:
+                self._on_report(report, read_again=True)
         self._learnt = True
         self._news.set()
 
     def _lose(self) -> None:
-        self._log.let_go()
+        self._ledger.let_go()
         self._learnt = False
 
     async def _store(self, batch: list[BatchRequest[Any]]) -> None:
@@ -428,7 +428,7 @@ class UniqueKeys:
         self._changing = changes.changed
         try:
             if changes.changed or changes.jobs:
-                refused = await self._log.commit(changes.changed, changes.jobs)
+                refused = await self._commit(changes)
                 batch = await self._take_back(batch, changes.changed, refused)
                 if any(key.alarm is not None for key in changes.changed.values()):
                     self._news.set()
@@ -470,12 +470,12 @@ class UniqueKeys:
                 continue
             for name in named[answer.id]:
                 changes.put(unique_rules.enqueue_refused(changes.get(name), answer.id, changes.now))
-            self._log.refused.jobs.pop(answer.id, None)
             gone.add(answer.id)
             withdrawn.append(asked)
+        self._ledger.give_up(gone)
         if changes.changed:
             try:
-                await self._log.commit(changes.changed, changes.jobs)
+                await self._commit(changes)
             except PalermoError as error:
                 raise BrokerUnavailable(
                     "a queue refused a unique job, and RabbitMQ did not confirm that the job is withdrawn: it is"
@@ -494,8 +494,21 @@ class UniqueKeys:
         self._batches.ask_again(again)
         return others
 
-    def _on_end(self, told: RunEnd, held: Record, *, read_again: bool = False) -> None:
+    async def _commit(self, changes: KeyChanges) -> dict[str, PalermoError]:
+        for id, job in list(self._ledger.refused.items()):
+            key = None if (lock := lock_of(job)) is None else changes.changed.get(lock.key)
+            if key is not None and (key.holder is None or key.holder.id != id):
+                self._ledger.give_up([id])
+        keys = {name: None if key.is_free else key for name, key in changes.changed.items()}
+        return await self._ledger.commit(keys, changes.jobs)
+
+    def _on_report(self, report: Report, *, read_again: bool = False) -> None:
         """Take in the end of a run, as its worker wrote it."""
+        record, held = report
+        told = self._connection.unreadable.attempt(self._queue, record, lambda: RunEnd.from_record(record))
+        if told is None:
+            self._ledger.keep(held)
+            return
         # A new leader that reads it again counts its age from when it was written.
         written = told.at if read_again else None
 
@@ -510,12 +523,14 @@ class UniqueKeys:
             step = ended(self._known.get(told.key), self._now())
             if not step.jobs:
                 self._known.remember(step.key)
-                self._log.keep(held)
+                self._ledger.keep(held)
                 return
         asked = self._ask(
             lambda changes: changes.put(ended(changes.get(told.key), changes.now)), before_others=read_again
         )
-        asked.add_done_callback(lambda done: None if done.cancelled() or done.exception() else self._log.settle(held))
+        asked.add_done_callback(
+            lambda done: None if done.cancelled() or done.exception() else self._ledger.settle(held)
+        )
 
     async def _tidy(self) -> None:
-        await self._log.tidy(self._known.keys)
+        await self._ledger.tidy(self._known.keys)

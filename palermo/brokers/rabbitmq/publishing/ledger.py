@@ -1,0 +1,422 @@
+"""The ledger: all that one part of the leader must leave to the next leader, as records in one durable queue.
+
+Promise: what `commit` returned for is known to every later leader. Each of its jobs is in its queue, or in `failed` if
+it can never be published, or it waits here to be tried again; through the death of any process, and of the broker.
+
+* The leader appends a batch of states (ledger_records.py), and publishes its jobs behind it; each is confirmed for
+  itself (handover.py). A later batch says that the jobs are stored.
+* kill -9 of the leader, or a lost session: the next leader reads all records (state_log.py). It publishes again the
+  jobs of which no record says that they are stored, and which it finds neither in their queues nor with a worker.
+* A job that its queue refuses is tried again until the queue takes it, or until its owner gives it up.
+* A record of a newer format: this leader hands over (NewerFormat).
+* The queue is deleted: the leader's session ends, and what the queue held is gone.
+
+Cost: two confirmed publishes for a commit with jobs, and one without. Once they are many or ten minutes old, all
+records are replaced by a snapshot, beside commits.
+"""
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture, Unfit
+from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces, unpublishable
+from palermo.brokers.rabbitmq.publishing.ledger_records import (
+    FORMAT,
+    Batch,
+    LedgerState,
+    NewerFormat,
+    newer_format,
+    parts,
+)
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.contract.clock import wall_clock
+from palermo.contract.stored_records import UNREADABLE
+from palermo.core.message import Message
+from palermo.core.plain import message_to_plain
+from palermo.core.topology import CLASSIC
+from palermo.errors import BrokerUnavailable, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Records after which the leader writes all states anew. A classic queue may have one record more for each state, up to
+#: _MOST records.
+_MANY, _MOST = 2_000, 30_000
+
+#: Bytes of job bodies in one record of a batch; a record may always have one job.
+_JOBS_BYTES = 1_048_576
+
+
+class State(Protocol):
+    """What a ledger stores under a name."""
+
+    def to_plain(self) -> Any: ...
+
+
+T = TypeVar("T", bound=State)
+
+#: A record that another session wrote, such as the end of a run, and what to give to `settle` or `keep`.
+Report = tuple[Mapping[str, Any], Record]
+
+
+class Table(Struct, Generic[T], frozen=True):
+    """What a ledger is for."""
+
+    exchange: str
+    #: The AMQP name of its queue, and the arguments that this is declared with.
+    queue: str
+    arguments: Mapping[str, Any]
+    #: Decodes a state.
+    read: Callable[[Any], T]
+    #: Whether workers drop a second copy of a job at its start; if not, no job is published before its batch is stored,
+    #: and a job is not published again if a worker knows that it has ended.
+    drops_copies: bool
+
+
+class _Reading(Struct, Generic[T]):
+    """What has been read while a ledger is opened."""
+
+    state: LedgerState[T]
+    reports: list[Report] = []
+    newer: NewerFormat | None = None
+
+
+class Ledger(Generic[T]):
+    """One ledger, as the leader keeps it; see the module's first lines. Its owner holds the states."""
+
+    def __init__(
+        self,
+        table: Table[T],
+        connection: Connection,
+        outbox: Outbox,
+        *,
+        beside: Channel | None = None,
+        on_report: Callable[[Report], None] | None = None,
+    ) -> None:
+        """`beside` is a channel for `note`. `on_report` gets the reports that come once the ledger is open; without it
+        no session may write any.
+        """
+        self._table = table
+        self._connection = connection
+        self._outbox = outbox
+        self._beside = beside
+        self._on_report = on_report
+        self._by = uuid.uuid4().hex
+        self._log = StateLog(table.queue, connection, outbox.open, prepare=self._prepare, on_record=self._on_record)
+        self._classic = False
+        #: None once the ledger is open.
+        self._reading: _Reading[T] | None = self._read_nothing()
+        #: The number of the last batch.
+        self.number = 0
+        #: Held while a batch and its jobs are stored.
+        self._turn = asyncio.Lock()
+        self._refused = RefusedJobs(connection, outbox, f"jobs of the ledger {table.queue!r}")
+        #: The ids of the jobs of which no later record says that they are stored.
+        self.unsure: set[str] = set()
+        #: States that cannot be read here, as JSON values: they are kept for another leader.
+        self._unread: dict[str, Any] = {}
+        #: The records that the next snapshot replaces; and those that the next commit replaces. Oldest first.
+        self._folded: list[Record] = []
+        self._done: list[Record] = []
+        self._recording: asyncio.Task[None] | None = None
+        self._snapshot: asyncio.Task[None] | None = None
+
+    def _read_nothing(self) -> _Reading[T]:
+        return _Reading(LedgerState(self._table.read, self._skip))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the leader knows all that is in the ledger."""
+        return self._log.is_open and self._reading is None
+
+    @property
+    def is_swift(self) -> bool:
+        """Whether `note` keeps its promise: not if the queue may lose unconfirmed messages together with one node."""
+        return self._classic and self.is_open and self._beside is not None and self._beside.is_open
+
+    @property
+    def refused(self) -> Mapping[str, Message]:
+        """The jobs that wait until their queues take them, by id."""
+        return self._refused.jobs
+
+    def give_up(self, ids: Iterable[str]) -> None:
+        """Do not publish these refused jobs any more. The next commit says so to the next leader."""
+        for id in ids:
+            self._refused.jobs.pop(id, None)
+
+    async def exists(self) -> bool:
+        """Whether the queue exists: whether anybody has ever needed it."""
+        return await (await self._outbox.open()).finds(self._table.queue)
+
+    async def open(self) -> tuple[dict[str, T], list[Report]]:
+        """Read the whole ledger, and publish again the jobs that may not be stored. Returns the states and the reports.
+
+        The caller handles these reports before it decides anything else. Raises NewerFormat.
+        """
+        await self._log.open()
+        # All that this leader wrote before it lost the ledger, confirmed or not.
+        if self._beside is not None:
+            await self._log.await_mark(self._beside)
+        await self._log.await_mark()
+        read = self._reading or self._read_nothing()
+        if read.newer is not None:
+            raise read.newer
+        self._reading = None
+        self.number, self._unread, jobs = read.state.number, read.state.unread(), read.state.unstored_jobs()
+        self.give_up(list(self.refused))
+        queues, table = {id: job.queue for id, job in jobs.items()}, self._table
+        there = await traces(self._connection, table.exchange, queues, self._outbox.kind, ended=not table.drops_copies)
+        await self._publish([job for id, job in jobs.items() if id not in there])
+        self.unsure = set(jobs)
+        if jobs:
+            await self._record_stored()
+        return read.state.states(), read.reports
+
+    async def _prepare(self) -> None:
+        queue, arguments = self._table.queue, self._table.arguments
+        if self.number and not (await self._connection.probe(queue)).exists:
+            self._connection.give_up(f"queue {queue}")
+            raise BrokerUnavailable(f"the queue {queue!r} was deleted.")
+        ours = await self._connection.declare(queue, arguments) is None
+        await self._connection.persist_queues()
+        self._classic = ours and arguments.get("x-queue-type") == CLASSIC
+        self._reading, self._folded, self._done = self._read_nothing(), [], []
+
+    def let_go(self) -> None:
+        """Forget all that is known: the ledger has to be read again."""
+        if self._snapshot is not None:
+            self._snapshot.cancel()
+        self._refused.stop()
+        self._log.close()
+
+    def settle(self, record: Record) -> None:
+        """Acknowledge a report with the next commit: a stored batch has what it says."""
+        self._done.append(record)
+
+    def keep(self, record: Record) -> None:
+        """Keep a report until the next snapshot: no batch has what it says."""
+        self._folded.append(record)
+
+    def note(self, name: str, state: T) -> None:
+        """Write a state without waiting for a confirm; only where this ledger `is_swift`.
+
+        RabbitMQ passes on what is published on the channel `beside` in order. So the next leader knows this state by
+        the time that anybody gets a later message, unless the broker is killed too before it has written to the disk.
+        """
+        assert self._beside is not None
+        self.number += 1
+        batch = self._batch(self.number, set={name: state.to_plain()}).to_plain()
+        self._beside.publish("", self._table.queue, PERSISTENT_JSON, json.dumps(batch, separators=(",", ":")).encode())
+
+    def _batch(self, number: int, **fields: Any) -> Batch:
+        return Batch(format=FORMAT, n=number, by=self._by, **fields)
+
+    def _records(
+        self, states: Mapping[str, T | None], jobs: Sequence[Message], *, floor: int = 0
+    ) -> list[dict[str, Any]]:
+        """The records of the next batch: as many as its jobs need. The first one says that earlier jobs are stored."""
+        self.number += 1
+        plain = {name: None if state is None else state.to_plain() for name, state in states.items()}
+        portions, size = [list[Any]()], 0
+        for job in jobs:
+            if size and size + len(job.body) > _JOBS_BYTES:
+                portions.append([])
+                size = 0
+            portions[-1].append(message_to_plain(job))
+            size += len(job.body)
+        first = self._batch(self.number, set=plain, jobs=portions[0], refused=list(self.refused), floor=floor)
+        return [first.to_plain(), *(self._batch(self.number, jobs=some).to_plain() for some in portions[1:])]
+
+    async def commit(self, states: Mapping[str, T | None], jobs: Sequence[Message] = ()) -> dict[str, PalermoError]:
+        """Store states, None for one that is removed, and jobs where they belong: all of it or nothing.
+
+        Returns why each refused job, which is tried again, is not stored, by id. After an exception nothing is known:
+        `let_go` was called.
+        """
+        async with self._turn:
+            if not self.is_open:
+                raise BrokerUnavailable(f"the ledger {self._table.queue!r} is not open.")
+            try:
+                records, done, self._done = self._records(states, jobs), self._done, []
+                storing = asyncio.ensure_future(self._log.replace(done, *records))
+                try:
+                    if self._table.drops_copies:  # the jobs are sent behind the batch: one wait for both
+                        await asyncio.sleep(0)
+                    else:
+                        await asyncio.wait({storing})
+                    # No job may be published without its batch, which is lost if the log was closed before.
+                    refused = {} if storing.done() and storing.exception() else await self._publish(jobs)
+                finally:
+                    stored = await storing
+                self._folded += stored
+            except BaseException:
+                self.let_go()
+                raise
+            for name in states:
+                self._unread.pop(name, None)
+            self.unsure = {*(job.id for job in jobs), *self.refused}
+            if jobs:
+                await self._record_stored()
+            return refused
+
+    async def _publish(self, jobs: Sequence[Message]) -> dict[str, PalermoError]:
+        """Publish jobs where they belong. Returns why each refused job, which is tried again, is not stored, by id."""
+        # Posted at once where no queue has to be made first: a task for each job costs more than all else.
+        posted = [
+            (job, told if self._outbox.try_publish(job, told) else None) for job in jobs if (told := PublishFuture())
+        ]
+        errors = iter(await outcomes(self._connection, [told.future for _, told in posted if told is not None]))
+        left = [job for job, told in posted if told is None or next(errors) is not None]
+        again = await outcomes(self._connection, [self._outbox.publish(job, job.queue) for job in left])
+        refused = {job.id: error for job, error in zip(left, again, strict=True) if error is not None}
+        self._refused.add([job for job in left if job.id in refused], refused)
+        return refused
+
+    async def _record_stored(self) -> None:
+        """Write that the jobs of all batches are stored, except the refused ones; wait for no confirm."""
+        self._recording = asyncio.ensure_future(self._write_stored(self._records({}, ())))
+        # Written to the socket before a caller is told of these jobs, and may end this process.
+        await asyncio.sleep(0)
+        self._connection.raw.flush()
+
+    async def _write_stored(self, records: Sequence[dict[str, Any]]) -> None:
+        unsure, refused = self.unsure, set(self.refused)
+        with suppress(PalermoError):  # then the next batch says it
+            stored = await self._log.append(*records)
+            self._folded += stored
+            if self.unsure is unsure:
+                self.unsure = refused
+
+    async def reach(self) -> None:
+        """Wait until all records that are in the queue now have been read."""
+        await self._log.await_mark()
+
+    async def tidy(self, states: Mapping[str, T]) -> None:
+        """Begin a snapshot if the records are many or old, and say which jobs are stored.
+
+        Called every few seconds, between commits, with all states.
+        """
+        if not self.is_open:
+            return
+        if self._snapshot is None or self._snapshot.done():
+            before = [*self._folded, *self._done]
+            most = min(_MANY + (len(states) if self._classic else 0), _MOST)
+            if len(before) >= most or any(one.is_old for one in (*self._folded[:1], *self._done[:1])):
+                self.number += 1
+                self._snapshot = asyncio.ensure_future(self._write_snapshot(self.number, dict(states), before))
+                self._snapshot.add_done_callback(self._on_snapshot)
+        if self.unsure != self.refused.keys():
+            await self.commit({})
+
+    async def _write_snapshot(self, number: int, states: Mapping[str, T], before: Sequence[Record]) -> None:
+        """Write all states again, and acknowledge the records before. Commits go on: their numbers are higher."""
+        plain = chain(self._unread.items(), ((name, state.to_plain()) for name, state in states.items()))
+        for part in parts(plain):
+            stored = await self._log.append(self._batch(number, set=part).to_plain())
+            self._folded += stored
+        async with self._turn:
+            records = self._records({}, list(self.refused.values()), floor=number)
+            stored = await self._log.replace(before, *records)
+            self._folded = [one for one in (*self._folded, *stored) if one.is_held]
+            self._done = [one for one in self._done if one.is_held]
+
+    def _on_snapshot(self, ended: "asyncio.Task[None]") -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            log.warning("cannot write a snapshot, trying again queue=%s error=%r", self._table.queue, str(error))
+
+    # -- reading
+
+    def _on_record(self, held: Record, record: Any) -> None:
+        if not isinstance(record, dict) or not record.keys() & {"n", "end"}:
+            if not isinstance(record, dict) or "mark" not in record:  # one that an earlier leader wrote
+                self._skip(record, "not a record of this ledger")
+            # RabbitMQ closes the channel of a message that is held for half an hour.
+            self._log.forget(held)
+        elif (newer := newer_format(record)) is not None:
+            if self._reading is None:
+                self.let_go()
+            else:
+                self._reading.newer = newer
+        elif "n" in record:
+            self._folded.append(held)
+            self._on_batch(record)
+        elif self._reading is not None:
+            self._reading.reports.append((record, held))
+        elif self._on_report is not None:
+            self._on_report((record, held))
+
+    def _on_batch(self, record: Mapping[str, Any]) -> None:
+        try:
+            batch = Batch.from_plain(record)
+        except UNREADABLE as error:
+            self._skip(record, error)
+            return
+        if self._reading is not None:
+            self._reading.state.take(batch)
+        elif batch.by != self._by:
+            log.warning(
+                "an earlier leader has written since this one read it, reading it again queue=%s", self._table.queue
+            )
+            self.let_go()
+
+    def _skip(self, record: object, error: object) -> None:
+        self._connection.unreadable.skip(self._table.queue, record, error)
+
+
+class RefusedJobs:
+    """Jobs that their queues refused. They are tried again until the queues take them, or their owner removes them."""
+
+    def __init__(self, connection: Connection, outbox: Outbox, what: str) -> None:
+        """`what` says in the log what is refused."""
+        self.jobs: dict[str, Message] = {}
+        self._connection = connection
+        self._outbox = outbox
+        self._refusals = Refusals(what)
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, jobs: Sequence[Message], errors: Mapping[str, PalermoError]) -> None:
+        """Try these jobs again, which were refused with these errors."""
+        self.jobs |= {job.id: job for job in jobs}
+        if jobs and (self._task is None or self._task.done()):
+            self._task = asyncio.ensure_future(self._try_again(errors[jobs[0].id]))
+
+    def stop(self) -> None:
+        """Try no job any more until others are added."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _try_again(self, error: PalermoError) -> None:
+        """Publish the jobs: one of each queue at first, then more as long as the queue takes them."""
+        with suppress(PalermoError):  # the session is lost
+            while self.jobs:
+                await asyncio.sleep(self._refusals.refused(error))
+                for queue in {job.queue for job in self.jobs.values()}:
+                    most = 1
+                    while batch := [job for job in self.jobs.values() if job.queue == queue][:most]:
+                        errors = await outcomes(self._connection, map(self._store, batch))
+                        for job, found in zip(batch, errors, strict=True):
+                            if found is None:
+                                self.jobs.pop(job.id, None)
+                        if failed := [found for found in errors if found is not None]:
+                            error = failed[0]
+                            break
+                        self._refusals.taken()
+                        most *= 2
+
+    async def _store(self, job: Message) -> None:
+        """Store a job in its queue; in `failed` if it can never be published."""
+        try:
+            await self._outbox.publish(job, job.queue)
+        except Unfit as error:
+            failed = unpublishable(job, error, now=wall_clock())
+            await self._outbox.publish(failed, self._outbox.destinations.failed_place(job.queue))

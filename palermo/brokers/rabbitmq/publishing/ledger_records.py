@@ -1,0 +1,156 @@
+"""The records of a ledger as values: what a leader writes, and what all its records say together.
+
+Law: the records say the same in any order, and however often each is read. A leader may read records again that an
+earlier leader had replaced.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Self, TypeVar
+
+from msgspec import Struct, convert, to_builtins
+
+from palermo.contract.stored_records import UNREADABLE
+from palermo.core.message import Message
+from palermo.core.plain import message_from_plain
+from palermo.errors import BrokerUnavailable
+
+T = TypeVar("T")
+
+#: The format of the records. A leader reads no record of a newer format: it hands over to a newer leader.
+FORMAT = 1
+
+#: The states in one part of a snapshot, and their characters as JSON, beyond which no state is added to it.
+_PART, _PART_SIZE = 200, 1_048_576
+
+
+class HandsOver(BrokerUnavailable):
+    """The leader ends, so that another session leads."""
+
+
+class NewerFormat(HandsOver):
+    """A request or a record has a format that this version does not know."""
+
+
+def newer_format(record: Mapping[str, Any]) -> NewerFormat | None:
+    """The error for a record in a format that this version does not know; None if it knows the format."""
+    format = record.get("format")
+    if not isinstance(format, int) or format <= FORMAT:
+        return None
+    return NewerFormat(
+        f"a record has format {format}, and this version of Palermo reads formats up to {FORMAT}: start a worker of the"
+        " version that wrote it."
+    )
+
+
+class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Changes that count together, as the leader writes them. Large ones are several records with one number."""
+
+    format: int
+    n: int
+    #: The leader that wrote it.
+    by: str
+    #: States by name; None removes one. Of several states of one name the one with the highest number counts.
+    set: dict[str, Any] = {}
+    #: The jobs that the batch lets into their queues. They are published behind it.
+    jobs: list[Any] = []
+    #: Ids: the jobs of all batches with lower numbers are stored, except these, which their queues refused. The batch
+    #: with the highest number that has this counts.
+    refused: list[str] | None = None
+    #: All states are in batches from this number on: those with lower numbers say nothing about states.
+    floor: int = 0
+
+    def to_plain(self) -> dict[str, Any]:
+        plain: dict[str, Any] = to_builtins(self)
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The batch that to_plain wrote. Raises ValueError for anything else."""
+        return convert(plain, cls)
+
+
+class LedgerState(Generic[T]):
+    """What the records of a ledger say together.
+
+    Each state is decoded when its record is taken in, and forgotten with the next batch that has it; a job as soon as a
+    batch says that it is stored. The texts of a ledger of 50,000 keys, jobs included, measure 100 MB.
+    """
+
+    def __init__(
+        self, read: Callable[[Any], T], skip: Callable[[object, object], None] = lambda record, error: None
+    ) -> None:
+        """`read` decodes a state; `skip` is called with each state and job that cannot be read, and with the reason."""
+        self._read = read
+        self._skip = skip
+        #: The number of the last batch.
+        self.number = 0
+        #: By name, the number of its last batch and its state there: None if it is removed, _Unread if unreadable.
+        self._states: dict[str, tuple[int, T | _Unread | None]] = {}
+        self._floor = 0
+        #: The jobs that may not be stored, as JSON values, each with the number of its batch.
+        self._jobs: list[tuple[int, Any]] = []
+        #: The number of the last batch with `refused`, and what that says.
+        self._refused_in, self._refused = 0, frozenset[str]()
+
+    def take(self, batch: Batch) -> None:
+        """Take in one batch."""
+        number = batch.n
+        self.number, self._floor = max(self.number, number), max(self._floor, batch.floor)
+        if batch.refused is not None and number > self._refused_in:
+            self._refused_in, self._refused = number, frozenset(batch.refused)
+            self._jobs = [job for job in self._jobs if self._may_be_out(*job)]
+        self._jobs += [(number, job) for job in batch.jobs if self._may_be_out(number, job)]
+        for name, plain in batch.set.items():
+            if number >= max(self._floor, self._states.get(name, (0,))[0]):
+                self._states[name] = number, None if plain is None else self._decode(plain)
+
+    def _may_be_out(self, number: int, plain: Any) -> bool:
+        return number >= self._refused_in or (isinstance(plain, dict) and str(plain.get("id")) in self._refused)
+
+    def _decode(self, plain: Any) -> "T | _Unread":
+        try:
+            return self._read(plain)
+        except UNREADABLE as error:
+            self._skip(plain, error)
+            return _Unread(plain)
+
+    def unstored_jobs(self) -> dict[str, Message]:
+        """The jobs that may not be stored, by id."""
+        found = dict[str, Message]()
+        for _, plain in self._jobs:
+            try:
+                job = message_from_plain(plain)
+                found[job.id] = job
+            except UNREADABLE as error:
+                self._skip(plain, error)
+        return found
+
+    def states(self) -> dict[str, T]:
+        """The states by name."""
+        return {name: state for name, state in self._held() if not isinstance(state, _Unread)}
+
+    def unread(self) -> dict[str, Any]:
+        """The states that cannot be read here, as JSON values, by name: another leader may be able to."""
+        return {name: state.plain for name, state in self._held() if isinstance(state, _Unread)}
+
+    def _held(self) -> "Iterator[tuple[str, T | _Unread]]":
+        for name, (number, state) in self._states.items():
+            if number >= self._floor and state is not None:
+                yield name, state
+
+
+class _Unread(Struct, frozen=True):
+    plain: Any
+
+
+def parts(states: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
+    """States by name, as JSON values, in parts that each fit one record."""
+    part, size = dict[str, Any](), 0
+    for name, plain in states:
+        if len(part) >= _PART or size > _PART_SIZE:
+            yield part
+            part, size = {}, 0
+        part[name] = plain
+        size += len(json.dumps(plain))
+    yield part
