@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.core.header_json import dumps, message_with
-from palermo.core.message import MAX_BODY, Headers, Message, to_headers
+from palermo.core.message import Headers, Message, to_headers
 from palermo.core.step_values import Use, Value
 from palermo.core.topology import MAX_ID_BYTES
 from palermo.core.workflow_rules import Plan
@@ -15,8 +15,8 @@ from palermo.core.workflow_rules import Plan
 #: The headers of a step: the workflow's id, the step's path, its generation, and whether its output is wanted.
 WORKFLOW, PATH, GENERATION, OUTPUT = "workflow", "workflow-step", "workflow-generation", "workflow-output"
 
-#: The most bytes that one run may add.
-MAX_ADDED = MAX_BODY
+#: The most bytes that one run may add: with them in base64, a record still fits a message of RabbitMQ.
+MAX_ADDED = 11 * 1024 * 1024
 
 #: How many members' arguments are stored together.
 PORTION = 200

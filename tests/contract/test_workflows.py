@@ -14,7 +14,7 @@ from palermo.jobs import registry
 from palermo.testing import Palermo
 from tests.contract import workflow_jobs as jobs
 
-BROKERS = ("sqlite", "memory", "redis")
+BROKERS = ("sqlite", "memory", "redis", "rabbitmq")
 
 _JOBS = [registry.get(name) for name in registry.names() if name.startswith(jobs.__name__) or name == "fulfilment"]
 for _job in _JOBS:
@@ -38,8 +38,8 @@ def site(request: pytest.FixtureRequest) -> Iterator[Palermo]:
     settings: dict[str, Any] = {}
     if request.param == "memory":
         settings = {"url": "sqlite:///:memory:"}
-    if request.param == "redis":
-        settings = {"url": request.getfixturevalue("redis_url"), "exchange": request.getfixturevalue("exchange")}
+    if request.param in ("redis", "rabbitmq"):
+        settings = {"url": request.getfixturevalue(f"{request.param}_url"), "exchange": request.getfixturevalue("exchange")}
     with Palermo(raise_failures=False, **settings) as opened:
         yield opened
 

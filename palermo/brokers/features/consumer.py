@@ -15,7 +15,7 @@ from msgspec import Struct
 from palermo.brokers.features import limits
 from palermo.brokers.features.steps import Step, StepStore, put
 from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
-from palermo.brokers.features.workflows import Ending, Workflows
+from palermo.brokers.features.workflows import Ending, Workflows, key_ender
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
@@ -48,7 +48,7 @@ class StepConsumer(abc.ABC):
     def __init__(self, steps: StepStore, worker: str, place: str, recorded: Callable[[], None] = lambda: None) -> None:
         """`place` names the database in errors; `recorded` is called when a record was written to the journal."""
         self._steps = steps
-        self._workflows = Workflows(steps, recorded)
+        self._workflows = Workflows(steps, key_ender(steps), recorded=recorded)
         self._worker = worker
         self._place = place
         #: The claim of each slot that has an unsettled delivery.

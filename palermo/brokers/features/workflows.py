@@ -9,14 +9,14 @@ When a process dies, nothing is left to mend: the database has the state before 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from palermo.brokers.features.steps import Step, StepStore, Stored, puts, text_of, unchanged
+from palermo.brokers.features.steps import Outcome, Step, StepStore, Stored, puts, text_of, unchanged
 from palermo.brokers.features.unique_keys import end_run, keys_of, read_states
 from palermo.brokers.features.workflow_steps import (
     Data,
@@ -40,7 +40,7 @@ from palermo.core.message import Message
 from palermo.core.plain import message_to_plain
 from palermo.core.step_values import Value, pack, unpack
 from palermo.core.unique_rules import RunOutcome
-from palermo.core.workflow import Graph, step_headers, step_id, step_of
+from palermo.core.workflow import GENERATION, Graph, step_headers, step_id, step_of
 from palermo.core.workflow_rules import (
     Flow,
     How,
@@ -76,12 +76,12 @@ class Ending(Struct, frozen=True):
     workflow: str
     end: StepEnd
     output: StoredResult | None
-    #: The condition that its job is still ours, and the changes that drop the job.
-    still_valid: Step
+    #: The condition that its job is still ours, None if that is known; and the changes that drop the job.
+    still_valid: Step | None
     changes: Sequence[Step]
 
     @classmethod
-    def of(cls, message: Message, ack: Ack, still_valid: Step, changes: Sequence[Step]) -> "Ending | None":
+    def of(cls, message: Message, ack: Ack, still_valid: Step | None, changes: Sequence[Step]) -> "Ending | None":
         """The end of this job; None for a job that is no step."""
         found = step_of(message.extra)
         if found is None:
@@ -102,6 +102,31 @@ def ignore() -> None:
     """Do nothing."""
 
 
+#: Ends the run of a unique workflow: the conditions and changes that free its key.
+EndKey = Callable[[Message, KeyReport], Awaitable[tuple[Sequence[Step], Sequence[Step]]]]
+
+
+def key_ender(store: StepStore) -> EndKey:
+    """Ends runs in the keys of this store."""
+
+    async def end(root: Message, told: KeyReport) -> tuple[Sequence[Step], Sequence[Step]]:
+        states = await read_states(store, keys_of([root]))
+        end_run(states, root, told)
+        return states.conditions, states.changes
+
+    return end
+
+
+class FlowStore(Protocol):
+    """The part of a StepStore that workflows need."""
+
+    async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]: ...
+    async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]: ...
+    async def due(self, table: str, now: float, most: int) -> Sequence[str]: ...
+    def scan(self, table: str) -> AsyncIterator[tuple[Any, Any]]: ...
+    async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome: ...
+
+
 class OrdersWorkers(Protocol):
     """The part of a broker that gives orders to workers."""
 
@@ -116,10 +141,19 @@ class Workflows:
     """The workflows of one exchange. See palermo.contract.workflows.Workflows."""
 
     def __init__(
-        self, store: StepStore, recorded: Callable[[], None] = ignore, cancel_jobs: CancelJobs | None = None
+        self,
+        store: FlowStore,
+        end_key: EndKey,
+        *,
+        recorded: Callable[[], None] = ignore,
+        cancel_jobs: CancelJobs | None = None,
     ) -> None:
-        """`recorded` is called when a record was written to the journal; `cancel_jobs` cancels jobs by their ids."""
+        """`end_key` frees the key of a unique workflow that is over; `cancel_jobs` cancels jobs by their ids.
+
+        `recorded` is called when a record was written to the journal.
+        """
         self._store = store
+        self._end_key = end_key
         self._recorded = recorded
         self._cancel_jobs = cancel_jobs
         #: Held while this session changes a workflow: ends of its slots do not make each other try again.
@@ -156,7 +190,8 @@ class Workflows:
         while left:
             outputs = {f"o:{one.end.path}": pack(Value.of(one.output)) for one in left if one.output is not None}
             changes = [change for one in left for change in one.changes]
-            failed = await self._change(id, decide, [one.still_valid for one in left], changes, outputs)
+            conditions = [one.still_valid for one in left if one.still_valid is not None]
+            failed = await self._change(id, decide, conditions, changes, outputs)
             if not failed:
                 break
             lost.append(left.pop(failed - 1))
@@ -213,7 +248,12 @@ class Workflows:
             may = True
             if stored is None:
                 return None
-            if not has_failed(stored.flow, path) or generation != generation_of(stored.flow, path):
+            now = generation_of(stored.flow, path)
+            if now == generation + 1 and path in view(stored.flow).out:
+                # It was made to run again, and its job did not come into its queue: RabbitMQ needs two steps for that.
+                changes[:] = [put(replace(message, extra={**message.extra, GENERATION: now}))]
+                return None
+            if not has_failed(stored.flow, path) or generation != now:
                 may = False
                 return None
             try:
@@ -379,12 +419,10 @@ class Workflows:
             record = await record_of(id, data, after, known, now)
             batch = journal_records.encode("", [journal_records.encode_record(record)])
             steps.append(("append", "journal", batch, "", "0.0"))
-            root = after.message
-            states = await read_states(self._store, keys_of([root]))
             done = RunOutcome.DONE if known.whole.good else RunOutcome.OVER
-            end_run(states, root, KeyReport(done, None, None, None))
-            conditions += states.conditions
-            steps += states.changes
+            key_conditions, key_changes = await self._end_key(after.message, KeyReport(done, None, None, None))
+            conditions += key_conditions
+            steps += key_changes
         # A failed one waits for a retry, unless it was cancelled.
         if known.whole.over and (known.whole.phase is not Phase.FAILED or after.flow.cancels):
             return conditions, [*steps, ("entry", "flows", id, False, False), ("forget_flow", id)]

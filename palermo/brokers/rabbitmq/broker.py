@@ -32,6 +32,7 @@ from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient, LimitClient
 from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
+from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.removal import Removal
@@ -127,6 +128,7 @@ class RabbitmqBroker:
         self._limits = LimitClient(self._leader_client)
         ask, why_silent = self._leader_client.ask, self._leader_client.why_silent
         self.keys = RabbitmqKeys(session, connection, self._outbox, ask, why_silent, reading, self._facts)
+        self.workflows = RabbitmqWorkflows(session, connection, self._outbox, ask, reading)
         self.tenants = TenantClient(
             self._exchange,
             reading,
@@ -237,6 +239,7 @@ class RabbitmqBroker:
             is_foreign=declarer.is_foreign,
             keys=self.keys,
             limits=self._limits,
+            workflows=self.workflows,
         )
 
         async def appear() -> None:
@@ -313,9 +316,11 @@ class RabbitmqBroker:
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
         chosen = list(ids)
+        steps = await self.workflows.cancel(chosen)
+        chosen += steps
         await self._cancels.cancel(chosen, by, created_at)
         await self.keys.cancelled(chosen)
-        return ()
+        return steps
 
     async def restore(self, ids: Iterable[str]) -> None:
         await self._cancels.restore(ids, await self._cancels.read(await self._consume_connection()))
@@ -361,7 +366,8 @@ class RabbitmqBroker:
     async def find(
         self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
     ) -> FoundJobs:
-        return await search(cast(Broker, self), ids, queue=queue, failed=failed, beginnings=beginnings)
+        found = await search(cast(Broker, self), ids, queue=queue, failed=failed, beginnings=beginnings)
+        return replace(found, jobs=tuple(await self.workflows.with_workflows(found.jobs, ids, failed=failed)))
 
     async def sweep(
         self,

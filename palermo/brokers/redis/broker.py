@@ -19,7 +19,7 @@ from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.features.unique_keys import Keys, as_they_run, change_keys, jobs_cancelled
-from palermo.brokers.features.workflows import Workflows, end_runs
+from palermo.brokers.features.workflows import Workflows, end_runs, key_ender
 from palermo.brokers.redis import workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
@@ -83,7 +83,7 @@ class RedisBroker:
         self.journal = RedisJournal(store, session)
         self.events = RedisEvents(store, session)
         self.keys = Keys(store)
-        self.workflows = Workflows(store, cancel_jobs=self._end_runs)
+        self.workflows = Workflows(store, key_ender(store), cancel_jobs=self._end_runs)
         self.tenants = RedisTenants(store, self.workflows)
         self._scheduled_jobs = ScheduledJobs(store, self.keys, self._recurring, self.workflows)
         self._consumers: list[RedisConsumer] = []

@@ -14,7 +14,7 @@ from palermo.brokers.features import limits, sweep
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.unique_keys import Keys, jobs_cancelled
-from palermo.brokers.features.workflows import Workflows, end_runs
+from palermo.brokers.features.workflows import Workflows, end_runs, key_ender
 from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -105,7 +105,9 @@ class SqliteBroker:
         self._recurring = Recurring(self._steps)
         self.keys = Keys(self._steps)
         self.journal = SqliteJournal(store, Notifier(self._directory, store.data_version, "journal-bell"), session)
-        self.workflows = Workflows(self._steps, self.journal.ring, self._end_runs)
+        self.workflows = Workflows(
+            self._steps, key_ender(self._steps), recorded=self.journal.ring, cancel_jobs=self._end_runs
+        )
         self.tenants = SqliteTenants(store, self._steps, self.workflows, exchange)
         self._scheduled_jobs = ScheduledJobs(self._steps, self.keys, self._recurring, self.workflows)
         self.events = SqliteEvents(store, self._notifier, session)
