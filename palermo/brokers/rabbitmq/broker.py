@@ -393,8 +393,8 @@ class RabbitmqBroker:
                 await self.restore(message.id for message in messages)
             await self.publish_many(messages)
 
-        async def gate(jobs: list[tuple[Message, Message | None]]) -> list[bool]:
-            return await self.keys.gate(queue, jobs)
+        async def gate(jobs: list[tuple[Message, Message | None]]) -> Sequence[bool | Message]:
+            return await self.workflows.gate(queue, jobs, await self.keys.gate(queue, jobs))
 
         if is_failed(queue):
             async with self._failed_turn.held(connection, only_look=only_look) as alone:

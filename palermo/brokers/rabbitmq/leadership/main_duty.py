@@ -3,7 +3,7 @@
 Jobs of tenants wait in queues of which the leader in tenants decides: it is asked where their keys are freed.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.limits import LeaderLimits
 from palermo.brokers.rabbitmq.leadership.operations import AsJson, Operation
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work
+from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
@@ -60,8 +61,15 @@ class MainDuty(Work):
         states = versions.arguments(session.queue_type, connection.version)
         self._unique_keys = UniqueKeys(session.exchange, connection, outbox, states, answers, now=wall_clock)
         keys = RabbitmqKeys(session, connection, outbox, self.handle)
+        workflows = RabbitmqWorkflows(session, connection, outbox, self.handle, self._same_connection)
+
+        async def leaving(jobs: Iterable[Message]) -> None:
+            gone = list(jobs)
+            await keys.leaving(gone)
+            await workflows.leaving(gone)
+
         self._scheduled_jobs = ScheduledJobs(
-            session.exchange, connection, outbox, keys.leaving, keys.as_they_run, publishes=not stands_in
+            session.exchange, connection, outbox, leaving, keys.as_they_run, publishes=not stands_in
         )
         self._limits = LeaderLimits(session.exchange, connection, self._scheduled_jobs.due_jobs)
         self._cancels = CancelMarks(session.exchange, connection, outbox.open, patience=session.timeout)

@@ -20,6 +20,7 @@ from palermo.contract.finding import JobLocation
 from palermo.contract.workflows import WorkflowInfo
 from palermo.core.lifecycle import JobState, StoredResult
 from palermo.core.message import Message
+from palermo.core.topology import is_failed
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How
 from palermo.errors import NotFound
@@ -98,21 +99,28 @@ class RabbitmqWorkflows:
         if steps and await self.exist():
             await self._ask(operations.EndSteps(steps, how))
 
-    async def requeued(self, messages: Sequence[Message]) -> list[Message | None]:
-        """The steps among these failed jobs as they may run again; None for one that may not. Others are unchanged."""
-        steps = [message for message in messages if step_of(message.extra) is not None]
-        if not steps or not await self.exist():
-            return list(messages)
-        answers = await self._ask(operations.RequeueSteps([AsJson(_bare(one)) for one in steps]))
-        again = dict(zip(map(id, steps), answers, strict=True))
-        return [
-            message
-            if id(message) not in again
-            else None
-            if (headers := again[id(message)]) is None
-            else replace(message, extra={**message.extra, **headers})
-            for message in messages
+    async def gate(
+        self, queue: str, jobs: Sequence[tuple[Message, Message | None]], may: Sequence[bool]
+    ) -> list[bool | Message]:
+        """Whether each of these jobs, of which others say whether it `may`, may leave the queue.
+
+        Each comes with the message that takes its place, or with None if it is removed. A failed step that may run
+        again gets another message. Steps that are removed end.
+        """
+        found: list[bool | Message] = list(may)
+        again = [
+            (number, put)
+            for number, (_, put) in enumerate(jobs)
+            if found[number] and put is not None and is_failed(queue) and not is_failed(put.queue)
+            if step_of(put.extra) is not None
         ]
+        if not is_failed(queue):
+            await self.leaving(job for (job, put), allowed in zip(jobs, may, strict=True) if allowed and put is None)
+        if again and await self.exist():
+            answers = await self._ask(operations.RequeueSteps([AsJson(_bare(put)) for _, put in again]))
+            for (number, put), headers in zip(again, answers, strict=True):
+                found[number] = headers is not None and replace(put, extra={**put.extra, **headers})
+        return found
 
     async def exist(self) -> bool:
         """Whether anybody has ever run a workflow here; if not, the leader need not be asked."""
