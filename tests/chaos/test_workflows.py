@@ -16,9 +16,9 @@ CHAINS, GRAPHS, MEMBERS = scaled(20, 200), scaled(5, 20), scaled(300, 2_000)
 KILLS = scaled(10, 60)
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", "redis", "rabbitmq"])
 def rig(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Rig]:
-    url = request.getfixturevalue("redis_url") if request.param == "redis" else ""
+    url = "" if request.param == "sqlite" else request.getfixturevalue(f"{request.param}_url")
     with Rig(tmp_path, url, exchange, module="storm") as rig:
         yield rig
 
