@@ -4,6 +4,7 @@ Jobs of tenants wait in queues of which the leader in tenants decides: it is ask
 """
 
 from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from palermo.brokers.rabbitmq.leadership.limits import LeaderLimits
 from palermo.brokers.rabbitmq.leadership.operations import AsJson, Operation
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
+from palermo.brokers.rabbitmq.leadership.workflow_requests import reply
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
@@ -183,7 +185,7 @@ class MainDuty(Work):
                 | operations.RequeueSteps()
                 | operations.EndSteps()
             ):
-                return await self._workflows.handle(operation)
+                return await self._workflows.ask(partial(reply, operation=operation))
             case operations.ListRecurring():
                 return [AsJson(entry) for entry in await self._recurring_jobs.entries()]
             case operations.ChangeRecurring(change):

@@ -12,13 +12,11 @@ import logging
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from palermo.brokers.features.steps import Outcome, Step, Stored
 from palermo.brokers.features.workflows import Ending, EndKey, Workflows
 from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
-from palermo.brokers.rabbitmq.leadership import operations
-from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
 from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
@@ -26,14 +24,15 @@ from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow
 from palermo.contract.clock import seconds_until, wall_clock
 from palermo.contract.stored_records import UNREADABLE
 from palermo.core.instants import Instants
-from palermo.core.lifecycle import StoredResult
 from palermo.core.message import Message
 from palermo.core.plain import Plain
-from palermo.core.workflow import GENERATION, PATH, WORKFLOW, step_of
+from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import StepEnd
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
+
+T = TypeVar("T")
 
 #: Seconds between two looks, however far the next timeout is, since the clock may jump; and until one after an error.
 _LOOK_EVERY, _AGAIN = 0.5, 1.0
@@ -198,53 +197,14 @@ class LeaderWorkflows:
         async with self._turn:
             pass
 
-    async def handle(self, operation: operations.Operation[Any]) -> Any:
-        """Do the operation, after all ends that are stored by now. Returns its reply."""
+    async def ask(self, question: Callable[[Workflows], Awaitable[T]]) -> T:
+        """The answer of the engine, after all ends that are stored by now and all that is due."""
         async with self._turn:
             await self._read()
             await self._ledger.reach()
             await self._take_reports()
             await self._engine.pass_time(wall_clock())
-            return await self._handle(operation)
-
-    async def _handle(self, operation: operations.Operation[Any]) -> Any:
-        engine = self._engine
-        match operation:
-            case operations.ListWorkflows(id=None):
-                return await engine.all()
-            case operations.ListWorkflows(id=str(id)):
-                found = await engine.find(id)
-                return [] if found is None else [found]
-            case operations.LocateWorkflows(ids):
-                places = await engine.with_workflows((), ids, failed=True)
-                return [
-                    operations.WorkflowPlace(one.running, None if one.message is None else AsJson(one.message))
-                    for one in places
-                ]
-            case operations.ListFailedSteps(id):
-                return await engine.failed_jobs(id)
-            case operations.CancelWorkflows(ids):
-                return await engine.cancel(ids)
-            case operations.SignalWorkflow(id, name, content_type, value):
-                await engine.signal(id, name, StoredResult(content_type, b64decode(value)))
-            case operations.RequeueSteps(messages):
-                return [await self._requeued(message.value) for message in messages]
-            case operations.EndSteps(messages, how):
-                for message in messages:
-                    await engine.end(message.value, how, (), ())
-        return None
-
-    async def _requeued(self, message: Message) -> dict[str, Any] | None:
-        """The headers with which a failed step runs again; None if it may not."""
-        again: list[Message] = []
-
-        def put(one: Message) -> Step:
-            again[:] = [one]
-            return ("requeued",)
-
-        may = await self._engine.requeue(message, (), put)
-        headers = again[0].extra if again else {}
-        return {name: headers[name] for name in (WORKFLOW, PATH, GENERATION) if name in headers} if may else None
+            return await question(self._engine)
 
     def _on_report(self, report: Report) -> None:
         self._reports.append(report)
