@@ -196,6 +196,9 @@ async def _journal_end(
         if only_kept and place.message is not None and place.message.keep_result is False:
             raise _not_kept(job.id, "was enqueued without keep_result")
         if place.gone and job.created_at is None:
+            # It may have ended after the journal was read, and before it was searched.
+            if (ended := await watch.find_end(job.id, job.created_at, since(job))) is not None:
+                return ended
             raise NotFound(f"job {job.id}: {not_found_text(client, place)}")
         return _located_end(job, place)
 
