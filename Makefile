@@ -7,8 +7,8 @@
 #   make lint           ruff, mypy --strict, the budget of tests/budget.py, the documents' names, the deployment files
 #   make docs           the documents as a site, in site/; fails at a broken link
 #   make reference      docs/reference/commands.md and api.md, and the tables that are made from the code
-#   make screenshots    every web page, into docs/images; some minutes
-#   make bench          ratios to a bare client; NAME=growth ARGS=keys runs another module of benchmarks/
+#   make screenshots    the pictures of the documents, into docs/images; ten minutes
+#   make bench          ratios to a bare client; NAME=growth ARGS=keys runs another module, see benchmarks/README.md
 #   make soak           ten minutes of kills, cuts and alarms: SECONDS=60, SEED=… to replay, PARTS=…; see soak/README.md
 #   make pins           newer versions into uv.lock
 #   make release-check  builds what a release consists of, from HEAD, into release/, and tries it; TAG=v1.2.0 compares
@@ -73,7 +73,7 @@ reference: $(VENV)/installed-dev
 screenshots: $(VENV)/installed-dev
 	$(BIN)/python -m tests.screenshots
 
-NAME := enqueue_one enqueue_many drain pools
+NAME := enqueue drain
 bench: $(VENV)/installed-dev $(if $(filter peers,$(NAME)),$(PEERS)/installed)
 	set -e; for name in $(NAME); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 

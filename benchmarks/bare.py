@@ -1,6 +1,6 @@
-"""The other side: pika as it comes, doing what the broker must be asked for the same promises, and nothing else.
+"""The other side: pika alone, with the same guarantees from the broker and nothing else.
 
-Bodies and properties are made once, before the clock runs: what is left is the price of the wire.
+Bodies and properties are made once, before the clock runs, so only the cost of the protocol is left.
 """
 
 import itertools
@@ -28,7 +28,7 @@ class OneByOne:
         self._channel.confirm_delivery()
 
     def publish(self, jobs: int) -> float:
-        """Seconds that so many take."""
+        """Publish this number of messages; returns the seconds that it took."""
         wire, publish = self._wire, self._channel.basic_publish
         started = time.perf_counter()
         for _ in range(jobs):
@@ -84,7 +84,7 @@ class Window:
             self._sent += 1
 
     def _on_confirm(self, frame: Any) -> None:
-        # One queue on one node confirms in the order of publishing, so tags need no book-keeping.
+        # One queue on one node confirms in the order of publishing, so counting is enough.
         self._confirmed = frame.method.delivery_tag if frame.method.multiple else self._confirmed + 1
         if self._confirmed == self._wanted:
             self._connection.ioloop.stop()
@@ -97,11 +97,11 @@ class Window:
         self._connection.ioloop.stop()
 
 
-class Dealer:
-    """A SelectConnection that moves messages out of several queues in turn into one, as the leader in tenants does.
+class Dispatcher:
+    """A SelectConnection that moves messages from several queues in turn into one, as the leader does for tenants.
 
-    Each step: count that queue, get as many messages as there is room for, publish them, await the confirms, and
-    acknowledge. A channel of pika has one answer to a get outstanding, so there are as many channels as gets.
+    Each step counts that queue, gets as many messages as it has room for, publishes them, waits for the confirms, and
+    acknowledges. There is a channel for each get, because a channel of pika has only one get at a time.
     """
 
     def __init__(self, url: str, queues: Sequence[str], into: str, *, ahead: int) -> None:
@@ -118,7 +118,7 @@ class Dealer:
         )
         self._connection.ioloop.start()
 
-    def deal(self, jobs: int) -> float:
+    def dispatch(self, jobs: int) -> float:
         """Seconds from the first count to the last confirm."""
         self._left = jobs
         started = time.perf_counter()
@@ -170,7 +170,7 @@ class Dealer:
 
 
 def consume(url: str, queue: str, consumers: str = "1") -> None:
-    """Take and acknowledge message after message, by so many consumers at a prefetch of one, until killed."""
+    """Take and acknowledge messages until killed, with this number of consumers at a prefetch of one."""
 
     def opened(channel: Any) -> None:
         channel.basic_qos(prefetch_count=1)

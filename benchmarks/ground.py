@@ -1,11 +1,17 @@
-"""The broker that a benchmark runs on, and what it leaves there: nothing."""
+"""The brokers and workers that a benchmark measures. Everything ends with it, and nothing is left on a broker."""
 
 import argparse
 import os
 import secrets
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -16,13 +22,22 @@ from benchmarks.jobs import ORDER, QUEUE, noop
 from benchmarks.processes import cpu_seconds, family
 from palermo.client.decorator import FunctionJob
 from palermo.core.topology import FAILED_QUEUE, amqp_queue
+from tests import redis_node
 from tests.rabbitmq_node import LocalNode, find_server, url_of
 from tests.rabbitmq_tidy import delete_all
+
+ROOT = Path(__file__).parent.parent
+
+#: The command of a worker, to which options are added.
+WORKER = [sys.executable, "-m", "palermo", "worker", "benchmarks.jobs", "--log-level", "error"]
+
+#: The brokers that `connected` can start.
+BROKERS = ("rabbitmq", "redis", "sqlite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """What one enqueue puts on the wire, taken from there: the bare side sends exactly this."""
+    """What one enqueue sends to the broker. The bare side sends exactly the same."""
 
     exchange: str
     routing_key: str
@@ -31,19 +46,19 @@ class Wire:
 
 
 class Ground:
-    """One exchange, its queues, and a connection of its own to look at them and to empty them."""
+    """One exchange on RabbitMQ, and a connection that counts and empties its queues."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.exchange = f"bench-{secrets.token_hex(4)}"
-        # A connection without heartbeats, since nobody serves it while a round runs.
+        # No heartbeats, because nothing serves this connection while a round runs.
         parameters = pika.URLParameters(url)
         parameters.heartbeat = 0
         self._connection = pika.BlockingConnection(parameters)
         self._channel = self._connection.channel()
-        #: The private node that this is on; None on a broker that the command line names.
+        #: The private node, or None on a broker from the command line.
         self.node: LocalNode | None = None
-        #: RabbitMQ's own version.
+        #: The version of RabbitMQ.
         self.version: str = self._connection._impl.server_properties["version"]
 
     def connect(self) -> None:
@@ -51,7 +66,7 @@ class Ground:
         palermo.connect(self.url, exchange=self.exchange)
 
     def wire(self, job: FunctionJob[..., Any, Any] = noop) -> Wire:
-        """Enqueue one job of the benchmarks' queue and take it back."""
+        """Enqueue one job into the benchmarks' queue, and take it back."""
         self.connect()
         job.enqueue(ORDER)
         _, properties, body = self._channel.basic_get(self.amqp_name(QUEUE), auto_ack=True)
@@ -60,43 +75,38 @@ class Ground:
         return Wire(exchange=self.exchange, routing_key=QUEUE, body=body, properties=properties)
 
     def make(self, queue: str) -> None:
-        """Have Palermo declare another queue as it declares all, and leave it empty."""
+        """Declare a queue as Palermo does, and leave it empty."""
         noop.options(queue=queue).enqueue(ORDER)
         self.purge(queue)
 
     def amqp_name(self, queue: str) -> str:
-        """What RabbitMQ calls the queue."""
+        """The queue's name on RabbitMQ."""
         return amqp_queue(self.exchange, queue)
 
     def waiting(self, queue: str = QUEUE) -> int:
-        """How many jobs wait in the queue."""
-        return self.lying(self.amqp_name(queue))
-
-    def lying(self, name: str) -> int:
-        """How many messages wait in the AMQP queue of this name."""
-        declared: Any = self._channel.queue_declare(name, passive=True)
+        """The number of jobs in the queue."""
+        declared: Any = self._channel.queue_declare(self.amqp_name(queue), passive=True)
         return int(declared.method.message_count)
 
     def failed(self) -> int:
-        """How many jobs have failed."""
+        """The number of failed jobs."""
         try:
             return self.waiting(FAILED_QUEUE)
-        except ChannelClosedByBroker:  # a queue that nobody needed is not there
+        except ChannelClosedByBroker:  # the failed queue is declared when the first job fails
             self._channel = self._connection.channel()
             return 0
 
     def purge(self, queue: str = QUEUE) -> int:
-        """Empty the queue; how many jobs were in it."""
+        """Empty the queue; returns the number of jobs that were in it."""
         return int(self._channel.queue_purge(self.amqp_name(queue)).method.message_count)
 
     def broker_seconds(self) -> float:
-        """The CPU time that the private node has used so far; zero on a broker that the command line names."""
+        """The CPU seconds that the private node has used; zero on a broker from the command line."""
         return 0.0 if self.node is None else cpu_seconds(family(self.node.pid))
 
     def environment(self) -> dict[str, str]:
-        """For a worker that is to serve here: only this, and no settings of the person who runs this."""
-        own = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
-        return own | {"PALERMO_URL": self.url, "PALERMO_EXCHANGE": self.exchange}
+        """The environment of a worker that serves this exchange."""
+        return environment(self.url) | {"PALERMO_EXCHANGE": self.exchange}
 
     def close(self) -> None:
         self._connection.close()
@@ -106,13 +116,11 @@ class Ground:
 
 @contextmanager
 def ground(url: str | None) -> Iterator[Ground]:
-    """A broker to measure on: the one given, else a private node that ends with the benchmark."""
+    """A broker to measure on: the given one, or a private node that ends with the benchmark."""
     if url is None:
         server = find_server()
         if server is None:
-            raise SystemExit(
-                "no rabbitmq-server is installed here to start a private node with; name a broker by --url."
-            )
+            raise SystemExit("no rabbitmq-server is installed here; install one, or name a broker with --url.")
         with LocalNode(server) as node, ground(url_of(node)) as found:
             found.node = node
             yield found
@@ -124,17 +132,49 @@ def ground(url: str | None) -> Iterator[Ground]:
         found.close()
 
 
-def arguments(description: str, *, jobs: int) -> argparse.Namespace:
-    """The command line that all benchmarks share: url, rounds, n."""
-    return parser_of(description, jobs=jobs).parse_args()
+@contextmanager
+def leader(place: Ground) -> Iterator["subprocess.Popen[bytes]"]:
+    """A worker without jobs that leads: it decides about keys, limits, tenants and times."""
+    process = subprocess.Popen([*WORKER, "-q", "keeper"], cwd=ROOT, env=place.environment())
+    try:
+        inspector = palermo.inspector()
+        while not any("main" in (one["duties"] or ()) for one in inspector.workers.list()):
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
-def parser_of(description: str, *, jobs: int) -> argparse.ArgumentParser:
-    """The same for a benchmark that has more to say."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
-    parser.add_argument("--rounds", type=int, default=5, help="of both sides; %(default)s unless given")
-    parser.add_argument(
-        "-n", type=int, default=jobs, metavar="JOBS", help="per side and round; %(default)s unless given"
-    )
-    return parser
+@contextmanager
+def connected(broker: str, *config: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """A private broker to which this process enqueues: its version, and the environment of a worker.
+
+    `config` are options of redis-server.
+    """
+    if broker == "rabbitmq":
+        with ground(None) as place:
+            place.connect()
+            yield f"RabbitMQ {place.version}", place.environment()
+        return
+    with ExitStack() as stack:
+        if broker == "redis":
+            node = stack.enter_context(redis_node.running(*config))
+            name, url = node.version(), node.url
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            name, url = f"SQLite {sqlite3.sqlite_version}", f"sqlite:///{folder}/jobs.db"
+        client = palermo.connect(url)
+        yield name, environment(url)
+        client.close()
+
+
+def environment(url: str) -> dict[str, str]:
+    """The environment of a process that uses this broker, without the settings of the person at the terminal."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
+    return own | {"PALERMO_URL": url}
+
+
+def add_url(parser: argparse.ArgumentParser) -> None:
+    """Add the option that selects a broker."""
+    parser.add_argument("--url", help="the RabbitMQ to use; without it, a private one is started")

@@ -1,29 +1,25 @@
-"""The growth of costs with what is there: `python -m benchmarks.growth NAME`.
+"""The growth of costs with the amount of work: `python -m benchmarks.growth NAME`.
 
-Each is measured at three sizes. It prints the cost, the cost per unit, and by how much the cost grows from one size to
-the next: 0 is flat, 1 grows like the size, 2 like its square.
+Each is measured at three sizes. Printed are the cost, the cost per thousand, and by which power of the size the cost
+grows from one size to the next: 0 is flat, 1 is proportional, 2 is quadratic.
 
-    keys      unique keys: list them all; enqueues with a key meanwhile, and alone; an idle leader's processor time
-    start     queues: a worker on `*` from its start to its first job
-    wake      queues: a spaced job for an idle worker on `*`: how late it starts, the broker's processor time
-    tenants   tenants: a first job for a worker that waits, and without one, alone and of many; jobs dealt a second
-    doctor    queues: `palermo doctor`
-    overview  queues: the web's first page, and its rows by the API, with two workers on `*`
-    one       failed jobs of a classic queue: one is shown, requeued, discarded; the newest page; all groups
-    history   records of the journal: the newest page; what is told of the newest job and the oldest; a job's status
-    page      kB of a job's arguments: memory of `palermo web` for the page of a queue with 20 such jobs
-    scheduled jobs that are due in one minute of tomorrow: look, and cancel one; at once, later, after a kill;
-              how late others come beside it
-    registry  queues that were made and deleted: list the queues in a new session, and again
-    recurring recurring jobs that are due in the same second: how late they are; an idle leader's processor time
+    keys       unique keys: a list of all; enqueues with a key during it and without it; an idle leader's processor time
+    start      queues: a worker on `*`, from its start to its first job
+    wake       queues: single jobs for an idle worker on `*`: their latency, and the broker's processor time
+    tenants    tenants: the first job of a new tenant, with a worker and without; jobs dispatched per second
+    doctor     queues: `palermo doctor`
+    overview   queues: the first web page and its rows from the API, with two workers on `*`
+    one        failed jobs: one is shown, requeued, discarded; the newest page; all groups
+    history    records of the journal: the newest page; the timelines of the newest and the oldest job; a job's status
+    scheduled  jobs scheduled for one minute of tomorrow: list and cancel; how late other jobs start in the meantime
+    due        jobs scheduled for one instant: when half and all of them are queued
+    recurring  recurring jobs due in the same second: how late they are; an idle leader's processor time
 """
 
 import argparse
 import asyncio
 import itertools
-import json
 import math
-import os
 import statistics
 import subprocess
 import sys
@@ -39,12 +35,11 @@ import pika
 
 import palermo
 from benchmarks import bare, jobs
-from benchmarks.contest import machine, versions
-from benchmarks.drain import ROOT
-from benchmarks.failed_jobs import fill, many_failed
-from benchmarks.ground import Ground, ground
-from benchmarks.processes import cpu_seconds, family, pss_bytes
-from benchmarks.watched import served
+from benchmarks.compare import machine, versions
+from benchmarks.ground import ROOT, WORKER, Ground, add_url, ground, leader
+from benchmarks.pages import served
+from benchmarks.processes import cpu_seconds, family
+from benchmarks.shop import failed_jobs, put_failed
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.client.client import default_client
 from palermo.client.prepare_recurring import entry
@@ -55,21 +50,22 @@ from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import RecordKind, encode, encode_record
 from palermo.core.message import Message
 
-#: What is measured at one size: figures by name. Names end with their unit.
+#: What was measured at one size, by names that end with the unit.
 Figures = Mapping[str, float]
 
 #: Seconds in which an idle leader's processor time is counted.
 _IDLE = 6.0
 
-#: How many spaced jobs are enqueued, and the seconds between the end of one and the next.
+#: Single jobs of `wake`, and the seconds between the end of one and the next.
 _SPACED, _SPACE = 60, 0.3
 
-#: Seconds in which jobs come due without a crowd of scheduled jobs, and while its first page is looked at.
+#: Seconds in which the lateness of other jobs is measured without the scheduled jobs, and during their listing.
 _BESIDE = 10.0
 
-#: How many jobs of tenants are dealt, how many tenants are new by themselves, and seconds between two of them; seconds
-#: until RabbitMQ has put away what many queues got: meanwhile a declaration, and so an election, takes 2 s.
-_DEALT, _ALONE, _APART, _PUT_AWAY = 8_000, 21, 0.05, 4.0
+#: Jobs of tenants; tenants that are new one at a time, and seconds between two of them; seconds until RabbitMQ has
+#: stored the messages of many queues, because a declaration, and so an election, takes 2 s before that.
+_DISPATCHED, _ALONE, _APART, _STORED = 8_000, 21, 0.05, 4.0
+
 _numbers = itertools.count()
 
 
@@ -80,11 +76,9 @@ def keyed(queue: str, count: int) -> None:
 
 
 @contextmanager
-def worker(place: Ground, queues: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(place: Ground, queues: str, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A worker of one slot, unless the options say otherwise, as a process of its own."""
-    command = [sys.executable, "-m", "palermo", "worker", jobs.__name__, "-q", queues, "--log-level", "warning"]
-    command += options
-    process = subprocess.Popen(command, cwd=ROOT, env=place.environment())
+    process = subprocess.Popen([*WORKER, "-q", queues, *options], cwd=ROOT, env=place.environment())
     try:
         yield process
     finally:
@@ -93,7 +87,7 @@ def worker(place: Ground, queues: str, *options: str) -> Iterator[subprocess.Pop
 
 
 def until(done: Callable[[], bool]) -> float:
-    """Seconds until this is so."""
+    """Wait until this is true; returns the seconds that passed."""
     began = time.perf_counter()
     while not done():
         time.sleep(0.005)
@@ -108,26 +102,26 @@ def load(pid: int, seconds: float) -> float:
 
 
 def rest(pid: int) -> None:
-    """Wait until a process and its children have ended their work: three seconds, each with under 5 % of a core."""
+    """Wait until a process and its children are idle: they use under 5 % of a core for three seconds."""
     calm = 0
     while calm < 3:
         calm = calm + 1 if load(pid, 1.0) < 5 else 0
 
 
 def idle(pid: int) -> float:
-    """Percent of a core that a process and its children take once their work has ended."""
+    """Percent of a core that a process and its children take while they are idle."""
     rest(pid)
     return load(pid, _IDLE)
 
 
 def keys(place: Ground, size: int) -> Figures:
-    """List all keys by the command, in a process of its own, and enqueue with keys meanwhile."""
-    with worker(place, "keeper") as leader:
-        rest(leader.pid)  # it leads by then: else this process would, and the worker had to read all keys afterwards
+    """List all keys with the command, in a process of its own, and enqueue with keys in the meantime."""
+    with leader(place) as keeper:
+        rest(keeper.pid)
         keyed("beside", 1)
         for left in range(size, 0, -1_000):
             keyed("held", min(left, 1_000))
-        idled = idle(leader.pid)
+        idled = idle(keeper.pid)
         command = [sys.executable, "-m", "palermo", "unique", "list", "--json"]
         began = time.perf_counter()
         listing = subprocess.Popen(command, cwd=ROOT, env=place.environment(), stdout=subprocess.DEVNULL)
@@ -158,7 +152,7 @@ def queues(place: Ground, size: int) -> None:
 
 
 def start(place: Ground, size: int) -> Figures:
-    """Start a worker on all queues; the last one has a job."""
+    """Start a worker on all queues, of which the last has a job."""
     queues(place, size)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ran"
@@ -171,7 +165,7 @@ def start(place: Ground, size: int) -> Figures:
 
 
 def wake(place: Ground, size: int) -> Figures:
-    """Enqueue jobs for an idle worker on all queues, each into another queue."""
+    """Enqueue single jobs for an idle worker on all queues, each into a different queue."""
     queues(place, size)
     latencies = list[float]()
     with tempfile.TemporaryDirectory() as folder, worker(place, "*"):
@@ -206,14 +200,14 @@ def tenants(place: Ground, size: int) -> Figures:
     """Run jobs of this number of tenants on a worker with four slots, then one job each for new tenants."""
 
     def enqueue(numbers: Iterable[int]) -> None:
-        dealt = jobs.noop.options(queue="dealt", tenant=lambda order: f"one of many {order['id'] % size}")
-        dealt.enqueue_many(({**jobs.ORDER, "id": number},) for number in numbers)
+        shared = jobs.noop.options(queue="dispatched", tenant=lambda order: f"one of many {order['id'] % size}")
+        shared.enqueue_many(({**jobs.ORDER, "id": number},) for number in numbers)
 
     def alone(name: str) -> float:
         took = list[float]()
         for number in range(_ALONE):
             began = time.perf_counter()
-            jobs.noop.options(queue="dealt", tenant=f"{name} {number}").enqueue(jobs.ORDER)
+            jobs.noop.options(queue="dispatched", tenant=f"{name} {number}").enqueue(jobs.ORDER)
             took.append(time.perf_counter() - began)
             time.sleep(_APART)
         return statistics.median(took)
@@ -223,30 +217,32 @@ def tenants(place: Ground, size: int) -> Figures:
     took = time.perf_counter() - began
     unserved = alone("unserved")
     with tempfile.TemporaryDirectory() as folder:
-        # The first is in the job queue already, and the last is dealt after all others.
+        # The first has no tenant, and the last is dispatched after all others.
         paths = [Path(folder) / name for name in ("first", "last")]
-        jobs.mark.options(queue="dealt").enqueue(str(paths[0]))
-        enqueue(range(size, _DEALT))
-        jobs.mark.options(queue="dealt", tenant="one of many 0").enqueue(str(paths[1]))
-        time.sleep(_PUT_AWAY)
-        with worker(place, "dealt", "-c", "4"):
+        jobs.mark.options(queue="dispatched").enqueue(str(paths[0]))
+        enqueue(range(size, _DISPATCHED))
+        jobs.mark.options(queue="dispatched", tenant="one of many 0").enqueue(str(paths[1]))
+        time.sleep(_STORED)
+        with worker(place, "dispatched", "-c", "4"):
             until(lambda: all(path.exists() and path.read_text() for path in paths))
             served = alone("served")
         first, last = (float(path.read_text()) for path in paths)
-    again = _DEALT // size * size
+    again = _DISPATCHED // size * size
     enqueue(range(again))
-    queue = place.amqp_name("dealt")
-    names = [TenantQueue("dealt", f"one of many {number}") for number in range(size)]
-    dealer = bare.Dealer(place.url, [tenant_queue_name(place.exchange, name) for name in names], queue, ahead=12)
+    queue = place.amqp_name("dispatched")
+    names = [TenantQueue("dispatched", f"one of many {number}") for number in range(size)]
+    dispatcher = bare.Dispatcher(
+        place.url, [tenant_queue_name(place.exchange, name) for name in names], queue, ahead=12
+    )
     with subprocess.Popen([sys.executable, bare.__file__, place.url, queue, "4"]) as consumer:
-        bare_pika = dealer.deal(again)
+        bare_pika = dispatcher.dispatch(again)
         consumer.kill()
-    dealer.close()
+    dispatcher.close()
     return {
         "first job ms": 1e3 * served,
         "without a worker ms": 1e3 * unserved,
         "of many ms": 1e3 * took / size,
-        "dealt jobs a second": _DEALT / (last - first),
+        "dispatched jobs a second": _DISPATCHED / (last - first),
         "by bare pika": again / bare_pika,
     }
 
@@ -261,7 +257,7 @@ def doctor(place: Ground, size: int) -> Figures:
 
 
 def overview(place: Ground, size: int) -> Figures:
-    """Read the first page, and its rows by the API, with two workers on all queues, between the web process's looks."""
+    """Read the first page, and its rows from the API, with two workers on all queues."""
     queues(place, size)
     with worker(place, "*"), worker(place, "*"), served(place) as (url, _):
         took, live = list[float](), list[float]()
@@ -285,9 +281,9 @@ def overview(place: Ground, size: int) -> Figures:
 
 
 def one(place: Ground, size: int) -> Figures:
-    """Look at failed jobs and take some out, each by its id."""
-    fill(place, size)
-    oldest, *_, second, newest = (job.id for job in many_failed(size))
+    """Show, requeue and discard failed jobs by their ids."""
+    put_failed(place, size)
+    oldest, *_, second, newest = (job.id for job in failed_jobs(size))
     inspector = palermo.inspector()
     return {
         "show oldest s": seconds(lambda: inspector.failed.show(oldest)),
@@ -301,7 +297,7 @@ def one(place: Ground, size: int) -> Figures:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long this takes."""
+    """The seconds that this takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -331,56 +327,27 @@ def history(place: Ground, size: int) -> Figures:
     }
 
 
-class Embedded:
-    """An SQLite file to measure on."""
-
-    def __init__(self, folder: str) -> None:
-        self.url = f"sqlite:///{folder}/jobs.db"
-
-    def environment(self) -> dict[str, str]:
-        """The environment of a process that uses it: only this, and no settings of the person who runs this."""
-        own = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
-        return own | {"PALERMO_URL": self.url}
-
-
-def page(place: Ground, size: int) -> Figures:
-    """Read the page of a queue with 20 large jobs, three times, on both brokers."""
-    found = memory_of_page("RabbitMQ", place, size)
-    with tempfile.TemporaryDirectory() as folder:
-        embedded = Embedded(folder)
-        palermo.connect(embedded.url)
-        try:
-            return {**found, **memory_of_page("SQLite", embedded, size)}
-        finally:
-            place.connect()
-
-
-def memory_of_page(broker: str, place: Ground | Embedded, size: int) -> Figures:
-    """What the page takes of the memory of a new web process: at most, and five seconds later."""
-    jobs.noop.options(queue="small").enqueue(jobs.ORDER)
-    for _ in range(20):
-        jobs.noop.options(queue="large").enqueue({"text": "x" * (1_000 * size)})
-    with served(place) as (url, pid), httpx.Client(base_url=url, timeout=120) as http:
-        for _ in range(3):  # what any page takes is not counted
-            http.get("/queues/small").raise_for_status()
-        before = pss_bytes([pid])
-        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here
-        began = time.perf_counter()
-        for _ in range(3):
-            http.get("/queues/large").raise_for_status()
-        took = (time.perf_counter() - began) / 3
-        [peak] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
-        time.sleep(5.0)
-        after = pss_bytes([pid])
-    return {
-        f"{broker}: page s": took,
-        f"{broker}: peak MB": int(peak.split()[1]) / 1e3,
-        f"{broker}: kept MB": (after - before) / 1e6,
-    }
+def due(place: Ground, size: int) -> Figures:
+    """Schedule this number of jobs for one instant, and see when half and all of them are queued."""
+    place.make("late")
+    with leader(place) as keeper:
+        rest(keeper.pid)
+        at = time.time() + 5.0 + size / 2_000
+        sent = (Message(id=f"due-{n}", queue="late", job="due", body=b"[]", run_at=at) for n in range(size))
+        default_client().run(lambda broker: broker.publish_many(sent))
+        if time.time() > at:
+            raise SystemExit("this machine is too slow: the jobs were due before all of them were scheduled.")
+        time.sleep(at - time.time())
+        found = list[float]()
+        for reached in (size / 2, size):
+            while place.waiting("late") < reached:
+                time.sleep(0.005)  # each count costs this process and the broker a millisecond that the jobs need
+            found.append(time.time() - at)
+    return {"half s late": found[0], "last s late": found[1], "jobs a second": size / found[1]}
 
 
 def recurring(place: Ground, size: int) -> Figures:
-    """See when recurring jobs that are due together are queued: at first, later, and after a kill of the leader."""
+    """See when recurring jobs that are due together are queued: at first, later, and after the leader was killed."""
     client = palermo.connect(place.url, exchange=place.exchange)
     place.make("ticks")
 
@@ -402,19 +369,19 @@ def recurring(place: Ground, size: int) -> Figures:
         time.sleep(tick - time.time() - 0.1)
         for reached, found in ((size / 2, half), (size, last)):
             while place.waiting("ticks") < reached:
-                time.sleep(0.005)  # each look costs this process and the broker a millisecond that the jobs need
+                time.sleep(0.005)  # each count costs this process and the broker a millisecond that the jobs need
             found.append(1e3 * (time.time() - tick))
         time.sleep(3.0)
 
-    with worker(place, "keeper") as leader:
+    with leader(place) as keeper:
         put(366 * 86_400.0, "far")
-        idled = idle(leader.pid)
+        idled = idle(keeper.pid)
         put(20.0, "near")
         for _ in range(4):
             see_tick()
         with worker(place, "keeper"):
             until(lambda: len(palermo.inspector().workers.list()) == 2)
-            leader.kill()
+            keeper.kill()
             see_tick()
     return {
         "half ms late": statistics.median(half[1:-1]),
@@ -426,10 +393,10 @@ def recurring(place: Ground, size: int) -> Figures:
 
 
 def scheduled(place: Ground, size: int) -> Figures:
-    """List the first page, look for one id, cancel one, while other jobs come due.
+    """List the first page, search for one id and cancel one job, while other jobs become due.
 
-    Then the same with a new leader, after a kill. How late the other jobs come is measured without the far jobs as
-    well, and with them but without a listing.
+    Then do the same with a new leader, after a kill. The lateness of the other jobs is also measured without the
+    scheduled jobs, and with them but without a listing.
     """
     client = palermo.connect(place.url, exchange=place.exchange)
     place.make("beside")
@@ -445,9 +412,6 @@ def scheduled(place: Ground, size: int) -> Figures:
     inspector = palermo.inspector()
     nobody = ScheduledFilter(ids=frozenset(["nobody"]))
 
-    def led() -> bool:
-        return any("main" in (one["duties"] or ()) for one in inspector.workers.list())
-
     def look(when: str, number: int) -> None:
         timed(f"{when}: first page s", lambda: inspector.scheduled.list(limit=100))
         timed(f"{when}: again s", lambda: inspector.scheduled.list(limit=100))
@@ -458,8 +422,7 @@ def scheduled(place: Ground, size: int) -> Figures:
     def phase(name: str) -> None:
         phases.append((name, time.time()))
 
-    with worker(place, "keeper") as leader:
-        until(led)
+    with leader(place) as keeper:
         with arrivals(place, "beside") as late:
             phase("no crowd")
             time.sleep(_BESIDE)
@@ -483,16 +446,15 @@ def scheduled(place: Ground, size: int) -> Figures:
             times = sorted(after for at, after in late if begins <= at < ended) or [math.nan]
             found[f"{name}: p99 late ms"] = 1e3 * times[len(times) * 99 // 100]
             found[f"{name}: worst late ms"] = 1e3 * times[-1]
-        leader.kill()
-    with worker(place, "keeper"):
-        until(led)
+        keeper.kill()
+    with leader(place):
         look("new leader", size // 4)
     return found
 
 
 @contextmanager
 def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
-    """Jobs in this queue, ten a second. Yields when each was due (its id: pika cuts headers), and how late it was."""
+    """Ten jobs a second in this queue. Yields the time at which each was due (its id), and the seconds it was late."""
     late, ended = list[tuple[float, float]](), threading.Event()
 
     def receive() -> None:
@@ -520,28 +482,7 @@ def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
             thread.join()
 
 
-def registry(place: Ground, size: int) -> Figures:
-    """List the queues twice in one session, after this number of queues was created and deleted."""
-    client = palermo.connect(place.url, exchange=place.exchange)
-    place.make("stays")
-    with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
-        channel = connection.channel()
-        for number in range(size // 2):
-            for value in (True, None):
-                record = {"format": 1, "kind": "queue", "name": f"gone-{number}", "value": value}
-                channel.basic_publish("", f"{place.exchange}.~facts", json.dumps(record).encode())
-    time.sleep(1.0)
-    inspector = palermo.inspector()
-    took = list[float]()
-    for _ in range(6):
-        began = time.perf_counter()
-        inspector.queues.list()
-        took.append(time.perf_counter() - began)
-    client.close()
-    return {"first ms": 1e3 * took[0], "again ms": 1e3 * statistics.median(took[1:])}
-
-
-#: Of each: the sizes, and what is measured.
+#: The sizes of each, and the function that measures it.
 SCENARIOS: Mapping[str, tuple[tuple[int, ...], Callable[[Ground, int], Figures]]] = {
     "keys": ((1_000, 10_000, 50_000), keys),
     "start": ((100, 1_000, 3_000), start),
@@ -551,15 +492,14 @@ SCENARIOS: Mapping[str, tuple[tuple[int, ...], Callable[[Ground, int], Figures]]
     "overview": ((100, 1_000, 3_000), overview),
     "one": ((1_000, 10_000, 50_000), one),
     "history": ((10_000, 100_000, 1_000_000), history),
-    "page": ((50, 500, 5_000), page),
     "scheduled": ((10_000, 100_000, 200_000), scheduled),
-    "registry": ((100, 1_000, 10_000), registry),
+    "due": ((1_000, 10_000, 100_000), due),
     "recurring": ((100, 1_000, 3_000), recurring),
 }
 
 
 def report(sizes: tuple[int, ...], found: list[Figures]) -> None:
-    """A line for each figure and size."""
+    """Print a line for each figure and size."""
     print(f"{'what':>22} {'size':>8} {'cost':>12} {'per 1,000':>12} {'growth':>7}")
     for name in found[0]:
         before: tuple[int, float] | None = None
@@ -573,17 +513,19 @@ def report(sizes: tuple[int, ...], found: list[Figures]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How costs grow with what is there.")
-    parser.add_argument("what", choices=sorted(SCENARIOS))
-    parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
-    parser.add_argument("--sizes", help="numbers, as 100,1000,3000; those of the table unless given")
+    parser = argparse.ArgumentParser(
+        description=__doc__, usage="%(prog)s NAME [options]", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=SCENARIOS, metavar="NAME")
+    add_url(parser)
+    parser.add_argument("--sizes", help="such as 100,1000,3000; default: three sizes that fit")
     given = parser.parse_args()
     sizes, measure = SCENARIOS[given.what]
     if given.sizes:
         sizes = tuple(int(size) for size in given.sizes.split(","))
     found = []
     for size in sizes:
-        # Each on a place of its own: what one size leaves must not count for the next.
+        # Each on a broker of its own, so that one size leaves nothing for the next.
         with ground(given.url) as place:
             place.connect()
             found.append(measure(place, size))

@@ -1,4 +1,4 @@
-"""The job that is measured: it does nothing, with about 1 kB of arguments. And one that says when it ran."""
+"""The jobs that are measured: they do nothing, with about 1 kB of arguments. `mark` writes down when it started."""
 
 import time
 from pathlib import Path

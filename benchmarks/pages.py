@@ -1,13 +1,13 @@
-"""Every page of the web with very much behind it, asked again and again beside a worker that works.
+"""The web pages with very many jobs and records behind them: `python -m benchmarks.pages [times|watched]`.
 
-    python -m benchmarks.pages [--url amqp://…] [--failed 200000] [--scheduled 100000] [--records 1000000] [--rounds 10]
+    times     the median and the worst time of every page, beside a worker that always has jobs
+    watched   the throughput of two workers while a reader loads pages in a loop, against that without a reader
 
-Seeds failed jobs, scheduled jobs (one in four waits for a retry) and the journal, starts a worker that always has jobs,
-and asks for the addresses of all pages in turns. Printed are the median and the worst time of each, and its size. The
-goals are 300 ms at the median and 1 s at worst, after the first reading of the failed jobs and of the journal.
+The goals of `times` are 300 ms at the median and 1 s at worst, once the pages have read all failed jobs and records.
 """
 
 import argparse
+import socket
 import statistics
 import subprocess
 import sys
@@ -15,31 +15,26 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import httpx
-from msgspec.structs import replace
 from starlette.routing import BaseRoute, Mount
 
-from benchmarks import jobs, replay
-from benchmarks.contest import machine, versions
-from benchmarks.failed_jobs import fill, many_failed
-from benchmarks.ground import Ground, ground
-from benchmarks.watched import served
-from palermo.client.client import default_client
-from palermo.contract.broker import Broker
-from palermo.core.failure import Failure
-from palermo.core.lifecycle import retry
-from palermo.core.message import Message
+from benchmarks import jobs, shop
+from benchmarks.compare import Row, Sample, contest, machine, versions
+from benchmarks.ground import ROOT, WORKER, Ground, add_url, ground
+from benchmarks.processes import cpu_seconds
 from palermo.webui.pages import ROUTERS
 
 #: Milliseconds: the median and the worst of a page.
 GOAL, WORST = 300.0, 1_000.0
 
-#: Seconds in which scheduled jobs are due; jobs that wait at least while pages are asked for; jobs of one call.
-_AHEAD, _WAITING, _BATCH = 7 * 86_400, 5_000, 5_000
+#: Jobs that always wait while pages are read.
+_WAITING = 6_000
 
-#: What stands for the names in addresses, and pages with a filter, which read more than the first rows.
+#: What the reader of `watched` loads, the seconds between two pages, and the seconds of one turn.
+_READ, _EVERY, _TURN = ("/", "/workers", "/failures"), 0.2, 2.0
+
+#: Pages with a filter, which read more than the first rows.
 _FILTERED = (
     "/failures?by=groups",
     "/failures?text=customer",
@@ -56,61 +51,152 @@ _FILTERED = (
 )
 
 
-def schedule(count: int) -> None:
-    """Schedule so many jobs, one in four of which has failed and waits for a retry."""
-    now = int(time.time())
-    error = Failure(exception_class="shop.errors.Refused", message="no", stack_trace="", failed_at=now - 60)
-
-    def made() -> Iterator[Message]:
-        for number, job in enumerate(many_failed(count)):
-            after = 600 + number * _AHEAD / count
-            bare = Message(id=job.id, queue=job.queue, job=job.job, body=job.body, created_at=now, preview=job.preview)
-            if number % 4:
-                yield replace(bare, run_at=now + after)
-            else:
-                yield retry(bare, error, worker="pid:1@worker-host/worker-1", now=now, delay=after)
-
-    waiting = list(made())
-    for start in range(0, count, _BATCH):
-        default_client().run(partial(_publish, waiting[start : start + _BATCH]))
-
-
-async def _publish(messages: list[Message], broker: Broker) -> int:
-    return await broker.publish_many(messages)
-
-
 @contextmanager
-def working(place: Ground) -> Iterator[None]:
-    """A worker that always has jobs."""
-    command = [sys.executable, "-m", "palermo", "worker", jobs.__name__, "-q", jobs.QUEUE, "--log-level", "warning"]
-    over = threading.Event()
-
-    def supply() -> None:
-        while not over.wait(1):
-            if place.waiting() < _WAITING:
-                jobs.noop.enqueue_many((jobs.ORDER,) for _ in range(_WAITING))
-
-    jobs.noop.enqueue_many((jobs.ORDER,) for _ in range(_WAITING))
-    process = subprocess.Popen(command, env=place.environment())
-    supplier = threading.Thread(target=supply)
-    supplier.start()
+def served(place: Ground) -> Iterator[tuple[str, int]]:
+    """`palermo web` as a process: its address and its pid."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "palermo", "web", "--no-token", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=ROOT, env=place.environment(), stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
     try:
-        yield
+        deadline = time.monotonic() + 60
+        while not _answers(address):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit("palermo web does not answer.")
+            time.sleep(0.1)
+        yield address, process.pid
     finally:
-        over.set()
-        supplier.join()
         process.terminate()
         process.wait()
 
 
-def addresses(routes: list[BaseRoute], http: httpx.Client) -> list[str]:
-    """The addresses of all pages that are asked for without a form, with names that exist."""
+def _answers(url: str) -> bool:
+    try:
+        return all(httpx.get(url + path, timeout=30).status_code == 200 for path in _READ)
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def working(place: Ground, workers: int) -> Iterator["Supply"]:
+    """Workers that always have jobs."""
+    supply = Supply(place)
+    processes = [
+        subprocess.Popen([*WORKER, "-q", jobs.QUEUE], cwd=ROOT, env=place.environment()) for _ in range(workers)
+    ]
+    try:
+        while supply.done() < 500:
+            time.sleep(0.1)
+        yield supply
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+        place.purge()
+
+
+class Supply:
+    """Keeps the queue from running dry, between the turns that are measured."""
+
+    def __init__(self, place: Ground) -> None:
+        self._place = place
+        self._given = 0
+        self.fill()
+
+    def done(self) -> int:
+        """The number of jobs that were taken."""
+        waiting = self._place.waiting()
+        if not waiting:
+            raise SystemExit("the workers ran out of jobs, so the figures mean nothing.")
+        return self._given - waiting
+
+    def fill(self) -> None:
+        while self._given == 0 or self._place.waiting() < _WAITING:
+            # Each has an id of its own: workers run a job that was taken back only once.
+            jobs.noop.enqueue_many([(jobs.ORDER,)] * (_WAITING // 2))
+            self._given += _WAITING // 2
+
+
+class Reader:
+    """Loads pages in a loop while it is on."""
+
+    def __init__(self, url: str) -> None:
+        self._http = httpx.Client(base_url=url, timeout=30)
+        self._on = threading.Event()
+        self._over = False
+        self.pages = 0
+        self._thread = threading.Thread(target=self._read, name="reader")
+        self._thread.start()
+
+    def on(self) -> None:
+        self._on.set()
+
+    def off(self) -> None:
+        self._on.clear()
+
+    def close(self) -> None:
+        self._over = True
+        self._on.set()
+        self._thread.join()
+        self._http.close()
+
+    def _read(self) -> None:
+        while True:
+            for path in _READ:
+                self._on.wait()
+                if self._over:
+                    return
+                self._http.get(path).raise_for_status()
+                self.pages += 1
+                time.sleep(_EVERY)
+
+
+def watched(place: Ground, rounds: int) -> None:
+    """Print the ratio of two workers' throughput with a reader to that without."""
+    shop.put_failed(place, 2_000)
+    place.make(jobs.QUEUE)
+    with working(place, 2) as supply, served(place) as (url, pid):
+        reader = Reader(url)
+
+        def turn() -> Sample:
+            supply.fill()
+            time.sleep(0.3)
+            before, began, spent = supply.done(), time.perf_counter(), cpu_seconds([pid])
+            time.sleep(_TURN)
+            done = supply.done() - before
+            return Sample(
+                rate=done / (time.perf_counter() - began), cpu=1e6 * (cpu_seconds([pid]) - spent) / max(1, done)
+            )
+
+        def play(_: Ground, number: int) -> tuple[Sample, Sample]:
+            reader.on()
+            first = turn()
+            reader.off()
+            return first, turn()
+
+        row = Row(
+            title="two workers, with a reader that loads five pages a second; CPU is that of `palermo web`",
+            play=play,
+            jobs=0,
+            names=("watched", "alone"),
+        )
+        try:
+            contest("watched", row, place, rounds=rounds, jobs=0)
+        finally:
+            reader.close()
+
+
+def addresses(http: httpx.Client) -> list[str]:
+    """The addresses of all pages without a form, with names that exist."""
     failed = http.get("/api/failed?limit=1&newest=true").json()["rows"][0]["id"]
     ended = http.get("/api/history?limit=1").json()["rows"][0]["id"]
     later = http.get("/api/scheduled?limit=1").json()["rows"][0]["id"]
     worker = http.get("/api/workers").json()["rows"][0]["id"]
     known = {"/queues/{name}": [jobs.QUEUE], "/jobs/{id}": [failed, ended, later], "/workers/{id}": [worker]}
     known |= {"/classes/{name}": ["shop.jobs.job3"]}
+    routes: list[BaseRoute] = [route for router in ROUTERS for route in router.routes]
     found: list[str] = []
     for route in routes:
         path = str(getattr(route, "path", "")).replace(":palermo", "")
@@ -123,26 +209,35 @@ def addresses(routes: list[BaseRoute], http: httpx.Client) -> list[str]:
     return [*dict.fromkeys(found), *_FILTERED]
 
 
-def measure(url: str, rounds: int) -> None:
-    """Ask and print."""
-    routes = [route for router in ROUTERS for route in router.routes]
-    with httpx.Client(base_url=url, timeout=300, follow_redirects=True) as http:
+def times(place: Ground, rounds: int, *, failed: int, scheduled: int, records: int) -> None:
+    """Print the median and the worst time of each page."""
+    print(f"{failed:,} failed jobs, {scheduled:,} scheduled jobs, {records:,} records", flush=True)
+    began = time.perf_counter()
+    shop.put_failed(place, failed)
+    shop.put_scheduled(scheduled)
+    shop.put_journal(place, records)
+    place.make(jobs.QUEUE)
+    print(f"written in {time.perf_counter() - began:.0f} s", flush=True)
+    with (
+        working(place, 1) as supply,
+        served(place) as (url, _),
+        httpx.Client(base_url=url, timeout=300, follow_redirects=True) as http,
+    ):
         began = time.perf_counter()
-        first = {path: _timed(http, path)[0] for path in ("/failures", "/history", "/scheduled", "/retries")}
         while http.get("/api/history?limit=1").status_code != 200 or "data-poll" in http.get("/failures").text:
             time.sleep(0.5)
-        print(f"all read after {time.perf_counter() - began:.0f} s; until then", end=" ")
-        print(", ".join(f"{path} answered in {taken:.0f} ms" for path, taken in first.items()), flush=True)
-        asked = addresses(routes, http)
+        print(f"read by the pages in {time.perf_counter() - began:.0f} s", flush=True)
+        asked = addresses(http)
         taken: dict[str, list[float]] = {path: [] for path in asked}
         size = dict.fromkeys(asked, 0)
         for _ in range(rounds):
+            supply.fill()
             for path in asked:
                 milliseconds, size[path] = _timed(http, path)
                 taken[path].append(milliseconds)
     print(f"\n{'page':58} {'median ms':>9} {'worst ms':>9} {'kB':>6}")
-    for path, times in sorted(taken.items(), key=lambda each: -statistics.median(each[1])):
-        median, worst = statistics.median(times), max(times)
+    for path, found in sorted(taken.items(), key=lambda each: -statistics.median(each[1])):
+        median, worst = statistics.median(found), max(found)
         missed = "  missed" if median > GOAL or worst > WORST else ""
         print(f"{path[:58]:58} {median:>9.0f} {worst:>9.0f} {size[path] / 1_000:>6.0f}{missed}")
 
@@ -150,30 +245,26 @@ def measure(url: str, rounds: int) -> None:
 def _timed(http: httpx.Client, path: str) -> tuple[float, int]:
     began = time.perf_counter()
     answer = http.get(path)
-    taken = 1_000 * (time.perf_counter() - began)
     if answer.status_code != 200:
         print(f"{path}: {answer.status_code}", flush=True)
-    return taken, len(answer.content)
+    return 1_000 * (time.perf_counter() - began), len(answer.content)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
-    for what, count in (("failed", 200_000), ("scheduled", 100_000), ("records", 1_000_000), ("rounds", 10)):
-        parser.add_argument(f"--{what}", type=int, default=count, help="%(default)s unless given")
+    parser = argparse.ArgumentParser(description="How the web pages behave with very many jobs and records.")
+    parser.add_argument("row", nargs="?", choices=("times", "watched"), default="times", help="default: %(default)s")
+    add_url(parser)
+    parser.add_argument("--rounds", type=int, default=10, help="default: %(default)s")
+    for what, count in (("failed", 200_000), ("scheduled", 100_000), ("records", 1_000_000)):
+        parser.add_argument(f"--{what}", type=int, default=count, metavar="N", help="of `times`; default: %(default)s")
     given = parser.parse_args()
     with ground(given.url) as place:
         place.connect()
-        print(f"{versions(place.version)}; {machine()}")
-        print(f"{given.failed:,} failed, {given.scheduled:,} scheduled, {given.records:,} records", flush=True)
-        began = time.perf_counter()
-        fill(place, given.failed)
-        schedule(given.scheduled)
-        replay.fill(place, given.records)
-        print(f"seeded in {time.perf_counter() - began:.0f} s", flush=True)
-        with working(place), served(place) as (url, _):
-            measure(url, given.rounds)
-        place.purge()
+        if given.row == "watched":
+            watched(place, given.rounds)
+            return
+        print(f"times: {versions(place.version)}; {machine()}")
+        times(place, given.rounds, failed=given.failed, scheduled=given.scheduled, records=given.records)
 
 
 if __name__ == "__main__":

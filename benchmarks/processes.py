@@ -1,4 +1,4 @@
-"""A process and all that it started, and what they have cost, as Linux tells."""
+"""The processor time and memory of a process and its children, as Linux reports them."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ _PROC = Path("/proc")
 
 
 def family(root: int) -> list[int]:
-    """The process and its living descendants, ancestors first; where there is no /proc, the process alone."""
+    """The process and its running descendants, ancestors first; without /proc, the process alone."""
     parents: dict[int, int] = {}
     for entry in _PROC.glob("[0-9]*"):
         if fields := _stat(int(entry.name)):
@@ -23,9 +23,9 @@ def family(root: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int], *, reaped: bool = False) -> float:
-    """The CPU time that these have used so far, in steps of 10 ms; zero where there is no /proc.
+    """The CPU seconds that these have used, in steps of 10 ms; zero without /proc.
 
-    With `reaped`, that of their children too which have ended and been waited for.
+    With `reaped`, children that have ended and been waited for count too.
     """
     ticks = 0
     for pid in pids:
@@ -35,7 +35,7 @@ def cpu_seconds(pids: Iterable[int], *, reaped: bool = False) -> float:
 
 
 def pss_bytes(pids: Iterable[int]) -> int:
-    """The memory of these: what a page takes is divided among all processes of the machine that share it."""
+    """The proportional set size of these: a shared page is divided among the processes that share it."""
     total = 0
     for pid in pids:
         with suppress(OSError):
@@ -46,24 +46,24 @@ def pss_bytes(pids: Iterable[int]) -> int:
 
 
 def compiled(environment: Mapping[str, str]) -> dict[str, str]:
-    """The same, in which Python finds its modules compiled, as those are that pip has installed.
+    """The same environment, in which Python finds its modules compiled, as after an installation with pip.
 
-    Some shells and containers forbid it to write bytecode: then all that is not installed is compiled at each start.
+    If a shell or a container forbids writing bytecode, every module that isn't installed is compiled at each start.
     """
     own = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return own | {"PYTHONPYCACHEPREFIX": os.path.join(tempfile.gettempdir(), "palermo-benchmarks-pycache")}
 
 
 def spent_by_children() -> float:
-    """Seconds of CPU of all processes that this one has started and buried."""
+    """The CPU seconds of all processes that this one has started and waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process's line behind its name; empty if it is gone."""
+    """The fields after a process's name; empty if it has ended."""
     try:
-        # The name, in parentheses, may hold blanks.
+        # The name, in parentheses, may contain spaces.
         return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []

@@ -12,10 +12,8 @@ as the function around it. Functions that no file holds, such as the __init__ of
 import argparse
 import mmap
 import os
-import platform
 import re
 import runpy
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -23,7 +21,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -34,9 +32,6 @@ PACKAGE = "palermo"
 
 #: The processes, in the order in which a job comes to them. The template only forks slots.
 CLIENT, PARENT, SLOT, TEMPLATE = PROCESSES = ("client", "worker's parent", "slot", "template")
-
-#: The brokers that `connected` can start.
-BROKERS = ("rabbitmq", "redis", "sqlite")
 
 #: Seconds without a new visit after which a job is over: no client can see when RabbitMQ gets the acknowledgement.
 #: A worker with nothing to do changes its titles after twice as long.
@@ -200,37 +195,10 @@ def visited(environment: Mapping[str, str], *, rounds: int, warm_up: int) -> dic
     return counted
 
 
-@contextmanager
-def connected(broker: str, *config: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """A private broker to which this process enqueues: its name and version, and the environment of a worker there.
-
-    `config` are options of redis-server.
-    """
-    if broker == "rabbitmq":
-        from benchmarks.contest import versions
-        from benchmarks.ground import ground
-
-        with ground(None) as place:
-            place.connect()
-            yield versions(place.version), place.environment()
-        return
-    import palermo
-    from tests import redis_node
-
-    with ExitStack() as stack:
-        if broker == "redis":
-            node = stack.enter_context(redis_node.running(*config))
-            name, url = node.version(), node.url
-        else:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            name, url = f"SQLite {sqlite3.sqlite_version}", f"sqlite:///{folder}/jobs.db"
-        client = palermo.connect(url)
-        own = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
-        yield f"{name}, Python {platform.python_version()}", own | {"PALERMO_URL": url}
-        client.close()
-
-
 def main() -> None:
+    # Not above, because a worker imports this module before anything is recorded.
+    from benchmarks.ground import BROKERS, connected
+
     parser = argparse.ArgumentParser(description="How much of Palermo a plain job visits, from enqueue to its ack.")
     parser.add_argument("--broker", choices=BROKERS, default="rabbitmq", help="%(default)s unless given")
     parser.add_argument("--list", action="store_true", help="name the modules and functions too")

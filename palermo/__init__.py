@@ -25,19 +25,17 @@ if TYPE_CHECKING:
     from palermo.client.status import JobStatus
     from palermo.client.subscribe import subscribe
     from palermo.client.workflow import Step, Workflow, workflow
-    from palermo.contract.row_types import FailedRow, JobRow, QueueRow, ScheduledRow, WorkerRow
+    from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
     from palermo.contract.rows import Listing
-    from palermo.contract.scheduled import ScheduledFilter
     from palermo.core.backoff import Exponential, Fixed, Linear
     from palermo.core.retry_policy import Discard, Retry, Snooze
     from palermo.errors import PalermoError
-    from palermo.history.filters import AuditFilter
     from palermo.inspector.inspector import Inspector
     from palermo.jobs.batch import Batch
     from palermo.jobs.current import current_job, track
     from palermo.jobs.hooks import DontEnqueue, DontProcess, failure_backend, hook
     from palermo.settings.settings import Settings
-    from palermo.views.filter import JobFilter
+    from palermo.views.filter import AuditFilter, JobFilter
     from palermo.worker.handle import start_worker
 
 __all__ = [
@@ -48,7 +46,6 @@ __all__ = [
     "DontEnqueue",
     "DontProcess",
     "Exponential",
-    "FailedRow",
     "Fixed",
     "Inspector",
     "Job",
@@ -61,8 +58,6 @@ __all__ = [
     "PalermoError",
     "QueueRow",
     "Retry",
-    "ScheduledFilter",
-    "ScheduledRow",
     "Settings",
     "Snooze",
     "Step",
@@ -98,10 +93,8 @@ _HOMES = {
     "JobClass": "palermo.client.decorator",
     "Job": "palermo.client.handle",
     "PalermoError": "palermo.errors",
-    "FailedRow": "palermo.contract.row_types",
     "JobRow": "palermo.contract.row_types",
     "QueueRow": "palermo.contract.row_types",
-    "ScheduledRow": "palermo.contract.row_types",
     "WorkerRow": "palermo.contract.row_types",
     "DontEnqueue": "palermo.jobs.hooks",
     "DontProcess": "palermo.jobs.hooks",
@@ -116,11 +109,10 @@ _HOMES = {
     "Linear": "palermo.core.backoff",
     "current_job": "palermo.jobs.current",
     "track": "palermo.jobs.current",
-    "AuditFilter": "palermo.history.filters",
+    "AuditFilter": "palermo.views.filter",
     "JobFilter": "palermo.views.filter",
     "JobStatus": "palermo.client.status",
     "Listing": "palermo.contract.rows",
-    "ScheduledFilter": "palermo.contract.scheduled",
     "Inspector": "palermo.inspector.inspector",
     "start_worker": "palermo.worker.handle",
     "subscribe": "palermo.client.subscribe",
@@ -131,7 +123,10 @@ _HOMES = {
 
 
 def inspector() -> "Inspector":
-    """An inspector of the default client's broker, to look at it and to change it. See palermo.inspector.inspector."""
+    """An inspector of the default client's broker: it reads and changes queues, jobs and workers.
+
+    See palermo.inspector.inspector.
+    """
     from palermo.client.client import default_client
     from palermo.inspector.inspector import Inspector
 

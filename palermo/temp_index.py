@@ -118,8 +118,8 @@ class TempIndex:
             yield
         except sqlite3.Error as error:
             raise StoreInvalid(
-                f"{self._name} cannot be used: {error}. It is in temporary files: free some room there, or name"
-                " another place in TMPDIR."
+                f"{self._name} cannot be used: {error}. It is in temporary files: free some space, or set"
+                " TMPDIR to another folder."
             ) from error
 
 

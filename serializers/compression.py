@@ -67,7 +67,7 @@ class Zstd:
         except library.ZstdError as error:
             raise DecodeError(f"the body is not zstd: {error}") from error
         if not frame.eof or frame.unused_data:
-            raise DecodeError("the body is not one zstd frame: it is cut short, or something follows.")
+            raise DecodeError("the body is not one zstd frame: it is truncated, or followed by other data.")
         return b"".join(parts)
 
 
@@ -83,6 +83,6 @@ def _zstandard() -> Any:
 
 def _too_large(name: str, size: int, limit: int) -> NoReturn:
     raise BodyTooLarge(
-        f"the body of {size:,} bytes grows above {limit:,} when its {name} is decompressed. "
+        f"the body of {size:,} bytes exceeds {limit:,} when its {name} is decompressed. "
         "Store the data elsewhere and pass a reference to it."
     )

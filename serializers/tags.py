@@ -352,8 +352,8 @@ def _hashed(kind: str, items: list[Any], classes: Mapping[str, type]) -> object:
         hashes = sorted(map(hash, keys))
         if any(map(int.__eq__, hashes, hashes[_SAME_HASH:])):
             raise DecodeError(
-                f"the body has a {kind} of {len(keys):,} members of which more than {_SAME_HASH} share one hash,"
-                " as honest ones do not: it would take very long to make. Pass a list, or members of text."
+                f"the body has a {kind} of {len(keys):,} members of which more than {_SAME_HASH} have the same hash,"
+                " so it would take very long to create. Pass a list, or members of text."
             )
     return _READERS[kind][1](items)
 
@@ -382,9 +382,9 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
             return _dataclass(cls, value)
     except Exception as error:  # a user's __post_init__ may raise anything, and it is the body that does not suit it
         raise DecodeError(
-            f"the body has a value that does not make a {name}: {type(error).__name__}: {error}"
+            f"the body has a value that cannot become a {name}: {type(error).__name__}: {error}"
         ) from error
-    raise DecodeError(f"the body has a {kind} of {name!r:.120}, which is {cls.__name__} here and no {kind}.")
+    raise DecodeError(f"the body has a {kind} of {name!r:.120}, which is {cls.__name__} here, not a {kind}.")
 
 
 def _dataclass(cls: type[Any], values: dict[str, object]) -> object:

@@ -10,12 +10,14 @@ import inspect
 import secrets
 import signal
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
 from tests.debian import NotInstalled
+from tests.harness.rig import Rig
 from tests.rabbitmq_node import Node, url_of, with_durable_streams
 from tests.rabbitmq_tidy import Tidy
 from tests.scale import scaled
@@ -125,6 +127,19 @@ def exchange(request: pytest.FixtureRequest, tidy: Tidy) -> Iterator[str]:
 
 
 @pytest.fixture
+def sqlite_rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, module="shop") as rig:
+        yield rig
+
+
+@pytest.fixture
+def rabbitmq_rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    """A user's place, with workers of programs/shop.py, on the broker that all tests share."""
+    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
+        yield rig
+
+
+@pytest.fixture
 def start_node() -> Iterator[Callable[..., Node]]:
     """Makes private nodes, which a test may harm and which end with it; its arguments are rabbitmq_found.Launch's."""
     launch = _found()
@@ -145,9 +160,9 @@ def module_node() -> Iterator[Node]:
         yield with_durable_streams(node)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def shared_node(request: pytest.FixtureRequest, rabbitmq_url: str, tidy: Tidy) -> Node:
-    """The node that all share, in which a test may stop a process for a moment. If it is not ours, the module's own."""
+    """The node that all share, where a test may make users and stop a process. If it is not ours, the module's own."""
     node: Node = tidy.nodes.get(rabbitmq_url) or request.getfixturevalue("module_node")
     return node
 

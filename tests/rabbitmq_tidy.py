@@ -71,7 +71,7 @@ def delete_all(url: str, exchange: str) -> None:
 
 def _delete(url: str, exchange: str, names: list[str]) -> None:
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        later = _stretches(connection, internal(exchange, "later"))
+        later = {"soon", "new", *_listed(connection, internal(exchange, "later"))}
         tenant_queues = _tenant_queues(connection, exchange)
         channel = connection.channel()
         for name in names:
@@ -93,13 +93,8 @@ def _tenant_queues(connection: pika.BlockingConnection, exchange: str) -> set[st
     }
 
 
-def _stretches(connection: pika.BlockingConnection, queue: str) -> set[str]:
-    """The stretches of time that delayed jobs waited in."""
-    return set(_listed(connection, queue))
-
-
 def _listed(connection: pika.BlockingConnection, queue: str) -> list[Any]:
-    """What is in a list of stretches or tenants."""
+    """What is in a list of buckets or tenants."""
     channel = connection.channel()
     names: list[Any] = []
     try:

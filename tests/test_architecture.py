@@ -27,7 +27,8 @@ _OUTERMOST = (
     *("palermo.cli", "palermo.demo", "palermo.webui", "palermo.testing", "palermo.__main__"),
     "palermo.contrib",
 )
-_CONTRACTS = ("palermo.contract",)
+#: And an engine that adapters and the runtime share.
+_CONTRACTS = ("palermo.contract", "palermo.temp_index")
 _DECLARATIONS = ("palermo.jobs", "palermo.settings")
 _CORE = ("palermo.core", "palermo.errors")
 
@@ -86,7 +87,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         *("palermo.contract.clock", "palermo.testing.movable_clock", "palermo.worker.logs", "palermo.webui"),
         *("palermo.brokers.redis.diagnosis", "palermo.brokers.rabbitmq.diagnosis"),
         *("palermo.brokers.rabbitmq.cluster.worker_control", "palermo.brokers.sqlite.workers"),
-        *("palermo.brokers.sqlite.job_claimer", "palermo.brokers.sqlite.file.store"),
+        *("palermo.brokers.sqlite.job_claimer", "palermo.brokers.sqlite.file.store", "palermo.brokers.sqlite.channels"),
     ),
 }
 

@@ -18,17 +18,17 @@ from palermo.client.handle import Job
 from palermo.client.recorded_jobs import RecordedJob
 from palermo.contract import clock
 from palermo.contract.rows import Row, iso_instant
-from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.failure import printable
 from palermo.core.text import some_of
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
+from palermo.inspector.jobs import WaitingJobs, check_move
 from palermo.inspector.judges import Which
 from palermo.inspector.queues import unserved_text
 from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
-from palermo.inspector.waiting import WaitingJobs, check_move
 from palermo.jobs.options import EnqueueOptions
 from palermo.views.filter import JobFilter
 from palermo.webui.failed.failed_jobs import failed_jobs
@@ -112,7 +112,7 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
         _audit_undone(visit, action, "refused", **what)
         if visit.site.read_only:
             raise Refused(403, "these pages are read-only: nothing can be changed from here.")
-        raise Refused(403, f"this takes the role {role.word}, and {visit.user.name} is {visit.user.role.word}.")
+        raise Refused(403, f"this needs the role {role.word}, but {visit.user.name} is {visit.user.role.word}.")
     facts: dict[str, object] = {}
     try:
         yield facts
@@ -317,9 +317,9 @@ def enqueue(
         if done.enqueued:
             record_action(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)
     if done.duplicate and not done.enqueued:
-        raise Refused(409, f"job {done.id} has the key of this one and is {done.duplicate}: nothing was enqueued.")
+        raise Refused(409, f"job {done.id} has the same key and is {done.duplicate}, so nothing was enqueued.")
     if not done.enqueued:
-        raise Refused(409, f"a before_enqueue hook kept {job} from being enqueued.")
+        raise Refused(409, f"a before_enqueue hook rejected {job}.")
     return done
 
 
@@ -455,17 +455,11 @@ def alter_scheduled(
     wait for a retry are meant.
     Returns None if that takes longer than `wait` seconds; the command then goes on.
     """
-    ids = (
-        None
-        if isinstance(which, ScheduledFilter)
-        else [which]
-        if isinstance(which, str)
-        else list(dict.fromkeys(which))
-    )
+    ids = None if isinstance(which, JobFilter) else [which] if isinstance(which, str) else list(dict.fromkeys(which))
     for id in ids or ():
         check_id(id)
     name, to = _SCHEDULED[action], iso_instant(at) or (f"{later:g}s later" if later is not None else "-")
-    about = describe_ids(ids) if ids is not None else _filtered(which) if isinstance(which, ScheduledFilter) else ""
+    about = describe_ids(ids) if ids is not None else _filtered(which) if isinstance(which, JobFilter) else ""
 
     def on_end(work: Future[list[Row]]) -> None:
         problem = work.exception()
@@ -490,13 +484,9 @@ def _states(rows: list[Row]) -> dict[str, object]:
     return {"jobs": len(rows) - gone, "gone": gone}
 
 
-def _filtered(chosen: ScheduledFilter) -> str:
+def _filtered(chosen: JobFilter) -> str:
     """A short text for the scheduled jobs that a filter means."""
-    what = {None: "scheduled jobs", True: "retries", False: "scheduled jobs but retries"}[chosen.retries]
-    due = chosen.due and "/".join(iso_instant(each) or "" for each in chosen.due)
-    named = (("queue", chosen.queue), ("job", chosen.job), ("due", due))
-    parts = [f"{name}={value}" for name, value in named if value is not None]
-    return f"{what} with {' '.join(parts)}" if parts else f"all {what}"
+    return "all scheduled jobs" if chosen.everything else f"scheduled jobs with {chosen}"
 
 
 # -- recurring jobs
@@ -509,7 +499,7 @@ def put_recurring(visit: Visit, name: str, job: str, *, replace: bool = False, *
     """
     with audited_action(visit, "put recurring", Role.OPERATOR, name=name, job=job):
         if not replace and any(row["name"] == name for row in visit.inspector.recurring.list()):
-            raise Refused(409, f"there is a recurring job {name[:80]!r} already: give another name, or remove it.")
+            raise Refused(409, f"a recurring job {name[:80]!r} already exists: give another name, or remove it.")
         visit.inspector.recurring.put(name, job, **options)
         scheduled_view(visit.site).clear()
 
@@ -590,7 +580,7 @@ def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Ro
         alive = {row["id"] for row in visit.inspector.workers.list()} if workers else set()
         meant = None if workers is None else [id for id in workers if id in alive]
         if workers and not meant:
-            raise NotFound(f"no worker {workers[0][:80]!r} is alive.")
+            raise NotFound(f"no worker {workers[0][:80]!r} is running.")
         rows = visit.inspector.workers.control(action, meant)
         facts["answered"] = all(row["answered"] for row in rows)
         if workers is None:

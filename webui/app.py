@@ -74,9 +74,8 @@ def create_app(
     far = [host for host in chosen.web_hosts if not is_loopback(host)]
     if isinstance(auth, LocalAccess) and far:
         raise SettingInvalid(
-            f"web_hosts names {far[0]!r}, and without authentication the web pages are for this machine alone."
-            " Name a file of users in web_users or a provider in web_oidc_issuer, or pass auth= to create_app: see"
-            " docs/guides/web.md."
+            f"web_hosts names {far[0]!r}, but without authentication the web pages are for this machine only."
+            " Set web_users or web_oidc_issuer, or pass auth= to create_app: see docs/guides/web.md."
         )
     client = client or Client(given)
     site = Site(

@@ -12,67 +12,100 @@ from palermo.contract import clock
 from palermo.core.conditions import check_condition
 from palermo.core.failure import printable
 from palermo.core.text import nearest
-from palermo.core.times import parse_instant, parse_time, unix_seconds
-from palermo.history.filters import AuditFilter
-from palermo.views.filter import NAMES, JobFilter, filter_of, parse_moment, written
+from palermo.core.times import parse_instant, unix_seconds
+from palermo.views.filter import AuditFilter, Chip, JobFilter, chips, filter_of, parse_moment, written
 from palermo.webui.site import Refused
 
-#: The conditions on failed jobs and on finished ones, by their names in an address, and those on actions.
-FAILED = (*NAMES, "text", "since", "until", "group", "requeued")
-HISTORY = ("queue", "job", "error", "worker", "state", "text", "since", "until", "longer", "shorter")
-AUDIT = AuditFilter.__struct_fields__
+#: The names in the address of a list that say which of its rows are shown. Charts add the instants to such an address.
+LISTED = ("filter", "since", "until")
 
-F = TypeVar("F")
+#: The characters of a filter that are not encoded in an address, so that people can read it.
+READABLE = ":=*,@/"
+
+F = TypeVar("F", bound=JobFilter | AuditFilter)
 
 
-class RequestedFilter(Struct, Generic[F], frozen=True):
-    """The filter in an address."""
+class ListFilter(Struct, Generic[F], frozen=True):
+    """The filter in the address of a list."""
 
     filter: F
-    #: The texts as they were written, to be shown in the form.
-    written: dict[str, str]
+    #: Its conditions as they were written: a link for "the last hour" stays one.
+    chips: tuple[Chip, ...]
+
+    @property
+    def text(self) -> str:
+        """The filter as it was written."""
+        return " ".join(map(str, self.chips))
 
     @property
     def query(self) -> str:
-        """The query of an address. Times stay as they were written, so a link for "the last hour" stays one."""
-        return urlencode([(name, text) for name, text in self.written.items() if text])
+        """The filter as the query of an address; "" without conditions."""
+        return _query(self.chips)
+
+    def without(self, chip: Chip) -> str:
+        """The query of an address without one of the conditions."""
+        return _query(each for each in self.chips if each != chip)
+
+    def having(self, **conditions: str) -> str:
+        """The query of an address with these conditions in place of those of the same names."""
+        kept = [chip for chip in self.chips if chip.name not in conditions]
+        return _query([*kept, *(Chip(name, value) for name, value in conditions.items() if value)])
 
 
-def asked_filter(given: Mapping[str, str | None]) -> JobFilter:
-    """The filter that these texts ask for, each as it is given; None is none. Raises OptionInvalid."""
-    return filter_of({name: printable(text) for name, text in given.items() if text is not None}, _now())
+def list_filter(given: Mapping[str, str]) -> ListFilter[JobFilter]:
+    """The filter in the query of the address of a list of jobs. Blank texts are ignored. Raises OptionInvalid."""
+    return _list_filter(given, JobFilter)
 
 
-def filter_query(filter: JobFilter, **more: object) -> str:
-    """The filter with exact instants, and the values in `more`, as the query of an address."""
-    return urlencode([*((name, value) for name, value in more.items() if value not in (None, "")), *written(filter)])
+def audit_filter(given: Mapping[str, str]) -> ListFilter[AuditFilter]:
+    """The same for a list of actions. Raises OptionInvalid."""
+    return _list_filter(given, AuditFilter)
 
 
-def requested_filter(given: Mapping[str, str], names: Iterable[str]) -> RequestedFilter[JobFilter]:
-    """The filter for jobs in these texts of an address. Blank texts are ignored. Raises OptionInvalid."""
-    texts = {name: field_text(name, given.get(name)) for name in names}
-    return RequestedFilter(filter_of({name: text for name, text in texts.items() if text}, _now()), texts)
+def _list_filter(given: Mapping[str, str], kind: type[F]) -> ListFilter[F]:
+    texts = {name: printable(given.get(name, "")[:10_000]).strip() for name in LISTED}
+    texts = {name: text for name, text in texts.items() if text}
+    asked = filter_of(texts, _now(), kind)
+    instants = (Chip(name, text) for name, text in texts.items() if name != "filter")
+    return ListFilter(asked, (*chips(texts.get("filter", ""), kind), *instants))
 
 
-def field_text(name: str, text: str | None) -> str:
-    """The text in the field of a filter; "" for none and for blanks. A name loses the blanks around it, `text` not."""
-    given = printable((text or "")[:1_000])
-    return given if name == "text" and not given.isspace() else given.strip()
+def filter_query(filter: JobFilter) -> str:
+    """The filter with exact instants as the query of an address; "" for one without conditions."""
+    return _query(Chip("" if name == "text" else name, value) for name, value in written(filter))
 
 
-def audit_filter(given: Mapping[str, str | None]) -> RequestedFilter[AuditFilter]:
-    """The filter for actions in these texts. Blank texts are ignored. Raises OptionInvalid."""
-    texts = {name: field_text(name, given.get(name)) for name in AUDIT}
-    values: dict[str, Any] = {name: text for name, text in texts.items() if text}
-    values |= {name: parse_moment(values[name], name, _now()) for name in ("since", "until") if name in values}
-    return RequestedFilter(AuditFilter(**values), texts)
+def _query(chips: Iterable[Chip]) -> str:
+    text = " ".join(map(str, chips))
+    return urlencode({"filter": text}, safe=READABLE) if text else ""
+
+
+def asked_filter(given: Mapping[str, str | float | bool | None]) -> JobFilter:
+    """The filter that these values ask for, each as it is given; None is none. Raises OptionInvalid."""
+    return filter_of({name: _text(value) for name, value in given.items() if value is not None}, _now())
+
+
+def _text(value: str | float | bool) -> str:
+    """The value of a condition, as it is written in a filter; a number is an instant in Unix seconds."""
+    match value:
+        case str():
+            return printable(value)
+        case bool():
+            return str(value).lower()
+        case _:
+            return f"@{value!r}"
+
+
+def asked_actions(given: Mapping[str, str | None]) -> AuditFilter:
+    """The same for actions. Raises OptionInvalid."""
+    return filter_of({name: printable(text) for name, text in given.items() if text is not None}, _now(), AuditFilter)
 
 
 def only_one(**names: str | None) -> dict[str, str]:
     """The queue, job or worker that statistics are of; empty for all. Raises Refused (422) if there are several."""
     chosen = {by: name for by, name in names.items() if name}
     if len(chosen) > 1:
-        raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
+        raise Refused(422, f"choose a queue, a job or a worker for statistics, not {' and '.join(chosen)} at once.")
     return chosen
 
 
@@ -152,18 +185,5 @@ def instant_of(value: str | float, name: str) -> float:
         return unix_seconds(value)
     try:
         return unix_seconds(parse_instant(value))
-    except ValueError as error:
-        raise Refused(422, f"{name}: {error}") from None
-
-
-def due_of(value: str | float | None, name: str) -> float | None:
-    """Unix seconds of the instant from or until which jobs are due: as above, or a duration from now.
-
-    Raises Refused (422), OptionInvalid.
-    """
-    if not isinstance(value, str):
-        return None if value is None else unix_seconds(value)
-    try:
-        return unix_seconds(parse_time(value, clock.now(), ago=False))
     except ValueError as error:
         raise Refused(422, f"{name}: {error}") from None

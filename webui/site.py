@@ -48,7 +48,7 @@ class Role(IntEnum):
             return cls[word.strip().upper()]
         except KeyError:
             known = ", ".join(role.word for role in cls)
-            raise ValueError(f"{word!r} is no role; the roles are {known}") from None
+            raise ValueError(f"{word!r} is not a role; the roles are {known}") from None
 
 
 class User(Struct, frozen=True):
@@ -109,7 +109,7 @@ class Cached(Generic[T]):
         self._made: tuple[float, T] | None = None
 
     def get(self) -> T:
-        """The value, at most so old. Raises what making it raises."""
+        """The value, at most that old. Raises what making it raises."""
         with self._turns.take():
             if self._made is None or time.monotonic() - self._made[0] > self._seconds:
                 value = self._make()

@@ -37,7 +37,7 @@ class Threads:
         result = asyncio.wrap_future(asked)
         done, _ = await asyncio.wait({result}, timeout=PATIENCE)
         if not done and asked.cancel():
-            raise Refused(503, f"{self._most} requests wait here already, perhaps for a broker that does not answer.")
+            raise Refused(503, f"{self._most} requests are already waiting, perhaps for a broker that does not answer.")
         return await result
 
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.contest import machine
+from benchmarks.compare import machine
 from benchmarks.peers.systems.system import System
 
 _ASK = """

@@ -25,7 +25,6 @@ from palermo.cli import COMMANDS, main
 from palermo.client.decorator import FunctionJob
 from palermo.contract.row_types import RunningRow
 from palermo.contract.rows import Listing
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.lifecycle import TRANSITIONS
 from palermo.inspector.events import Events
 from palermo.inspector.failed import FailedJobs
@@ -43,7 +42,7 @@ from palermo.jobs.hooks import HOOKS, FailureReport, WorkerContext
 from palermo.metrics.catalogue import WEB, WORKER, Metric
 from palermo.settings.settings import Settings
 from palermo.settings.table import SETTINGS
-from palermo.views.filter import JobFilter
+from palermo.views.filter import AuditFilter, JobFilter
 from palermo.worker.handle import WorkerHandle
 from palermo.worker.parent.orders import ORDERS
 from palermo.worker.signals import RESQUE_SIGNALS, SIGNALS
@@ -56,7 +55,7 @@ MADE = "<!-- Made by `make reference` from the code; not to be edited. -->"
 _COMMON = ("--url", "--exchange", "--debug", "--json", "--help")
 
 #: Classes whose fields matter to programs, and whose methods do not.
-_VALUES = (JobFilter, ScheduledFilter, Listing)
+_VALUES = (JobFilter, AuditFilter, Listing)
 
 #: Fields and methods that only Palermo itself uses.
 _NOT_FOR_PROGRAMS = (
@@ -138,13 +137,10 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
             ("inspector.events", Events),
             ("inspector.history", History),
             ("palermo.JobFilter", palermo.JobFilter),
-            ("palermo.ScheduledFilter", palermo.ScheduledFilter),
             ("palermo.AuditFilter", palermo.AuditFilter),
             ("palermo.Listing", palermo.Listing),
             ("palermo.QueueRow", palermo.QueueRow),
             ("palermo.JobRow", palermo.JobRow),
-            ("palermo.FailedRow", palermo.FailedRow),
-            ("palermo.ScheduledRow", palermo.ScheduledRow),
             ("palermo.WorkerRow", palermo.WorkerRow),
             ("palermo.contract.row_types.RunningRow", RunningRow),
         ],

@@ -76,10 +76,9 @@ class Context:
         if all(part is None for part in parts):
             return self.url
         if self.url is not None:
-            raise click.UsageError(
-                "--url names the whole broker, and goes with no flag for a part of it"
-                " (host, port, --user, --vhost, --password-file)",
-                click.get_current_context(),
+            raise misuse(
+                "--url names the whole broker and cannot be combined with flags for a part of it"
+                " (host, port, --user, --vhost, --password-file)"
             )
         if self._made_url is None:
             from palermo.core.address import DEFAULT_URL, AddressParts, parse_url, written
@@ -92,8 +91,6 @@ class Context:
             )
             whole = given.of(address if address.hosts else parse_url(DEFAULT_URL))
             if not address.hosts:
-                from palermo.cli.output import note
-
                 note(f"the broker is {whole}, as these flags say, and not {address}, as the settings say.")
             # Kept, since a password file may be a pipe, which can be read once.
             self._made_url = written(whole)
@@ -106,8 +103,8 @@ class Context:
         settings = Settings.load(url=self.broker_url(), exchange=self.exchange, **overrides)
         if settings.address.path == ":memory:":
             raise UrlInvalid(
-                "sqlite:///:memory: ends with the process that opens it, so there is nothing to see from the command"
-                " line. Name a file: sqlite:///jobs.db."
+                "sqlite:///:memory: exists only in the process that opens it, so commands cannot see its jobs."
+                " Name a file: sqlite:///jobs.db."
             )
         return settings
 
@@ -137,8 +134,6 @@ class Context:
         error = sys.exception()
         trouble = None if isinstance(error, BrokerRefused) else client.trouble
         if trouble is not None and trouble.cause not in f"{error}{self.shown}":
-            from palermo.cli.output import note
-
             note(trouble.text)
         client.close()
 
@@ -149,15 +144,21 @@ def _password_in(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             password = file.readline().rstrip("\r\n")
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise click.UsageError(
-            f"the password file {path} cannot be read: {why}", click.get_current_context()
-        ) from error
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise misuse(f"the password file {path} cannot be read: {why}") from error
     if not password:
-        raise click.UsageError(
-            f"the password file {path} is empty: it holds the password in its first line", click.get_current_context()
-        )
+        raise misuse(f"the password file {path} is empty; its first line must be the password")
     return password
+
+
+def note(text: str) -> None:
+    """Print a remark for people on stderr."""
+    click.echo(one_line(text), err=True)
+
+
+def misuse(text: str) -> click.UsageError:
+    """The error for a wrong use of the command that runs."""
+    return click.UsageError(text, click.get_current_context())
 
 
 def exit_code(error: BaseException) -> int:

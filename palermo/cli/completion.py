@@ -54,7 +54,7 @@ def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Compl
 def _jobs(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
     """The jobs that the modules of the settings declare; and those that run, have failed or recur."""
     from palermo.jobs import registry
-    from palermo.jobs.user_modules import import_modules
+    from palermo.jobs.modules import import_modules
 
     import_modules(settings.imports)
     yield from registry.names()

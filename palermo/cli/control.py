@@ -1,19 +1,33 @@
-"""`palermo pause`, `resume`, `cancel` and `control`: control workers through the broker."""
+"""`palermo pause`, `resume`, `purge`, `delete`, `dequeue`, `migrate`, `cancel` and `control`: change what there is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
 
 import click
 
-from palermo.cli.command_group import FAILED, Context
-from palermo.cli.completion import complete_queue, complete_worker
+from palermo.cli.command_group import FAILED, Context, misuse, note
+from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.cli.job_ids import LIVE_JOBS, whole_ids
-from palermo.cli.options import query_options, yes_option
-from palermo.cli.output import Column, confirm, field, misuse, note, print_rows, printed_json, wants_json
+from palermo.cli.options import arguments_options, broker_options, query_options, yes_option
+from palermo.cli.output import Column, confirm, field, print_rows, printed_json, progress, wants_json
+from palermo.client.actor import Actor
 from palermo.contract.rows import Row
-from palermo.core.text import count, safe
-from palermo.core.topology import check_job_queue, check_new_queue, is_failed
-from palermo.errors import NotFound, QueueNameInvalid
-from palermo.inspector.control import ACTIONS, choose
+from palermo.core.text import count, exactly, safe
+from palermo.core.topology import (
+    MIGRATABLE,
+    PRIORITY,
+    check_job_queue,
+    check_new_queue,
+    check_queue_name,
+    has_controls,
+    is_failed,
+)
+from palermo.errors import NotFound, QueueNameInvalid, UsageError
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.workers import ACTIONS, choose
+from palermo.jobs.modules import import_modules
+from palermo.views.filter import JobFilter
 
 _CANCELLED = {
     "marked": "marked: no worker reports running it; if it waits, it will not run",
@@ -105,7 +119,7 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool) -> None:
 def _check_named(names: Sequence[str], *, every: bool, what: str) -> None:
     """Raise unless there are either valid names or --all."""
     if bool(names) == every:
-        raise misuse(f"name {what} or say --all" + (", not both" if every else ""))
+        raise misuse(f"name {what} or pass --all" + (", not both" if every else ""))
     if what == "queues":
         for queue in names:
             check_job_queue(queue)
@@ -126,7 +140,7 @@ def _print_all(rows: Sequence[Row], done: str) -> None:
 def cancel(context: Context, /, ids: tuple[str, ...]) -> None:
     """Cancel jobs: drop those that wait, and stop those that run.
 
-    It cannot be known whether a job waits, so an unknown id is not an error. Failed jobs are unchanged: use
+    The command cannot tell whether a job is waiting, so an unknown id is not an error. Failed jobs are unchanged: use
     `palermo failed discard`.
     """
     rows = context.inspector().jobs.cancel(whole_ids(context, ids, LIVE_JOBS))
@@ -159,7 +173,7 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
     _check_named(workers, every=every, what="workers")
     inspector = context.inspector()
     if action == "kill" or (action == "stop" and every):
-        confirm(lambda: _question(action.capitalize(), inspector.workers.list(), workers), yes=yes)
+        confirm(lambda: _question_about_workers(action.capitalize(), inspector.workers.list(), workers), yes=yes)
     rows = inspector.workers.control(action, None if every else workers)
     if action == "stack" and not wants_json():
         _print_stacks(rows)
@@ -170,7 +184,7 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
         raise click.exceptions.Exit(FAILED)
 
 
-def _question(verb: str, alive: Sequence[Row], named: Sequence[str]) -> str:
+def _question_about_workers(verb: str, alive: Sequence[Row], named: Sequence[str]) -> str:
     """The question before an order that ends these workers, or all; "" if there are none."""
     chosen = choose({row["id"]: row["pid"] or 0 for row in alive}, named) if named else [row["id"] for row in alive]
     busy = sum(len(row["jobs"]) for row in alive if row["id"] in chosen)
@@ -197,3 +211,147 @@ def _print_stacks(rows: Sequence[Row]) -> None:
             click.echo(_answer_text("stack", row))
             continue
         click.echo(safe(str(row["text"]), lines=True))
+
+
+# -- remove waiting jobs, or move them
+
+
+@click.command()
+@click.argument("queue", required=False, shell_complete=complete_queue)
+@click.option("--tenant", metavar="NAME", help="Only jobs of this tenant.")
+@click.option("--all", "everywhere", is_flag=True, help="All queues except those of failed jobs.")
+@yes_option
+@query_options
+@click.pass_obj
+def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere: bool, yes: bool) -> None:
+    """Remove all waiting jobs of QUEUE, or those of one tenant. Jobs that a worker holds stay."""
+    if everywhere is (queue is not None) or (everywhere and tenant is not None):
+        raise misuse("give a QUEUE or --all" + (", not both" if everywhere else ""))
+    inspector = context.inspector()
+    if queue is None:
+        confirm(lambda: _question_about_all(inspector), yes=yes)
+        _say_removed(inspector.queues.purge_all())
+        return
+    check_queue_name(queue)
+    if tenant is not None:
+        confirm(lambda: f"Remove the waiting jobs of {tenant!r} from queue {queue!r} for good?", yes=yes)
+        _say_removed({queue: inspector.tenants.clear(queue, tenant)}, of=f" of {safe(tenant)}")
+        return
+    confirm(lambda: f"Remove {_waiting(inspector, queue)} from queue {queue!r} for good?", yes=yes)
+    _say_removed({queue: inspector.queues.purge(queue)})
+
+
+def _waiting(inspector: Inspector, queue: str) -> str:
+    return count(inspector.queues.size(queue), "waiting job")
+
+
+def _question_about_all(inspector: Inspector) -> str:
+    waiting = [row for row in inspector.queues.list() if not is_failed(row["name"])]
+    total = count(sum(row["pending"] for row in waiting), "waiting job")
+    return f"Remove {total} from {count(len(waiting), 'queue')} for good?"
+
+
+def _say_removed(removed: Mapping[str, int], *, of: str = "") -> None:
+    """Print how many jobs were removed from each queue."""
+    if printed_json([{"queue": queue, "removed": jobs} for queue, jobs in removed.items()]):
+        return
+    for queue, jobs in removed.items():
+        click.echo(f"removed {count(jobs, 'job')}{of} from queue {safe(queue)}.")
+    if not removed:
+        click.echo("no queue has waiting jobs.")
+
+
+@click.command()
+@click.argument("queue", shell_complete=complete_queue)
+@yes_option
+@broker_options
+@click.pass_obj
+def delete(context: Context, /, queue: str, yes: bool) -> None:
+    """Remove QUEUE with its waiting jobs. A publisher or worker that needs it creates it again."""
+    check_queue_name(queue, controls=True)
+    inspector = context.inspector()
+
+    def question() -> str:
+        # The inspector cannot read a queue whose name no queue may have.
+        waiting = "all jobs" if has_controls(queue) else _waiting(inspector, queue)
+        return f"Remove queue {queue!r} with {waiting} for good?"
+
+    confirm(question, yes=yes)
+    click.echo(f"removed queue {safe(queue)} with {count(inspector.queues.delete(queue), 'job')}.")
+
+
+@click.command()
+@click.argument("job", shell_complete=complete_job)
+@arguments_options("Only with these")
+@click.option("-q", "--queue", metavar="QUEUE", shell_complete=complete_queue, help="The queue to remove them from.")
+@yes_option
+@broker_options
+@click.pass_obj
+def dequeue(
+    context: Context, /, job: str, args: list[Any] | None, kwargs: dict[str, Any] | None, queue: str | None, yes: bool
+) -> None:
+    """Remove waiting jobs named JOB from their queue: all of them, or those with exactly these arguments.
+
+    Scheduled jobs do not wait in the queue yet. The command prints how many there are, and `palermo scheduled cancel`
+    cancels them.
+    """
+    if queue is not None:
+        check_job_queue(queue)
+    client = context.client()
+    import_modules(client.settings.imports)
+    inspector = Inspector(client, Actor.here("cli"))
+    chosen = queue or inspector.jobs.queue_of(job)
+    later = inspector.scheduled.ids_with(JobFilter(queue=exactly(chosen), job=exactly(job)), args, kwargs)
+    removed = 0
+    # A queue whose jobs are all scheduled need not exist yet.
+    with suppress(NotFound) if later else nullcontext():
+        confirm(lambda: _question_about(inspector, job, args, kwargs, chosen), yes=yes)
+        with progress("dequeue") as show:
+            removed = inspector.jobs.dequeue(job, args, kwargs, queue=chosen, progress=show)
+    click.echo(f"removed {count(removed, 'job')} from queue {safe(chosen)}.")
+    same = "".join(f" --{name} JSON" for name, value in (("args", args), ("kwargs", kwargs)) if value is not None)
+    hint = f"scheduled and still to run: `palermo scheduled cancel --all --job '={job}'{same}` cancels them"
+    if not removed:
+        but = f" {count(len(later), 'such job')} {hint}." if later else ""
+        raise NotFound(f"no such job {job} is waiting in queue {chosen!r}.{but}")
+    if later:
+        note(f"{count(len(later), 'such job')} {hint}.")
+
+
+def _question_about(inspector: Inspector, job: str, args: Any, kwargs: Any, queue: str) -> str:
+    waiting = inspector.jobs.count_matching(job, args, kwargs, queue=queue)
+    return f"Remove {count(waiting, 'waiting job')} {job} from queue {queue!r} for good?" if waiting else ""
+
+
+@click.command()
+@click.argument("queue", shell_complete=complete_queue)
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(MIGRATABLE),
+    required=True,
+    help="The new type; priority is classic with priorities.",
+)
+@yes_option
+@broker_options
+@click.pass_obj
+def migrate(context: Context, /, queue: str, kind: str, yes: bool) -> None:
+    """Change the type of QUEUE and keep its jobs, while workers and publishers continue.
+
+    Set queue_type first, so that no program creates the queue with its old type. The types priority and classic add
+    priorities to a classic queue, or remove them. If this command is interrupted or killed, nothing is lost: run it
+    again to continue.
+    """
+    check_queue_name(queue)
+    if (scheme := context.settings().address.scheme) not in ("amqp", "amqps"):
+        where = "an SQLite file" if scheme == "sqlite" else "Redis"
+        raise UsageError(f"queues in {where} have no types, so there is nothing to migrate.")
+    inspector = context.inspector()
+    confirm(lambda: f"Replace queue {queue!r} by {_with_article(kind)} and move {_waiting(inspector, queue)}?", yes=yes)
+    with progress("migrate") as show:
+        moved = inspector.queues.migrate(queue, kind, progress=show)
+    click.echo(f"queue {safe(queue)} is {_with_article(kind)}, {count(moved, 'job')} moved.")
+
+
+def _with_article(kind: str) -> str:
+    return "a classic queue with priorities" if kind == PRIORITY else f"a {kind} queue"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse
 from palermo.cli.options import broker_options_of_server
-from palermo.cli.output import misuse
 
 
 @click.command()
@@ -44,7 +43,7 @@ def demo(context: Context, concurrency: int, files: int, keep: bool, web: bool, 
 
     exchange = context.exchange or EXCHANGE
     if not exchange.startswith(EXCHANGE):
-        raise misuse(f"the demo removes all that is in its exchange; name one that begins with {EXCHANGE}, or none")
+        raise misuse(f"the demo deletes everything in its exchange; choose one that begins with {EXCHANGE}, or none")
     options = DemoOptions(
         url=context.broker_url(),
         exchange=exchange,

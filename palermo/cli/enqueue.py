@@ -1,24 +1,23 @@
 """`palermo enqueue`: enqueues one job by its name, from a shell."""
 
-import json
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse, note
 from palermo.cli.completion import complete_job, complete_queue
-from palermo.cli.options import Options, all_of, parse_duration, parse_instant, query_options
-from palermo.cli.output import misuse, note, printed_json
+from palermo.cli.options import Options, all_of, arguments_options, parse_duration, parse_instant, query_options
+from palermo.cli.output import printed_json
 from palermo.client.prepare import plain_note
 from palermo.core.text import nearest
 from palermo.core.topology import check_new_queue
 from palermo.core.unique_keys import Mode
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
+from palermo.jobs.modules import import_modules
 from palermo.jobs.option_kinds import Choice, Count, Flag, Headers, Number, Seconds, UniqueFor
 from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS
-from palermo.jobs.user_modules import import_modules
 
 
 def _parse_unique(text: str) -> str | float:
@@ -79,8 +78,7 @@ _job_options = all_of(*(_flag(name) for name in ENQUEUE_OPTIONS if name not in _
 
 @click.command()
 @click.argument("job", shell_complete=complete_job)
-@click.option("--args", "args_text", metavar="JSON", help="Positional arguments, as a JSON array.")
-@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
+@arguments_options()
 @click.option(
     "--import",
     "modules",
@@ -99,7 +97,7 @@ _job_options = all_of(*(_flag(name) for name in ENQUEUE_OPTIONS if name not in _
 @click.option(
     "--in", "--delay", "after", type=parse_duration, metavar="TIME", help="Run it after this time: 90s, 5m or 2d."
 )
-@click.option("--at", type=parse_instant, metavar="WHEN", help="Run it at this instant: 2026-12-01T09:00Z.")
+@click.option("--at", type=parse_instant, metavar="WHEN", help="Run it at this time: 2026-12-01T09:00Z.")
 @_job_options
 @query_options
 @click.pass_obj
@@ -107,8 +105,8 @@ def enqueue(
     context: Context,
     /,
     job: str,
-    args_text: str | None,
-    kwargs_text: str | None,
+    args: list[Any] | None,
+    kwargs: dict[str, Any] | None,
     modules: tuple[str, ...],
     queue: str | None,
     id: str | None,
@@ -122,7 +120,6 @@ def enqueue(
     imported here, by --import or the setting PALERMO_IMPORTS. Otherwise only the options that make the job unique
     apply, once a worker has announced them.
     """
-    args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     if queue is not None:
         check_new_queue(queue)
     if after is not None and at is not None:
@@ -132,12 +129,14 @@ def enqueue(
     definition = registry.find(job)
     if modules and definition is None:
         raise misuse(_unknown(job, modules))
-    done = client.enqueue(definition or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at, **options)
+    done = client.enqueue(
+        definition or job, args or [], kwargs or {}, queue=queue, id=id, delay=after, run_at=at, **options
+    )
     if not (done.duplicate or done.enqueued):
-        raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
+        raise click.ClickException(f"a before_enqueue hook rejected {job}")
     if done.duplicate:
         end = ": its arguments were replaced by these" if done.enqueued else "; its id is printed instead"
-        note(f"job {done.id} has the key of this one and is {done.duplicate}{end}.")
+        note(f"job {done.id} has the same key and is {done.duplicate}{end}.")
     if done.instead_of == done.id:
         note(f"an earlier enqueue of {done.id} waited for its turn; this one runs instead of it.")
     elif done.instead_of:
@@ -162,45 +161,7 @@ def enqueue(
         click.echo(done.id)
 
 
-def parse_args(text: str | None) -> list[Any] | None:
-    """The JSON array behind --args. Raises click.BadParameter."""
-    value = parsed_json(text, "--args")
-    if text is not None and not isinstance(value, list):
-        raise misuse(f"--args is a JSON {_kind(value)}, not an array. Write --args '[1, \"two\"]'.")
-    return value  # type: ignore[no-any-return]
-
-
-def parse_kwargs(text: str | None) -> dict[str, Any] | None:
-    """The JSON object behind --kwargs. Raises click.BadParameter."""
-    value = parsed_json(text, "--kwargs")
-    if text is not None and not isinstance(value, dict):
-        raise misuse(f"--kwargs is a JSON {_kind(value)}, not an object. Write --kwargs '{{\"width\": 640}}'.")
-    return value  # type: ignore[no-any-return]
-
-
 def _unknown(job: str, modules: Sequence[str]) -> str:
     names = registry.names()
     declared = nearest(job, names) or (f" They declare {', '.join(names)}." if names else " They declare no job.")
     return f"no job {job!r} in {', '.join(modules)}.{declared}"
-
-
-def parsed_json(text: str | None, option: str) -> Any:
-    """The JSON value behind an option; None if it was not given. Raises click.UsageError."""
-    if text is None:
-        return None
-    try:
-        return json.loads(text, parse_constant=_no_constant)
-    except RecursionError:
-        raise misuse(f"{option} is nested too deep.") from None
-    except ValueError as error:
-        quotes = " JSON has double quotes around text." if "'" in text else ""
-        raise misuse(f"{option} is not JSON: {error}.{quotes}") from None
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
-
-
-def _kind(value: Any) -> str:
-    kinds = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
-    return kinds.get(type(value), "number")

@@ -1,21 +1,31 @@
 """`palermo failed`: list failed jobs, requeue them, discard them."""
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import INTERRUPTED, Context, note, on_interrupt
 from palermo.cli.completion import complete_queue
-from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.job_ids import FAILED_JOBS, whole_ids
-from palermo.cli.listings import note_unread, print_page
-from palermo.cli.options import filter_options, paging_options, query_options, wanted_jobs
+from palermo.cli.job_ids import FAILED_JOBS, chosen_ids, whole_ids
+from palermo.cli.listings import print_page, unread
+from palermo.cli.options import (
+    arguments_options,
+    filter_options,
+    paging_options,
+    query_options,
+    selection_options,
+    wanted_jobs,
+)
 from palermo.cli.output import Column, confirm, field, print_facts, print_rows, printed_json, progress
-from palermo.cli.selection import chosen_ids, run_on_failed, selection_options
 from palermo.core.text import count, one_line, safe
 from palermo.core.topology import check_new_queue
+from palermo.errors import BrokerError, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
+from palermo.inspector.judges import TakenJob
 from palermo.views.filter import JobFilter
+
+_filters = filter_options("since", "until", "queue", "job", "error", "worker", "tenant", "group", "requeued")
 
 
 @click.group()
@@ -26,7 +36,7 @@ def failed() -> None:
 @failed.command("list")
 @query_options
 @paging_options
-@filter_options
+@_filters
 @click.pass_obj
 def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List failed jobs, the oldest failure first."""
@@ -42,13 +52,12 @@ def list_failed(context: Context, /, limit: int, page: int, newest: bool, **filt
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else ""),
     ]
     what = "failed jobs" if wanted.everything else f"failed jobs with {wanted}"
-    print_page(listing, columns, what, page=page, limit=limit)
-    note_unread(listing.unseen)
+    print_page(listing, columns, what, page=page, limit=limit, unseen=unread)
 
 
 @failed.command("groups")
 @query_options
-@filter_options
+@_filters
 @click.pass_obj
 def list_groups(context: Context, /, **filters: Any) -> None:
     """Group failed jobs by job, exception and place in the code.
@@ -110,9 +119,8 @@ def show(context: Context, /, id: str) -> None:
 
 
 @failed.command("requeue")
-@selection_options(filter_options)
-@click.option("--args", "args_text", metavar="JSON", help="Other positional arguments, as a JSON array.")
-@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Other named arguments, as a JSON object.")
+@selection_options(_filters)
+@arguments_options("Other")
 @click.option(
     "--to-queue",
     metavar="QUEUE",
@@ -125,20 +133,20 @@ def requeue(
     /,
     ids: tuple[str, ...],
     every: bool,
-    args_text: str | None,
-    kwargs_text: str | None,
+    args: list[Any] | None,
+    kwargs: dict[str, Any] | None,
     to_queue: str | None,
     yes: bool,
     **filters: Any,
 ) -> None:
-    """Requeue failed jobs: those with these ids, or with --all those that the filters match.
+    """Requeue failed jobs: those with the given ids, or with --all, those that match the filters.
 
-    Each job is stored in its queue before it leaves `failed`, so nothing is lost if this command is killed. In that
-    case run it again: up to 100 jobs may run twice then, and more if RabbitMQ is killed.
+    Each job is stored in its queue before it leaves `failed`, so nothing is lost if this command is killed. Run it
+    again then. Up to 100 jobs may run twice, or more if RabbitMQ was killed.
     """
     wanted = wanted_jobs(**filters)
     which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
-    changes = {"args": parse_args(args_text), "kwargs": parse_kwargs(kwargs_text), "queue": to_queue}
+    changes = {"args": args, "kwargs": kwargs, "queue": to_queue}
     if to_queue is not None:
         check_new_queue(to_queue)
     inspector = context.inspector()
@@ -156,10 +164,10 @@ def requeue(
 
 
 @failed.command("discard")
-@selection_options(filter_options)
+@selection_options(_filters)
 @click.pass_obj
 def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, **filters: Any) -> None:
-    """Discard failed jobs for good: those with these ids, or with --all those that the filters match."""
+    """Discard failed jobs for good: those with the given ids, or with --all, those that match the filters."""
     wanted = wanted_jobs(**filters)
     which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
     inspector = context.inspector()
@@ -172,3 +180,50 @@ def _question(verb: str, inspector: Inspector, which: tuple[str, ...] | JobFilte
     number = inspector.failed.count(which)
     filtered = f" with {which}" if isinstance(which, JobFilter) and not which.everything else ""
     return f"{verb} {count(number, 'failed job')}{filtered}{end}?" if number else ""
+
+
+def run_on_failed(verb: str, done: str, command: Callable[..., list[TakenJob]], which: object, **options: Any) -> None:
+    """Run a command on failed jobs, show its progress, and print what it did. Raises the first error.
+
+    Ctrl-C ends it after the jobs under way, which might otherwise be done twice; a second Ctrl-C ends it immediately.
+    """
+    gone = 0
+    interrupted = False
+    errors: list[PalermoError] = []
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted = True
+        note("ending after the jobs under way; Ctrl-C again ends immediately.")
+
+    def on_taken(jobs: Sequence[TakenJob]) -> None:
+        nonlocal gone
+        gone += len(jobs)
+
+    try:
+        with on_interrupt(interrupt), progress(verb) as show:
+            taken = command(
+                which, progress=show, on_error=errors.append, on_taken=on_taken, stop=lambda: interrupted, **options
+            )
+    except (BrokerError, KeyboardInterrupt) as error:
+        if gone:
+            end = "the error below" if isinstance(error, BrokerError) else "the interrupt"
+            note(
+                f"{done} {count(gone, 'job')} before {end}. The other jobs are unchanged: run the command again."
+                f" Some may be both {done} and still failed."
+            )
+        raise
+    if interrupted:
+        # An interrupted command doesn't know which jobs are missing.
+        errors = [error for error in errors if not isinstance(error, NotFound)]
+    elif not taken and not isinstance(which, Iterable) and str(which) != "everything":
+        errors.append(NotFound(f"no failed job matches {which}."))
+    if not printed_json([job._asdict() for job in taken]) and (taken or not errors):
+        click.echo(f"{done} {count(len(taken), 'job')}.")
+    if errors:
+        raise errors[0]
+    if interrupted:
+        note("palermo: interrupted. Jobs not reached yet are unchanged.")
+        raise click.exceptions.Exit(INTERRUPTED)

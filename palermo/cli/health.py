@@ -4,10 +4,10 @@ import sys
 
 import click
 
-from palermo.cli.command_group import FAILED, Context
+from palermo.cli.command_group import FAILED, Context, misuse
 from palermo.cli.completion import complete_queue
 from palermo.cli.options import parse_duration, query_options
-from palermo.cli.output import is_terminal, misuse, printed_json
+from palermo.cli.output import is_terminal, printed_json
 from palermo.contract.broker import Finding
 from palermo.core.address import masked
 from palermo.core.text import count, one_line
@@ -33,7 +33,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
     multiple=True,
     metavar="QUEUE",
     shell_complete=complete_queue,
-    help="Only these queues; may hold * and ?. By default all but failed.",
+    help="Only these queues; * and ? are wildcards. By default, all except failed.",
 )
 @click.option(
     "--pidfile",
@@ -42,9 +42,12 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
     help="Check only that the worker with this pidfile answers.",
 )
 @click.option(
-    "--worker-pid", type=click.IntRange(min=1), metavar="PID", help="The same for the worker with this process id."
+    "--worker-pid",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Check only that the worker with this process id answers.",
 )
-@click.option("--this-host", is_flag=True, help="The same for any worker of this host, for containers.")
+@click.option("--this-host", is_flag=True, help="Check only that a worker of this host answers, as in a container.")
 @query_options
 @click.pass_obj
 def check(
@@ -71,7 +74,7 @@ def check(
     ]
     limited = max_pending is not None or max_age is not None or workers is not None or bool(queues)
     if len(probes) > 1 or (probes and limited):
-        raise misuse(f"{probes[0]} asks about one worker and goes with no other option")
+        raise misuse(f"{probes[0]} checks one worker and cannot be combined with other options")
     if pidfile is not None:
         worker_pid = check.read_pidfile(pidfile)
     if pidfile is not None and worker_pid is None:

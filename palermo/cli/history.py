@@ -6,30 +6,23 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse, note
 from palermo.cli.job_ids import known_ids
-from palermo.cli.listings import none_here, print_page
+from palermo.cli.listings import print_page
 from palermo.cli.options import (
-    all_of,
-    error_filter,
-    filter_text,
-    job_filter,
+    filter_options,
     limit_option,
     page_option,
-    parse_duration,
     parse_since,
     query_options,
-    queue_filter,
-    since_filter,
-    until_filter,
     wanted_jobs,
-    worker_filter,
 )
-from palermo.cli.output import Column, field, misuse, note, print_facts, print_rows, printed_json, progress, wants_json
+from palermo.cli.output import Column, field, print_facts, print_rows, printed_json, progress
+from palermo.contract import clock
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
-from palermo.history.filters import STATES, AuditFilter
+from palermo.views.filter import AuditFilter, filter_of
 
 #: The fields of a step that are shown without their names; all others are shown as `name=value`.
 _IN_COLUMNS = ("kind", "at", "job", "queue", "worker", "error", "text", "attempt")
@@ -50,22 +43,12 @@ _NUMBERS = (
 _TIMES = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 
 
-_time_options = all_of(since_filter, until_filter, page_option, limit_option)
-
-
 @click.command()
 @click.argument("id", required=False)
 @query_options
-@filter_text
-@_time_options
-@click.option("--text", metavar="TEXT", help="Only jobs with this text in the id, name, arguments, error or reason.")
-@click.option("--longer", type=parse_duration, metavar="DURATION", help="Only jobs that ran this long or longer.")
-@click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only jobs that ran this long or shorter.")
-@click.option("--state", type=click.Choice(list(STATES)), help="Only jobs that ended so; all but retrying by default.")
-@job_filter
-@worker_filter
-@error_filter
-@queue_filter
+@filter_options("since", "until", "state", "queue", "job", "error", "worker", "longer", "shorter")
+@page_option
+@limit_option
 @click.pass_obj
 def history(context: Context, /, id: str | None, limit: int, page: int, **filters: Any) -> None:
     """List finished jobs, newest first; or with ID show the timeline of that job, oldest first.
@@ -75,7 +58,7 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
     wanted = wanted_jobs(**filters)
     if id is not None:
         if any(value is not None for value in filters.values()):
-            raise misuse("filters are for the list, not for one job")
+            raise misuse("filters apply to the list, not to a single job")
         (whole,) = known_ids(context, [id])
         with progress("read", of="batches of the journal") as show:
             rows = context.inspector().history.timeline(whole, progress=show)
@@ -101,18 +84,15 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
 
 @click.command()
 @query_options
-@_time_options
-@click.option("--text", metavar="TEXT", help="Only actions with this text in the ids of their jobs or in the details.")
-@queue_filter
-@click.option("--action", metavar="ACTION", help="Only actions with this text in their name.")
-@click.option("--by", metavar="NAME", help="Only actions of users with this text in their name.")
+@filter_options("since", "until", "queue", "action", "by", of_actions=True)
+@page_option
+@limit_option
 @click.pass_obj
 def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
     """List the actions of operators on queues, jobs and workers, newest first: on pages, in commands, in programs."""
+    wanted = filter_of(filters, clock.now(), AuditFilter)
     with progress("read", of="batches of the journal") as show:
-        listing = context.inspector().history.audit(
-            AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show
-        )
+        listing = context.inspector().history.audit(wanted, offset=(page - 1) * limit, limit=limit, progress=show)
     columns: list[Column] = [
         ("At", lambda row: row["at"]),
         ("Who", lambda row: row["by"]),
@@ -123,9 +103,7 @@ def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
         ("Jobs", lambda row: row["count"]),
         ("What", lambda row: row["what"] or row["ids"][:3]),
     ]
-    print_rows(listing.rows, columns, none=none_here("actions in the journal", listing.total, limit))
-    if not wants_json() and listing.rows and len(listing) < (listing.total or 0):
-        note(f"page {page}: {len(listing):,} of {listing.total:,} actions. --page and --limit show others.")
+    print_page(listing, columns, "actions in the journal", page=page, limit=limit, what="action")
 
 
 def _what(row: Row) -> str:
@@ -163,14 +141,14 @@ def _seconds(value: float | None) -> str:
     "--since",
     type=parse_since,
     metavar="WHEN",
-    help="Only since then: 2h (ago) or 2026-12-01T09:00Z; by default the last 24 hours.",
+    help="Start of the time to show: 2h (ago) or 2026-12-01T09:00Z; by default the last 24 hours.",
 )
 @query_options
 @click.pass_obj
 def stats(context: Context, /, since: float | None) -> None:
     """Count the jobs enqueued, processed and failed, and how long they waited and ran: by queue, job and worker.
 
-    The counts come from the journal, which has them at every level but off. Failed counts runs, retried or not.
+    The counts come from the journal, which has them at every level but off. A failed run counts even if it is retried.
     """
     with progress("read", of="batches of the journal") as show:
         report = context.inspector().history.statistics(since, progress=show)
@@ -201,24 +179,23 @@ def _print_report(report: Row) -> None:
     for name, key, own in tables:
         if report[name]:
             click.echo()
-            print_rows(report[name], [_name(name, key), *own, *_report_columns()], none="")
+            print_rows(report[name], [_name(name, key), *own, *_REPORT], none="")
 
 
 def _name(table: str, key: str) -> Column:
     return table.capitalize().removesuffix("s"), lambda row: "(others)" if row[key] is None else safe(row[key])
 
 
-def _report_columns() -> list[Column]:
-    return [
-        field("Processed"),
-        field("Failed"),
-        ("Waited p50", lambda row: _time(row["wait"], "p50")),
-        ("p95", lambda row: _time(row["wait"], "p95")),
-        ("Ran p50", lambda row: _time(row["run"], "p50")),
-        ("p95", lambda row: _time(row["run"], "p95")),
-        ("p99", lambda row: _time(row["run"], "p99")),
-        ("max", lambda row: _time(row["run"], "max")),
-    ]
+_REPORT: Sequence[Column] = (
+    field("Processed"),
+    field("Failed"),
+    ("Waited p50", lambda row: _time(row["wait"], "p50")),
+    ("p95", lambda row: _time(row["wait"], "p95")),
+    ("Ran p50", lambda row: _time(row["run"], "p50")),
+    ("p95", lambda row: _time(row["run"], "p95")),
+    ("p99", lambda row: _time(row["run"], "p99")),
+    ("max", lambda row: _time(row["run"], "max")),
+)
 
 
 def _times_line(times: Row | None) -> str | None:

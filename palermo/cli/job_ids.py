@@ -4,10 +4,10 @@ Law: it takes nothing and changes nothing. A whole id is never taken for a begin
 was given, that job is meant, and an id as Palermo makes it is not looked up at all.
 """
 
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse
 from palermo.client.status import State
 from palermo.contract.broker import Broker
 from palermo.contract.finding import CANCELLED, SCHEDULED, FoundJobs
@@ -83,7 +83,7 @@ def chosen_id(text: str, found: Iterable[str]) -> str:
         return begun[0]
     raise IdInvalid(
         f"{text!r} is the beginning of {len(begun):,} ids: {some_of(begun, _NAMED)}."
-        " Write more of the one that you mean."
+        " Give more characters of one of them."
     )
 
 
@@ -95,3 +95,14 @@ def _begun(context: Context, beginnings: tuple[str, ...], states: Collection[str
         return unless_blocked(broker, broker.find(beginnings, failed=failed, beginnings=True))
 
     return {place.id for place in context.client().run(search, again=True).jobs if place.state in states}
+
+
+def chosen_ids(
+    context: Context, states: Collection[str], filters: Mapping[str, object], *, ids: Sequence[str], every: bool
+) -> tuple[str, ...] | None:
+    """The given ids, completed to ids of jobs in these states; None for `--all`. Raises click.UsageError."""
+    if bool(ids) == every:
+        raise misuse("name ids, or pass --all with filters" + (", not both" if every else ""))
+    if ids and any(value is not None for value in filters.values()):
+        raise misuse("filters need --all and cannot be combined with ids")
+    return whole_ids(context, ids, states) if ids else None

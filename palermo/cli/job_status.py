@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import FAILED, NOT_FOUND, Context, exit_code
+from palermo.cli.command_group import FAILED, NOT_FOUND, Context, exit_code, note
 from palermo.cli.job_ids import known_ids
 from palermo.cli.options import parse_duration, query_options
-from palermo.cli.output import is_terminal, note, print_facts, print_json, printed_json, wants_json
+from palermo.cli.output import is_terminal, print_facts, print_json, printed_json, wants_json
 from palermo.contract.rows import Row
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.text import one_line, safe, shorter
@@ -37,7 +37,7 @@ _BARS = 20
 @query_options
 @click.pass_obj
 def status(context: Context, /, id: str) -> None:
-    """Show the state of the job ID, or how it ended, as far as that can be known.
+    """Show the state of the job ID, or how it ended, if that is known.
 
     The state is pending, scheduled, working, retrying, failed, done, discarded, cancelled or unknown.
     """

@@ -1,13 +1,14 @@
 """`palermo queues`, `jobs`, `workers`, `limits` and `tenants`: listings, which change nothing."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, note
 from palermo.cli.completion import complete_queue
-from palermo.cli.options import filter_text, paging_options, query_options, wanted_jobs
-from palermo.cli.output import Column, field, note, print_rows, wants_json
+from palermo.cli.options import filter_options, paging_options, query_options, wanted_jobs
+from palermo.cli.output import Column, field, print_rows, wants_json
 from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.text import count
 from palermo.core.topology import is_failed
@@ -39,14 +40,14 @@ def queues(context: Context, /) -> None:
 @click.argument("queue", shell_complete=complete_queue)
 @query_options
 @paging_options
-@filter_text
+@filter_options()
 @click.pass_obj
-def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, filter: str | None) -> None:
+def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List the waiting jobs of QUEUE, oldest first. Jobs in the state cancelled will not run.
 
-    --filter shows only the jobs of the page that match; --limit makes the page larger.
+    --filter is compared with the first 10,000 jobs of the queue, or the last ones with --newest.
     """
-    wanted = wanted_jobs(filter)
+    wanted = wanted_jobs(**filters)
     jobs = context.inspector().jobs
     listing = jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=wanted)
     columns: list[Column] = [
@@ -57,7 +58,8 @@ def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, f
         field("Retries"),
         ("Arguments", lambda row: row["preview"]),
     ]
-    print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit)
+    unseen = unread if is_failed(queue) and wanted.everything else unsearched
+    print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit, unseen=unseen)
 
 
 @click.command()
@@ -104,12 +106,30 @@ def limits(context: Context, /) -> None:
 def tenants(context: Context, /, queue: str, tenant: str | None, limit: int, page: int, newest: bool) -> None:
     """List the tenants with waiting jobs in QUEUE, largest first."""
     if newest:
-        raise UsageError("tenants have no order in time: leave out --newest.")
+        raise UsageError("tenants are not ordered by time: leave out --newest.")
     listing = context.inspector().tenants.list(queue, tenant, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
     waiting = f"jobs waiting in queue {queue!r}"
     whose = f"tenants have {waiting}" if tenant is None else f"{waiting} belong to tenant {tenant!r}"
     print_page(listing, columns, whose, page=page, limit=limit, what="tenant")
+
+
+def unsearched(unseen: int) -> str:
+    """The text that some jobs were not compared with the filter."""
+    return f"not compared with the filter: {count(unseen, 'job')} beyond the first ones."
+
+
+def unread(unseen: int) -> str:
+    """The text that there are more failed jobs than a listing shows (`unseen` > 0), or fewer."""
+    if unseen > 0:
+        return (
+            f"{count(unseen, 'failed job')} more in quorum queues, not in the log that shows them:"
+            " requeue and discard reach them, and put the log right."
+        )
+    return (
+        f"the queues hold {count(-unseen, 'failed job')} fewer: a command is sweeping them now, or removed"
+        " jobs are shown until the next requeue or discard."
+    )
 
 
 def print_page(
@@ -120,37 +140,20 @@ def print_page(
     page: int,
     limit: int,
     what: str = "job",
+    unseen: Callable[[int], str] = unsearched,
 ) -> None:
-    """Print a page of a list, and say that there is more. `none` completes "no …" for a page without rows."""
-    print_rows(listing.rows, columns, none=none_here(none, listing.total, limit))
-    if not wants_json():
-        note_rest(len(listing), listing.total, page=page, what=what)
+    """Print a page of a list, and say that there is more. `none` completes "no …" for a page without rows.
 
-
-def note_rest(here: int, total: int | None, *, page: int, what: str = "job") -> None:
-    """Say on stderr that there is more than this page shows; `total` is None where it was not counted."""
-    if here and (total is None or here < total):
+    `unseen` gives the text about jobs that the listing has not seen.
+    """
+    here, total = len(listing), listing.total
+    pages = f"more {none}: {total:,} in all, on {count(-(-total // limit), 'page')}." if total else f"{none}."
+    print_rows(listing.rows, columns, none=f"no {pages}")
+    if here and (total is None or here < total) and not wants_json():
         of = "and there are more" if total is None else f"of {total:,}"
         note(f"page {page}: {count(here, what)} {of}. --page and --limit show others.")
-
-
-def note_unread(unseen: int) -> None:
-    """Say on stderr that there are more failed jobs than a listing shows (`unseen` > 0), or fewer."""
-    if unseen > 0:
-        note(
-            f"{count(unseen, 'failed job')} more in quorum queues, not in the log that shows them:"
-            " requeue and discard reach them, and put the log right."
-        )
-    elif unseen < 0:
-        note(
-            f"the queues hold {count(-unseen, 'failed job')} fewer: a command is sweeping them now, or removed"
-            " jobs are shown until the next requeue or discard."
-        )
-
-
-def none_here(what: str, total: int | None, limit: int) -> str:
-    """The text for a page without rows: the list is empty, or has fewer pages."""
-    return f"no more {what}: {total:,} in all, on {count(-(-total // limit), 'page')}." if total else f"no {what}."
+    if listing.unseen:
+        note(unseen(listing.unseen))
 
 
 def _known(name: str) -> Callable[[Row], object]:

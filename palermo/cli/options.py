@@ -1,11 +1,12 @@
 """The options that commands share, and the parsers of durations and instants."""
 
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse
 from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.contract import clock
 
@@ -48,13 +49,6 @@ def parse_since(text: str) -> float:
     from palermo.core import times
 
     return max(0.0, _checked(times.parse_time, text, clock.now(), ago=True))
-
-
-def parse_due(text: str) -> float:
-    """Unix seconds of an instant, or of a duration from now. Raises click.BadParameter."""
-    from palermo.core import times
-
-    return _checked(times.parse_time, text, clock.now(), ago=False)
 
 
 def _checked(parse: Callable[..., float], *values: Any, **more: Any) -> float:
@@ -150,59 +144,95 @@ limit_option = click.option(
 paging_options = all_of(click.option("--newest", is_flag=True, help="Newest first."), page_option, limit_option)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")
 
-# The conditions of filters, for lists of jobs in any state.
-filter_text = click.option(
-    "--filter", metavar="FILTER", help="Several conditions: 'queue:mail error:Timeout since:1h \"no answer\"'."
-)
-queue_filter = click.option(
-    "--queue",
-    metavar="QUEUE",
-    shell_complete=complete_queue,
-    help="Only queues with this text in their name; =mail is exactly mail.",
-)
-job_filter = click.option(
-    "--job",
-    metavar="NAME",
-    shell_complete=complete_job,
-    help="Only jobs with this text in their name; * stands for any characters.",
-)
-worker_filter = click.option(
-    "--worker",
-    metavar="WORKER",
-    shell_complete=complete_worker,
-    help="Only jobs of workers with this text in their id, as in `palermo workers`.",
-)
-error_filter = click.option(
-    "--error", metavar="CLASS", help="Only exception classes with this text in their dotted name."
-)
-since_filter = click.option(
-    "--since", type=parse_since, metavar="WHEN", help="Only since then: 2h (ago) or 2026-12-01T09:00Z."
-)
-until_filter = click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
+
+def arguments_options(of: str = "") -> Options:
+    """Add `--args` and `--kwargs`, whose values are parsed; `of` is what the help says before it names them."""
+    first, second = (f"{of} positional", f"{of} named") if of else ("Positional", "Named")
+    array = "--args", list, "an array. Write --args '[1, \"two\"]'."
+    object = "--kwargs", dict, "an object. Write --kwargs '{\"width\": 640}'."
+    return all_of(
+        click.option("--args", metavar="JSON", callback=_json(*array), help=f"{first} arguments, as a JSON array."),
+        click.option(
+            "--kwargs", metavar="JSON", callback=_json(*object), help=f"{second} arguments, as a JSON object."
+        ),
+    )
 
 
-def wanted_jobs(filter: str | None, **conditions: Any) -> "JobFilter":
+def _json(option: str, kind: type, wanted: str) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    def read(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
+        value = parsed_json(text, option)
+        if text is not None and not isinstance(value, kind):
+            raise misuse(f"{option} is a JSON {_KINDS.get(type(value), 'number')}, not {wanted}")
+        return value
+
+    return read
+
+
+#: The names of JSON's types but numbers.
+_KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+
+
+def parsed_json(text: str | None, option: str) -> Any:
+    """The JSON value behind an option; None if it was not given. Raises click.UsageError."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise misuse(f"{option} is nested too deep.") from None
+    except ValueError as error:
+        quotes = " JSON has double quotes around text." if "'" in text else ""
+        raise misuse(f"{option} is not JSON: {error}.{quotes}") from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+#: What completes the value of a condition, and what stands for it in the help, unless it is text.
+_COMPLETED = {"queue": complete_queue, "job": complete_job, "worker": complete_worker}
+_METAVARS = {
+    **dict.fromkeys(("since", "until", "due_from", "due_until"), "WHEN"),
+    **dict.fromkeys(("longer", "shorter"), "TIME"),
+}
+
+
+def filter_options(*names: str, of_actions: bool = False) -> Options:
+    """Add `--filter`, `--text`, and an option for each of these conditions on jobs, or on actions."""
+    from palermo.views.filter import ACTION_CHIPS, CHIPS
+
+    chips = ACTION_CHIPS if of_actions else CHIPS
+    text = (
+        "Text in the ids of its jobs or in its details." if of_actions else "Text in its id, name, arguments or error."
+    )
+    several = "Several conditions: 'queue:mail since:1h \"no answer\"'."
+    options = [
+        click.option("--filter", metavar="FILTER", help=several),
+        click.option("--text", metavar="TEXT", help=text),
+    ]
+    for name in names:
+        meaning, kind = chips[name][1], dict[str, Any](metavar=_METAVARS.get(name, "TEXT"))
+        if name == "requeued":
+            kind = {"is_flag": True, "flag_value": "true", "default": None}
+        elif name in _COMPLETED:
+            kind["shell_complete"] = _COMPLETED[name]
+        options.append(click.option(f"--{name.replace('_', '-')}", help=f"{meaning[0].upper()}{meaning[1:]}.", **kind))
+    return all_of(*options)
+
+
+def wanted_jobs(**conditions: str | None) -> "JobFilter":
     """The filter of these options, which name no condition twice. Raises OptionInvalid."""
-    from palermo.views.filter import JobFilter, filter_of, written
+    from palermo.views.filter import filter_of
 
-    given = dict(written(JobFilter(**conditions)))
-    return filter_of(given if filter is None else {**given, "filter": filter}, clock.now())
+    return filter_of(conditions, clock.now())
 
 
-#: The filters of `palermo failed`.
-filter_options = all_of(
-    filter_text,
-    since_filter,
-    click.option("--requeued", is_flag=True, default=None, help="Only jobs that failed again after a requeue."),
-    queue_filter,
-    job_filter,
-    worker_filter,
-    click.option("--tenant", metavar="TENANT", help="Only jobs of tenants with this text in their name."),
-    error_filter,
-    click.option("--group", metavar="GROUP", help="Only jobs of this group from `palermo failed groups`."),
-    click.option(
-        "--text",
-        metavar="TEXT",
-        help="Only jobs with this text in the error message, the traceback, the id or the shown arguments.",
-    ),
-)
+def selection_options(filters: Options) -> Options:
+    """Add ids, `--all`, these filters, `--yes` and `--json`."""
+    return all_of(
+        click.argument("ids", nargs=-1, metavar="[ID]..."),
+        click.option("--all", "every", is_flag=True, help="All jobs, or all that the filters match."),
+        filters,
+        yes_option,
+        query_options,
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from palermo.cli.command_group import misuse, note
 from palermo.contract.rows import Row
 from palermo.contract.sweep import SweepProgress
 from palermo.core.text import count, one_line, shorter, shown
@@ -136,16 +137,6 @@ def _plain_table(headings: Sequence[str], cells: Sequence[Sequence[str]], numeri
             for cell, width, right in zip(line, widths, numeric, strict=True)
         )
         click.echo("  ".join(padded).rstrip())
-
-
-def note(text: str) -> None:
-    """Print a remark for people on stderr."""
-    click.echo(one_line(text), err=True)
-
-
-def misuse(text: str) -> click.UsageError:
-    """The error for a wrong use of the command that runs."""
-    return click.UsageError(text, click.get_current_context())
 
 
 def is_terminal(stream: TextIO) -> bool:

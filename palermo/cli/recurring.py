@@ -4,16 +4,15 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, note
 from palermo.cli.completion import complete_job, complete_queue, complete_recurring
-from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.options import broker_options, parse_duration, query_options, yes_option
-from palermo.cli.output import Column, confirm, field, note, print_rows, printed_json
+from palermo.cli.options import arguments_options, broker_options, parse_duration, query_options, yes_option
+from palermo.cli.output import Column, confirm, field, print_rows, printed_json
 from palermo.contract.recurring import MISSED
 from palermo.core.text import count, safe
 from palermo.errors import NotFound
 from palermo.jobs import registry
-from palermo.jobs.user_modules import import_modules
+from palermo.jobs.modules import import_modules
 
 
 @click.group()
@@ -57,8 +56,7 @@ def show(context: Context, /, name: str) -> None:
 @click.option("--cron", metavar="EXPRESSION", help='Five fields as in crontab, "*/5 * * * *"; six begin with seconds.')
 @click.option("--every", type=parse_duration, metavar="TIME", help="Time between two runs: 30, 5m, 1h30m.")
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron: Europe/Rome.")
-@click.option("--args", "args_text", metavar="JSON", help="Positional arguments, as a JSON array.")
-@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
+@arguments_options()
 @click.option(
     "-q",
     "--queue",
@@ -80,16 +78,15 @@ def add(
     /,
     name: str,
     job: str,
-    args_text: str | None,
-    kwargs_text: str | None,
+    args: list[Any] | None,
+    kwargs: dict[str, Any] | None,
     queue: str | None,
     **times: Any,
 ) -> None:
     """Add a recurring JOB (shop.tasks.sweep) under a NAME; replaces the recurring job with that name."""
-    args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     inspector = context.inspector(creates=True)
     import_modules(context.settings().imports)
-    inspector.recurring.put(name, job, args=args, kwargs=kwargs, queue=queue, **times)
+    inspector.recurring.put(name, job, args=args or (), kwargs=kwargs, queue=queue, **times)
     _say("added", name)
     if queue is None and registry.find(job) is None:
         note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.jobs.queue_of(job)!r}.")
@@ -101,7 +98,7 @@ def add(
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
-    """Remove recurring jobs. A starting worker adds those that its code declares again: disable these instead."""
+    """Remove recurring jobs. A worker that starts adds the jobs that its code declares again: disable those instead."""
     confirm(lambda: f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
     inspector = context.inspector()
     for name in names:

@@ -8,31 +8,29 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from palermo.cli.command_group import NOT_FOUND, Context
-from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.job_ids import SCHEDULED_JOBS
+from palermo.cli.command_group import NOT_FOUND, Context, misuse, note
+from palermo.cli.job_ids import SCHEDULED_JOBS, chosen_ids
 from palermo.cli.listings import print_page
 from palermo.cli.options import (
-    Options,
-    all_of,
-    job_filter,
+    arguments_options,
+    filter_options,
     limit_option,
     page_option,
-    parse_due,
     parse_duration,
     parse_instant,
     query_options,
-    queue_filter,
+    selection_options,
+    wanted_jobs,
 )
-from palermo.cli.output import Column, confirm, field, misuse, note, printed_json, progress
-from palermo.cli.selection import chosen_ids, selection_options
+from palermo.cli.output import Column, confirm, field, printed_json, progress
 from palermo.contract import clock
 from palermo.contract.rows import Row
-from palermo.contract.scheduled import GIVE_UP, MOVE, ScheduledFilter, due_between
+from palermo.contract.scheduled import GIVE_UP, MOVE
 from palermo.contract.sweep import SweepProgress
 from palermo.core.text import count, safe
 from palermo.errors import PalermoError
-from palermo.inspector.scheduled import DONE, GONE, ScheduledJobs, counted
+from palermo.inspector.scheduled import ALL, DONE, GONE, ScheduledJobs, counted
+from palermo.views.filter import JobFilter
 
 #: Seconds between two questions about the progress of a listing.
 _ASK_EVERY = 1.0
@@ -43,17 +41,12 @@ def scheduled() -> None:
     """List scheduled jobs, cancel them, run them now or reschedule them."""
 
 
-def _due(name: str, when: str) -> Options:
-    help = f"Only jobs due at this time or {when}: 2h (from now) or 2026-12-01T09:00Z."
-    return click.option(name, type=parse_due, metavar="WHEN", help=help)
-
-
-filter_options = all_of(queue_filter, job_filter, _due("--due-from", "after"), _due("--due-until", "before"))
+_filters = filter_options("queue", "job", "error", "tenant", "due_from", "due_until", "since", "until")
 
 
 @scheduled.command("list")
 @query_options
-@filter_options
+@_filters
 @page_option
 @limit_option
 @click.pass_obj
@@ -61,7 +54,7 @@ def list_scheduled(context: Context, /, page: int, limit: int, **filters: Any) -
     """List the scheduled jobs, soonest first."""
     jobs = context.inspector().scheduled
     with _reading(jobs):
-        listing = jobs.list(_filter(**filters), offset=(page - 1) * limit, limit=limit)
+        listing = jobs.list(wanted_jobs(**filters), offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [
         field("Id"),
         field("State"),
@@ -94,9 +87,8 @@ def _reading(jobs: ScheduledJobs) -> Iterator[None]:
 
 
 @scheduled.command("cancel")
-@selection_options(filter_options)
-@click.option("--args", "args_text", metavar="JSON", help="Only with these positional arguments, a JSON array.")
-@click.option("--kwargs", "kwargs_text", metavar="JSON", help="Only with these named arguments, a JSON object.")
+@selection_options(_filters)
+@arguments_options("Only with these")
 @click.pass_obj
 def cancel_scheduled(context: Context, /, **selection: Any) -> None:
     """Cancel scheduled jobs."""
@@ -105,7 +97,7 @@ def cancel_scheduled(context: Context, /, **selection: Any) -> None:
 
 
 @scheduled.command("run")
-@selection_options(filter_options)
+@selection_options(_filters)
 @click.pass_obj
 def run_now(context: Context, /, **selection: Any) -> None:
     """Enqueue scheduled jobs now."""
@@ -114,7 +106,7 @@ def run_now(context: Context, /, **selection: Any) -> None:
 
 
 @scheduled.command("move")
-@selection_options(filter_options)
+@selection_options(_filters)
 @click.option("--at", type=parse_instant, metavar="WHEN", help="The new time, such as 2026-12-01T09:00Z.")
 @click.option("--in", "after", type=parse_duration, metavar="TIME", help="The new time from now, such as 90s or 2d.")
 @click.option("--later", type=parse_duration, metavar="TIME", help="Move each job by this time, such as 1h.")
@@ -122,15 +114,11 @@ def run_now(context: Context, /, **selection: Any) -> None:
 def move(context: Context, /, at: float | None, after: float | None, later: float | None, **selection: Any) -> None:
     """Reschedule jobs to another time."""
     if sum(value is not None for value in (at, after, later)) != 1:
-        raise misuse("say when: --at 2026-12-01T09:00Z, --in 5m or --later 1h, and only one")
+        raise misuse("give one time: --at 2026-12-01T09:00Z, --in 5m or --later 1h")
     instant = at if after is None else clock.now() + after
     jobs = context.inspector().scheduled
     which = _chosen(context, jobs, "Move", **selection)
     print_altered(jobs.reschedule(which, instant, later=later))
-
-
-def _filter(due_from: float | None, due_until: float | None, **more: Any) -> ScheduledFilter:
-    return ScheduledFilter(due=due_between(due_from, due_until), **more)
 
 
 def _chosen(
@@ -141,31 +129,38 @@ def _chosen(
     yes: bool,
     ids: tuple[str, ...],
     every: bool,
-    args_text: str | None = None,
-    kwargs_text: str | None = None,
-    retries: bool | None = None,
+    args: list[Any] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    retries: bool = False,
     **filters: Any,
-) -> tuple[str, ...] | ScheduledFilter:
-    """The jobs that the options choose; the user has confirmed `--all`. `retries` is as in ScheduledFilter.
+) -> tuple[str, ...] | list[str] | JobFilter:
+    """The jobs that the options choose, or those of them that wait for a retry; the user has confirmed `--all`.
 
     Raises click.UsageError, Abort.
     """
-    args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     by_arguments = args is not None or kwargs is not None
     if by_arguments and (ids or not every or not filters["job"]):
-        raise misuse("--args and --kwargs choose among the jobs of one name: add --all and --job NAME")
+        raise misuse("--args and --kwargs select among the jobs of one name: add --all and --job NAME")
     if (whole := chosen_ids(context, SCHEDULED_JOBS, filters, ids=ids, every=every)) is not None:
         return whole
-    chosen = _filter(**filters, retries=retries)
-    if by_arguments:
-        chosen = ScheduledFilter(ids=frozenset(jobs.ids_with(chosen, args, kwargs)))
-    confirm(lambda: f"{verb} {_counted(jobs, chosen)}?", yes=yes)
-    return chosen
+    chosen = _wanted(retries=retries, **filters)
+    same = jobs.ids_with(chosen, args, kwargs) if by_arguments else None
+    confirm(lambda: f"{verb} {_counted(jobs, chosen, same)}?", yes=yes)
+    return chosen if same is None else same
 
 
-def _counted(jobs: ScheduledJobs, chosen: ScheduledFilter) -> str:
-    number, retries = (jobs.list(each, limit=1).total or 0 for each in (chosen, replace(chosen, retries=True)))
-    return count(number, "retrying job") if chosen.retries else counted(number, retries)
+def _wanted(*, retries: bool, **filters: Any) -> JobFilter:
+    """The filter of the options; with `retries` for jobs that wait for a retry."""
+    return wanted_jobs(**filters, state="retrying" if retries else None)
+
+
+def _counted(jobs: ScheduledJobs, chosen: JobFilter, ids: list[str] | None) -> str:
+    def number(filter: JobFilter) -> int:
+        return jobs.list(filter, ids=ids, limit=1, depth=ALL).total or 0
+
+    if chosen.state == "retrying":
+        return count(number(chosen), "retrying job")
+    return counted(number(chosen), 0 if chosen.state else number(replace(chosen, state="retrying")))
 
 
 def print_altered(rows: list[Row]) -> None:
@@ -192,13 +187,13 @@ def retries() -> None:
 
 @retries.command("list")
 @query_options
-@filter_options
+@_filters
 @page_option
 @limit_option
 @click.pass_obj
 def list_retries(context: Context, /, page: int, limit: int, **filters: Any) -> None:
     """List the jobs that wait for a retry with their last errors, soonest first."""
-    filter = _filter(**filters, retries=True)
+    filter = _wanted(retries=True, **filters)
     listing = context.inspector().scheduled.list(filter, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [
         field("Id"),
@@ -212,7 +207,7 @@ def list_retries(context: Context, /, page: int, limit: int, **filters: Any) -> 
 
 
 @retries.command("run")
-@selection_options(filter_options)
+@selection_options(_filters)
 @click.pass_obj
 def retry_now(context: Context, /, **selection: Any) -> None:
     """Retry jobs now instead of at their time."""
@@ -221,7 +216,7 @@ def retry_now(context: Context, /, **selection: Any) -> None:
 
 
 @retries.command("give-up")
-@selection_options(filter_options)
+@selection_options(_filters)
 @click.pass_obj
 def give_up(context: Context, /, **selection: Any) -> None:
     """Move jobs that wait for a retry to the failed jobs, with all their attempts, as if no retry were left."""

@@ -1,6 +1,10 @@
-"""`palermo top`: a live view of queues, workers, rates and the newest failures, as large as the terminal."""
+"""`palermo top`: a live view of queues, workers, rates and the newest failures, as large as the terminal.
+
+Its keys choose a queue, pause or resume it, requeue its failed jobs, and filter the view.
+"""
 
 import os
+import re
 import select
 import sys
 import termios
@@ -10,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from typing import Literal
 
 import click
 from msgspec import Struct, field
@@ -23,7 +28,6 @@ from rich.text import Text
 from palermo.cli.command_group import Context
 from palermo.cli.options import query_options
 from palermo.cli.output import is_terminal, printed_json, wants_json
-from palermo.cli.top_keys import TopKeys
 from palermo.client.actor import Actor
 from palermo.client.client import Client
 from palermo.contract import clock
@@ -31,14 +35,15 @@ from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
-from palermo.core.text import duration, one_line, shorter
+from palermo.core.text import count, duration, exactly, one_line, shorter
 from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
-from palermo.errors import BrokerError
+from palermo.errors import BrokerError, PalermoError
 from palermo.history.journal_reader import JournalFollower
 from palermo.history.statistics import Rates, Statistics
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Samples
+from palermo.views.filter import JobFilter
 
 #: Lines that are no rows: the first line, a blank one and the last one; and for each table its name, its heading, a
 #: rule and a blank line.
@@ -375,6 +380,104 @@ class LiveData:
             return self.refresh()
         except BrokerError as error:
             return replace(self._data, problem=f"{type(error).__name__}: {error} Trying again.")
+
+
+# -- the keys
+
+
+#: One key; an arrow is one key.
+_KEY = re.compile("\x1b\\[[AB]|.", re.DOTALL)
+
+#: The keys that choose another queue: how far each goes down.
+_STEPS = {"\x1b[B": 1, "j": 1, "\x1b[A": -1, "k": -1}
+
+_ENTER, _ESCAPE, _ERASE = "\r\n", "\x1b", "\x7f\b"
+
+#: The last line, while nothing is asked or typed.
+HELP = "q quits  ↑↓ queue  p pause/resume  r requeue  / filter"
+
+
+class TopKeys(Struct):
+    """What the keys have chosen so far."""
+
+    inspector: Inspector
+    #: The chosen queue; "" for none.
+    queue: str = ""
+    #: The view shows only queues, jobs and errors with this in their names.
+    wanted: str = ""
+    #: Whether keys are typed into the filter, or the next key answers a question.
+    mode: Literal["", "typing", "asking"] = ""
+    #: What the last key did.
+    outcome: str = ""
+
+    @property
+    def foot(self) -> str:
+        """The last line of the screen."""
+        match self.mode:
+            case "typing":
+                return f"filter: {one_line(self.wanted)}_  Enter keeps it, Escape removes it"
+            case "asking":
+                of_queue = "" if is_failed(self.queue) else f" of {one_line(self.queue)}"
+                return f"requeue all failed jobs{of_queue}? y or n"
+            case _:
+                return self.outcome or (f"{HELP}  filter: {one_line(self.wanted)}" if self.wanted else HELP)
+
+    def press(self, pressed: str, queues: Sequence[Row]) -> bool:
+        """Obey these keys; `queues` are the displayed rows, in their order. Returns whether to quit."""
+        for key in _KEY.findall(pressed):
+            if self.mode == "typing":
+                self._type(key)
+            elif self.mode == "asking":
+                self.mode = ""
+                if key == "y":
+                    self._change("requeue")
+            elif key in "qQ":
+                return True
+            else:
+                self.outcome = ""
+                self._obey(key, queues)
+        return False
+
+    def _obey(self, key: str, queues: Sequence[Row]) -> None:
+        names = [row["name"] for row in queues]
+        if key == "/":
+            self.mode = "typing"
+        elif key in _STEPS and names:
+            at = names.index(self.queue) + _STEPS[key] if self.queue in names else 0
+            self.queue = names[min(max(at, 0), len(names) - 1)]
+        elif key in "pr" and self.queue not in names:
+            self.outcome = "choose a queue first, with ↑ or ↓"
+        elif key == "p" and is_failed(self.queue):
+            self.outcome = "no worker takes failed jobs, so there is nothing to pause"
+        elif key == "p":
+            self._change("resume" if queues[names.index(self.queue)]["paused"] else "pause")
+        elif key == "r":
+            self.mode = "asking"
+
+    def _type(self, key: str) -> None:
+        if key in _ENTER:
+            self.mode = ""
+        elif key == _ESCAPE:
+            self.mode, self.wanted = "", ""
+        elif key in _ERASE:
+            self.wanted = self.wanted[:-1]
+        elif key.isprintable():
+            self.wanted += key
+
+    def _change(self, action: Literal["pause", "resume", "requeue"]) -> None:
+        try:
+            if action == "requeue":
+                chosen = JobFilter() if is_failed(self.queue) else JobFilter(queue=exactly(self.queue))
+                self.outcome = f"requeued {count(len(self.inspector.failed.requeue(chosen)), 'job')}"
+            else:
+                change = self.inspector.queues.pause if action == "pause" else self.inspector.queues.resume
+                change(self.queue)
+                self.outcome = f"{action}d {one_line(self.queue)}"
+        except PalermoError as error:
+            self.outcome = f"{type(error).__name__}: {one_line(str(error))}"
+
+
+# -- the command
 
 
 @click.command()

@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
-from palermo.cli.enqueue import parsed_json
-from palermo.cli.options import broker_options, query_options, since_filter, until_filter, yes_option
-from palermo.cli.output import Column, confirm, field, note, print_rows, progress, wants_json
+from palermo.cli.command_group import Context, note
+from palermo.cli.options import broker_options, parse_since, parsed_json, query_options, yes_option
+from palermo.cli.output import Column, confirm, field, print_rows, progress, wants_json
 from palermo.contract.rows import Row
 from palermo.core.text import count
 
@@ -44,8 +43,8 @@ def list_topics(context: Context, /) -> None:
 @topics.command("replay")
 @click.argument("group")
 @click.option("--topic", metavar="PATTERN", help="Only events of these topics, even if GROUP has no subscription.")
-@since_filter
-@until_filter
+@click.option("--since", type=parse_since, metavar="WHEN", help="Only since then: 2h (ago) or 2026-12-01T09:00Z.")
+@click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
 @yes_option
 @broker_options
 @click.pass_obj
@@ -64,7 +63,7 @@ def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
-    """Unsubscribe groups until one of their workers starts. Jobs that wait in their queues stay."""
+    """Unsubscribe groups until one of their workers starts. The jobs in their queues stay."""
     confirm(lambda: f"Deliver no more events to {', '.join(groups)}?", yes=yes)
     inspector = context.inspector()
     for group in groups:

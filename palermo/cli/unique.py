@@ -2,9 +2,9 @@
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse, note
 from palermo.cli.options import broker_options, query_options
-from palermo.cli.output import Column, field, misuse, note, print_rows
+from palermo.cli.output import Column, field, print_rows
 from palermo.contract.rows import Row
 from palermo.core.text import count
 
@@ -37,7 +37,7 @@ def list_keys(context: Context, /, orphaned: bool) -> None:
 def free(context: Context, /, keys: tuple[str, ...], orphaned: bool) -> None:
     """Free keys, so that other jobs can be enqueued. A waiting job takes its key again when it starts."""
     if orphaned is bool(keys):
-        raise misuse("name keys, or give --orphaned")
+        raise misuse("give keys, or --orphaned")
     inspector = context.inspector()
     chosen = [str(row["key"]) for row in inspector.keys.orphaned()] if orphaned else list(keys)
     freed = inspector.keys.free(chosen) if chosen else []

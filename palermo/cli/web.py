@@ -8,11 +8,10 @@ from contextlib import suppress
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse
 from palermo.cli.options import broker_options_of_server
-from palermo.cli.output import misuse
 from palermo.errors import SettingInvalid
-from palermo.jobs.user_modules import import_modules
+from palermo.jobs.modules import import_modules
 
 _ROLES = ("viewer", "operator", "admin")
 
@@ -22,8 +21,8 @@ _ROLES = ("viewer", "operator", "admin")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 picks a free port.  [default: 3000]")
 @click.option("--users", metavar="FILE", help="Users file: add users with `palermo web-user`.")
-@click.option("--no-token", is_flag=True, help="Without users, require no token on this machine.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name of these pages; may hold *.")
+@click.option("--no-token", is_flag=True, help="Require no token from this machine. Only without users.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Host name of these pages; * is a wildcard.")
 @click.option("--prefix", metavar="PATH", help="Path prefix that a proxy strips.")
 @click.option("--trust-proxy", is_flag=True, default=None, help="Trust X-Forwarded-For, -Host, -Prefix and -Proto.")
 @click.option("--read-only", is_flag=True, default=None, help="Allow no changes.")
@@ -94,14 +93,14 @@ def web(
 def web_user(name: str, role: str, by_token: bool) -> None:
     """Print the line for NAME in a users file: `palermo web-user alice --role admin >> users`.
 
-    The password is read from the terminal, or else from stdin. A token is generated and shown once, on stderr: the
+    The command reads the password from the terminal, or from stdin. A token is generated and shown once, on stderr: the
     line holds only its hash.
     """
     from palermo.webui.security.user_file import password_line, token_line
     from palermo.webui.site import Role
 
     if not name.strip() or set(name) & set(":\n\r#"):
-        raise misuse("a name has no colon, no # and no line break")
+        raise misuse("a name must not contain a colon, a # or a line break")
     if by_token:
         token, line = token_line(name, Role.named(role))
         click.echo(f"the token of {name}, shown only now: {token}", err=True)
@@ -125,7 +124,7 @@ def _password() -> str:
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if len(password) < 8:
-        raise misuse("a password has at least 8 characters")
+        raise misuse("a password needs at least 8 characters")
     return str(password)
 
 

@@ -23,7 +23,7 @@ _POOLS = ("process", "thread", "async")
     multiple=True,
     metavar="QUEUES",
     shell_complete=complete_queue,
-    help="Queues in strict order, separated by commas; *, file_* and !low work; high:5,low:1 share one rank.",
+    help="Queues in strict order, separated by commas; *, file_* and !low are patterns, high:5 has a weight.",
 )
 @click.option(
     "-c",
@@ -32,7 +32,7 @@ _POOLS = ("process", "thread", "async")
     default="1",
     show_default=True,
     metavar="N|auto",
-    help="Jobs at a time; auto for the number of processors.",
+    help="Number of jobs to run at once; auto is the number of processors.",
 )
 @click.option(
     "--pool",
@@ -68,7 +68,7 @@ _POOLS = ("process", "thread", "async")
     default="3s",
     show_default=True,
     metavar="TIME",
-    help="Time for a job to clean up after JobTerminated was raised in it.",
+    help="Time that a job gets to clean up after JobTerminated is raised in it.",
 )
 @click.option("--run-atexit", is_flag=True, help="Run the atexit functions of jobs when their process exits normally.")
 @click.option(
@@ -86,7 +86,7 @@ _POOLS = ("process", "thread", "async")
     help="Time between raising JobTimeout in a job and killing it.",
 )
 @click.option("--max-jobs", type=int, metavar="N", help="Replace the process of a slot after N jobs.")
-@click.option("--max-memory", type=float, metavar="MB", help="Kill a job above this, and replace its process.")
+@click.option("--max-memory", type=float, metavar="MB", help="Maximum memory of a job; one above it is killed.")
 @click.option("--max-lifetime", type=parse_duration, metavar="TIME", help="Replace the process of a slot at this age.")
 @click.option("--accept", multiple=True, metavar="TYPE", help="Also run jobs of this serializer, such as pickle.")
 @click.option("--accept-only", multiple=True, metavar="TYPE", help="Run only jobs of these serializers.")
@@ -109,7 +109,7 @@ _POOLS = ("process", "thread", "async")
     type=click.Choice(_FORMATS, case_sensitive=False),
     default="text",
     show_default=True,
-    help="One line per event: text with key=value, or a JSON object.",
+    help="Format of a log line: text with key=value, or a JSON object.",
 )
 @click.option(
     "--workers",
@@ -138,8 +138,8 @@ def worker(
 ) -> None:
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
 
-    'shop.*' is a package with all modules below it. Without MODULE the setting imports names them. A job of a module
-    below these is found by its name: docs/learn/jobs.md.
+    'shop.*' is a package with all modules below it. Without MODULE, the setting `imports` applies. Other modules of
+    these packages are imported when one of their jobs arrives.
 
     TERM and INT let running jobs finish, and a second INT kills them. QUIT waits for them without a limit. Killed jobs
     run again later. USR2 pauses, CONT resumes. HUP restarts with fresh code, USR1 kills the running jobs, TTIN logs
@@ -157,7 +157,7 @@ def worker(
         )
     if workers > 1 and settings.metrics_port:
         raise click.UsageError(
-            f"{workers} workers cannot share --metrics-port {settings.metrics_port}; give 0 for a port for each",
+            f"{workers} workers cannot share --metrics-port {settings.metrics_port}; with 0 each one picks a port",
             click.get_current_context(),
         )
     with imports():

@@ -4,9 +4,9 @@ import json
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import Context, misuse, note
 from palermo.cli.options import broker_options, query_options, yes_option
-from palermo.cli.output import Column, confirm, field, misuse, note, print_rows, printed_json
+from palermo.cli.output import Column, confirm, field, print_rows, printed_json
 from palermo.contract.rows import Row
 from palermo.core.text import count
 

@@ -49,11 +49,11 @@ def record_action(
     what: str | None = None,
     at: float | None = None,
 ) -> None:
-    """Write into the journal that the actor did this, or that it was `refused` or has `failed`.
+    """Record an action in the journal, and whether it was `refused` or has `failed`.
 
-    `ids` are the jobs that the action was about, `count` is how many (the number of ids unless given), `what` is
-    anything else. `at` is when it began, in Unix seconds, now unless given: a job that it runs again may have ended by
-    the time the record is made. Raises nothing: an action stands even if its record cannot be written.
+    `ids` are the jobs concerned, `count` their number (by default that of the ids), `what` is anything else. `at` is
+    the time it began, in Unix seconds, by default now. Raises nothing, because an action counts even if its record
+    can't be written.
     """
     fields: dict[str, object] = {"action": action, "by": actor.name, "source": actor.source, "outcome": outcome}
     more = {

@@ -1,4 +1,4 @@
-"""The jobs that workers announced as unique, as a client knows them: asked of the broker, and kept for some seconds."""
+"""The jobs that workers announced as unique, read from the broker and cached for some seconds."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ class AnnouncedJobs:
 
     @property
     def stale(self) -> bool:
-        """Whether the broker must be asked."""
+        """Whether the cached answer is too old."""
         return time.monotonic() - self._asked_at > FRESH
 
     def find(self, name: str) -> UniqueJob | None:
@@ -37,7 +37,7 @@ class AnnouncedJobs:
         return None if self._found is None else self._found.get(name)
 
     def question(self, timeout: float) -> Callable[[Broker], Coroutine[Any, Any, Announced]]:
-        """The question to the broker. It raises BrokerUnavailable if the answer takes longer than `timeout`."""
+        """A request to the broker. It raises BrokerUnavailable if the answer takes longer than `timeout`."""
 
         async def ask(broker: Broker) -> Announced:
             try:
@@ -45,7 +45,7 @@ class AnnouncedJobs:
                     return await broker.keys.announced()
             except TimeoutError:
                 raise BrokerUnavailable(
-                    f"{broker.describe()} did not say within {timeout:g} s which jobs are unique."
+                    f"{broker.describe()} did not list the unique jobs within {timeout:g} s."
                 ) from None
             except BrokerRefused as error:
                 # The user of a program that only publishes may be allowed nothing else.
@@ -55,7 +55,10 @@ class AnnouncedJobs:
         return ask
 
     def learn(self, answer: Callable[[], Announced]) -> None:
-        """Take the answer. If there is none, the one before holds on; without one before, raises BrokerUnavailable."""
+        """Take the answer.
+
+        If there is none, the previous one stays; without a previous one, raises BrokerUnavailable.
+        """
         try:
             self._found = answer()
         except BrokerUnavailable:

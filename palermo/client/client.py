@@ -1,4 +1,4 @@
-"""The client: it turns a job and its arguments into a message, and returns once the broker has confirmed that.
+"""The client: makes a message of a job and its arguments, and returns once the broker has confirmed it.
 
 A Client may be used by any number of threads. It connects when first used, on a thread of
 its own (client/io_thread.py); a forked child process gets a thread and a session of its own. The default
@@ -47,7 +47,7 @@ class Client:
     """Enqueues jobs, and lends its session to an Inspector."""
 
     def __init__(self, settings: Settings | None = None, *, warns: bool = True, creates: bool = True) -> None:
-        """Opens nothing yet. Without `settings` they are loaded as always. Raises SettingInvalid.
+        """Opens nothing yet. Without `settings`, they are loaded as usual. Raises SettingInvalid.
 
         Without `warns` the log has no warnings about the settings: another process with the same settings writes them.
         Without `creates` it does not create an SQLite file: a missing one raises StoreInvalid.
@@ -80,9 +80,9 @@ class Client:
     def enqueue_as(
         self, id: str, job: JobDefinition | str, args: Sequence[Any], kwargs: Mapping[str, Any], /, **options: Any
     ) -> Job:
-        """`enqueue` with an id that was drawn before by `new_id`, for a caller that has told it to its own caller.
+        """`enqueue` with an id from `new_id`, for a caller that has already returned that id.
 
-        Unlike the option `id` it does not become the key of a unique job. A new one is drawn if it is "".
+        Unlike the option `id`, it doesn't become the key of a unique job. "" means a new id.
         """
         io = self._io()
         with tracing.enqueuing(job) as span:
@@ -107,7 +107,7 @@ class Client:
         kwargs: Mapping[str, Any] = NOTHING,
         **options: Unpack[EnqueueOptions],
     ) -> Job:
-        """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
+        """`enqueue` for asyncio programs: the event loop continues while it waits. Hooks run in the caller's loop."""
         io = self._io()
         with tracing.enqueuing(job) as span:
             if self._announced.stale and isinstance(job, str) and registry.find(job) is None:
@@ -126,8 +126,8 @@ class Client:
     ) -> list[Job]:
         """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
 
-        `calls` is read as the jobs go out, and may be of any length that time allows. If a call raises, the jobs before
-        it are stored. If the broker refuses a job, or is away, jobs before and behind it may be stored. A note on the
+        `calls` is read while the jobs are sent, and may have any length. If a call raises, the jobs before it are
+        stored. If the broker refuses a job or is unavailable, jobs before and after it may be stored. A note on the
         error says how many are stored for certain.
         """
         io = self._io()
@@ -137,8 +137,9 @@ class Client:
     def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
         """Publish an event to all groups that subscribe to its topic; returns its id once the broker has confirmed it.
 
-        Raises TopicInvalid, SerializationError, NoSubscriber where nobody subscribes and the settings say that such an
-        event is refused, and within the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
+        Raises TopicInvalid, SerializationError, NoSubscriber if there is no subscriber and the setting
+        events_unsubscribed refuses such events, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
+        or PublishRefused.
         """
         io = self._io()
         with tracing.enqueuing(topic) as span:
@@ -147,7 +148,7 @@ class Client:
         return event.message.id
 
     async def publish_async(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-        """`publish` for asyncio programs: the event loop goes on while it waits."""
+        """`publish` for asyncio programs: the event loop continues while it waits."""
         io = self._io()
         with tracing.enqueuing(topic) as span:
             event = prepare_event(self, topic, payload, dict(options), span)
@@ -159,15 +160,14 @@ class Client:
     ) -> T:
         """Run a coroutine function with the broker's session, on the client's own event loop; returns its result.
 
-        With `again` it runs a second time if the session was opened earlier and proves to be lost:
-        only for work that may be done twice. Raises BrokerUnavailable within publish_timeout if no
-        session can be opened. The function itself may take as long as it likes, unless `within` says for how many
-        seconds the caller waits in all; then BrokerUnavailable is raised after these.
+        With `again` it runs a second time if the session turns out to be lost; use it only for work that may be done
+        twice. Raises BrokerUnavailable within publish_timeout if no session can be opened. The function may take any
+        time, unless `within` limits the seconds that the caller waits; then BrokerUnavailable is raised.
         """
         return self._io().run(function, again=again, within=within)
 
     def unique_job(self, name: str) -> UniqueJob | None:
-        """What workers have announced of a job that is declared unique; the answer may be some seconds old.
+        """What workers announced about a unique job; the answer may be some seconds old.
 
         None for a job that is not unique, and for one that no worker has announced. Raises BrokerUnavailable.
         """
@@ -182,12 +182,12 @@ class Client:
 
     @staticmethod
     def unpickled_job(fields: dict[str, Any]) -> Job:
-        """The handle that another process pickled: it asks the client that is the default one here when it is used."""
+        """A handle that another process pickled; it uses the default client of this process."""
         return Job(**fields, _client=cast("Client", _DefaultClient()))
 
     @property
     def trouble(self) -> Trouble | None:
-        """The trouble that the broker is in, or has with this user, as far as this client was told: it asks nobody."""
+        """The broker's trouble, or that with this user, as last known to this client, without a request."""
         thread = self._thread
         return None if thread is None else thread.trouble
 
@@ -200,7 +200,7 @@ class Client:
         return self._io().watch(question)
 
     async def watch_async(self, question: Question[T]) -> T:
-        """`watch` for asyncio programs: their event loop goes on while it waits."""
+        """`watch` for asyncio programs: their event loop continues while it waits."""
         return await asyncio.wrap_future(self.begin_watch(question))
 
     def write_record(self, kind: str, fields: Mapping[str, Any]) -> None:
@@ -209,7 +209,7 @@ class Client:
             self._io().write_record(kind, fields)
 
     def close(self) -> None:
-        """End the session, in bounded time. The client may be used again, and then opens another."""
+        """End the session within a bounded time. The client may be used again, and then opens another."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()
@@ -271,7 +271,7 @@ def default_client() -> Client:
 
 
 class _DefaultClient:
-    """Stands for the default client, which need not be made before a handle is used."""
+    """Stands for the default client, which doesn't have to exist before a handle is used."""
 
     unpickled_job = staticmethod(Client.unpickled_job)
 
@@ -290,7 +290,7 @@ _lent: Client | None = None
 
 
 def use(client: Client) -> Client:
-    """Make this the default client, and close the one before. While a client is lent, that one stays the default."""
+    """Make this the default client, and close the previous one. A lent client stays the default."""
     global _default
     with forking.guard:
         if _lent is not None:
@@ -305,7 +305,7 @@ def use(client: Client) -> Client:
 def lend(client: Client) -> Iterator[Client]:
     """Make this the default client while the context lasts, whatever the program connects to; then close it.
 
-    The default client from before stays open, and is the default again afterwards.
+    The previous default client stays open, and becomes the default again afterwards.
     """
     global _default, _lent
     with forking.guard:
@@ -319,10 +319,10 @@ def lend(client: Client) -> Iterator[Client]:
 
 
 def connect(url: str | None = None, **settings: Unpack[SettingArguments]) -> Client:
-    """Choose the broker for this process, and any other settings; a setting that is not given is loaded as always.
+    """Choose the broker and other settings for this process; settings that aren't given are loaded as usual.
 
-    Nothing is opened yet: the first enqueue does that. Replaces the default client and
-    closes the one before. Raises SettingInvalid, UrlInvalid.
+    Nothing is opened before the first enqueue. Replaces the default client and closes the previous one. Raises
+    SettingInvalid, UrlInvalid.
     """
     return use(Client(Settings.load(url=url, **settings)))
 
@@ -333,7 +333,7 @@ def enqueue(
     kwargs: Mapping[str, Any] = NOTHING,
     **options: Unpack[EnqueueOptions],
 ) -> Job:
-    """Store one job by its wire name, whether its code is imported here or not. See Client.enqueue."""
+    """Store one job by its name, whether or not its code is imported here. See Client.enqueue."""
     return default_client().enqueue(job, args, kwargs, **options)
 
 
@@ -343,7 +343,7 @@ def publish(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) 
 
 
 async def publish_async(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-    """`publish` for asyncio programs: the event loop goes on while it waits."""
+    """`publish` for asyncio programs: the event loop continues while it waits."""
     return await default_client().publish_async(topic, payload, **options)
 
 

@@ -94,7 +94,7 @@ class Enqueuer(Generic[P, R]):
         """
         if "id" in self.given:
             raise OptionInvalid(
-                f"option id={self.given['id']!r} names one job, and enqueue_many makes many. Leave it out."
+                f"option id={self.given['id']!r} identifies one job, but enqueue_many creates several. Leave it out."
             )
         return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self.given)
 
@@ -109,7 +109,7 @@ class Enqueuer(Generic[P, R]):
     def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs at this instant (aware datetime, or Unix seconds). Raises OptionInvalid too."""
         if at is None:
-            raise OptionInvalid("enqueue_at(None) names no instant. Give one, or call enqueue to run the job now.")
+            raise OptionInvalid("enqueue_at(None) has no time. Give one, or call enqueue to run the job now.")
         options = {**self.given, "delay": None, "run_at": at}
         return _client().enqueue(self.definition, args, kwargs, **options)
 
@@ -349,8 +349,8 @@ def declare(target: Any, options: Mapping[str, Any], kind: type[FunctionJob[...,
         taken = vars(target).get(name)
         if taken is not None and not isinstance(taken, _ClassAttribute):
             raise OptionInvalid(
-                f"class {target.__qualname__!r} has an attribute {name!r} of its own, which @palermo.job adds."
-                " Give yours another name."
+                f"class {target.__qualname__!r} already has an attribute {name!r}, which @palermo.job adds."
+                " Give it another name."
             )
     registry.register(definition)
     for name in _ADDED:

@@ -42,15 +42,23 @@ def dequeue(
     if definition is not None and not hooks.run_before_hooks("before_dequeue", definition, args or (), kwargs or {}):
         return 0
     place = check_job_queue(queue or queue_of(client.settings, name))
-    judge = _Judge(client, name, definition, args, kwargs, Remove())
+    fits = _fitting(client, name, definition, args, kwargs)
+    swept = SweepProgress(total=0)
+
+    def note(now: SweepProgress) -> None:
+        nonlocal swept
+        swept = now
+        if progress is not None:
+            progress(now)
+
     try:
-        ask(lambda broker: broker.sweep(place, judge, progress=progress))
+        swept = ask(lambda broker: broker.sweep(place, lambda one: Remove() if fits(one) else Keep(), progress=note))
     finally:
-        record_action(client, actor, "dequeue", queue=place, count=judge.count, what=name)
+        record_action(client, actor, "dequeue", queue=place, count=swept.removed, what=name)
     if definition is not None:
         for hook in hooks.hooks_for("after_dequeue", definition):
             hook(*(args or ()), **(kwargs or {}))
-    return judge.count
+    return swept.removed
 
 
 def count(
@@ -64,13 +72,19 @@ def count(
 ) -> int:
     """How many jobs `dequeue` would remove."""
     place = check_job_queue(queue or queue_of(client.settings, job))
-    judge = _Judge(client, job, registry.find(job), args, kwargs, Keep())
-    ask(lambda broker: broker.sweep(place, judge))
-    return judge.count
+    fits = _fitting(client, job, registry.find(job), args, kwargs)
+    found: list[bool] = []
+
+    def look(message: Message) -> SweepDecision:
+        found.append(fits(message))
+        return Keep()
+
+    ask(lambda broker: broker.sweep(place, look))
+    return sum(found)
 
 
 def queue_of(settings: Settings, job: str) -> str:
-    """The queue of a job by its name: its own if its code is imported here, else the default queue."""
+    """The queue of a job by its name: its own if its code is imported here, otherwise the default queue."""
     definition = registry.find(job)
     return settings.default_queue if definition is None else definition.queue_in(settings)
 
@@ -81,7 +95,7 @@ class SameArguments:
     They are compared as they read back from the wire, where 1 is not True and a tuple is as good as a list. Arguments
     of a serializer that is not safe (pickle) are never decoded for this, and so never match.
 
-    Raises EncodeError for arguments that no message can hold.
+    Raises EncodeError for arguments that cannot be serialized.
     """
 
     def __init__(
@@ -106,35 +120,23 @@ class SameArguments:
         return there is not None and _same(there[0], self._wanted[0]) and _same(there[1], self._wanted[1])
 
 
-class _Judge:
-    """Decides about all messages of one job, or about those with the same arguments, and counts them."""
+def _fitting(
+    client: "Client",
+    job: str,
+    definition: JobDefinition | None,
+    args: Sequence[object] | None,
+    kwargs: Mapping[str, object] | None,
+) -> Callable[[Message], bool]:
+    """Whether a message is of this job, and has these arguments if any are given.
 
-    def __init__(
-        self,
-        client: "Client",
-        job: str,
-        definition: JobDefinition | None,
-        args: Sequence[object] | None,
-        kwargs: Mapping[str, object] | None,
-        decision: SweepDecision,
-    ) -> None:
-        """Raises EncodeError for arguments that no message can hold."""
-        self.count = 0
-        self._job = job
-        self._one = definition is not None and definition.one
-        self._decision = decision
-        self._same: SameArguments | None = None
-        if args is not None or kwargs is not None:
-            args, kwargs = args or (), kwargs or {}
-            if definition is not None:
-                args, kwargs = definition.written(args, kwargs)
-            self._same = SameArguments(job, args, kwargs, serializers=client.serializers)
-
-    def __call__(self, message: Message) -> SweepDecision:
-        if message.job != self._job or (self._same is not None and not self._same(message, one=self._one)):
-            return Keep()
-        self.count += 1
-        return self._decision
+    Raises EncodeError for arguments that cannot be serialized.
+    """
+    if args is None and kwargs is None:
+        return lambda message: message.job == job
+    if definition is not None:
+        args, kwargs = definition.written(args or (), kwargs or {})
+    same = SameArguments(job, args, kwargs, serializers=client.serializers)
+    return lambda message: message.job == job and same(message, one=definition is not None and definition.one)
 
 
 def _same(left: object, right: object) -> bool:

@@ -86,7 +86,7 @@ async def _is_browsable(broker: Broker, queue: str) -> bool:
 async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int | None, now: float) -> int:
     """Remove failed jobs older than `max_age` seconds and, oldest first, those above `max_count` in a queue.
 
-    `now` is Unix seconds. Returns how many were removed.
+    `now` is Unix seconds. Returns the number of removed jobs.
     """
     removed = 0
     for queue, held in (await failed_queues(broker)).items():

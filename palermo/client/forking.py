@@ -1,8 +1,8 @@
-"""Fork safety: what must be at rest before a fork, and what a process must close before it ends.
+"""Fork safety: what must pause before a fork, and what a process must close before it ends.
 
-A child process forked while another thread imports a module finds that module's lock held for ever,
-and hangs when it imports the same module. So code that imports or makes something late does it under
-`guard`, which a fork also holds. `running` has everything that runs in a thread of its own.
+A child process forked while another thread imports a module finds that module's lock held forever, and hangs when it
+imports the same module. So code that imports or makes something late does it under `guard`, which a fork also holds.
+`running` has everything that runs in a thread of its own.
 
 Before a fork, handlers run in the reverse order of their registration. `logging` and `concurrent.futures` hold locks
 over a fork that an import or a session may need, so they are imported first: ours pause everything before those locks

@@ -1,7 +1,7 @@
-"""The handle of an enqueued job: it asks for the job's status, waits for its end and gets its result.
+"""The handle of an enqueued job, for its status, its end and its result.
 
-The code that asks the broker is in palermo/client/status.py and results.py, which are imported when first needed: a
-module that only enqueues jobs does not pay for them.
+The requests are in palermo/client/status.py and results.py, which are imported when first needed, so that a module that
+only enqueues jobs doesn't load them.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -28,9 +28,9 @@ else:
 class Job(Generic[R_co]):
     """The handle of an enqueued job. False in a condition if this call stored nothing.
 
-    That is so if a before_enqueue hook refused, or if another job has its key (docs/guides/unique.md).
+    That is so if a before_enqueue hook rejected the job, or if another job has its key (docs/guides/unique.md).
 
-    `palermo.job_by_id(id)` gives a handle for any job; its queue and name are "" then, since nobody was asked.
+    `palermo.job_by_id(id)` returns a handle for any job, without a request; its queue and name are "".
     """
 
     id: str
@@ -54,7 +54,8 @@ class Job(Generic[R_co]):
         return self.enqueued
 
     def status(self) -> "JobStatus":
-        """The job's status so far: a state in one word, with what else is known. See palermo.client.status.JobStatus.
+        """The job's current status: its state in one word, with everything else that is known. See
+        palermo.client.status.JobStatus.
 
         Raises BrokerUnavailable, BrokerRefused.
         """
@@ -64,13 +65,12 @@ class Job(Generic[R_co]):
         return client.watch(status.find_status(client, self))
 
     def result(self, timeout: Duration | None = None) -> R_co:
-        """What the job returned, once it has ended; waits at most `timeout`, or as long as it takes.
-
-        `timeout` is seconds, or a timedelta.
+        """The value that the job returned, once it has ended. Waits at most `timeout`, seconds or a timedelta; by
+        default without a limit.
 
         Raises ResultTimeout; JobFailed if it failed, was discarded or cancelled; ResultNotKept for a job without
-        `keep_result` and for one that the journal has forgotten; ResultRefused where what it returned is too large or
-        cannot be serialized; JournalOff; NotFound for an id that nothing is known of; and BrokerRefused.
+        `keep_result`, or if the journal no longer has the result; ResultRefused if the value is too large or can't be
+        serialized; JournalOff; NotFound for an unknown id; and BrokerRefused.
         """
         from palermo.client import results
 

@@ -1,13 +1,14 @@
 """The client's private thread: one event loop, one session with the broker, opened when needed and again when lost.
 
-Other threads hand it messages and wait; their confirms overlap on the one session. Each hop between threads
-costs as much as a tenth of a whole publish. So a publish is one call into the loop and one lock back, or only the
-lock if the thread may send its message itself. client/sender.py does the work in the loop.
+Other threads pass it messages and wait; their confirms overlap on the one session. Each hop between threads costs as
+much as a tenth of a whole publish. So a publish is one call into the loop and one lock back, or only the lock if the
+thread may send its message itself. client/sender.py does the work in the loop.
 
-A publish has the time of the setting publish_timeout for everything: name lookup, connecting, a session that turns
-out to be dead, publishing again. A session that answers nothing at all to a single small message for half of that time
-is taken for a black hole (a firewall that forgot us sends no reset) and replaced, while there is time to publish again.
-Many messages, a large one and keys may take as long as that. Publishing again may double a job and never loses one.
+A publish has the time of the setting publish_timeout for everything: name lookup, connecting, a session that turns out
+to be dead, publishing again. A session that answers nothing at all to a single small message for half of that time is
+treated as a black hole (a firewall that has dropped the connection sends no reset) and replaced, while there is time to
+publish again. Many messages, a large one and keys may take as long as that. Publishing again may double a job and never
+loses one.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any, TypeVar
 
 from palermo.client.journal_watch import JournalWatch, Question
@@ -23,6 +25,7 @@ from palermo.client.recorder import Recorder
 from palermo.client.sender import Publish, Sender
 from palermo.client.session_keeper import CLOSE_TIMEOUT, SessionKeeper
 from palermo.contract.broker import Broker, SessionParameters
+from palermo.contract.tasks import spawn
 from palermo.contract.trouble import Trouble
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
@@ -64,14 +67,14 @@ class IoThread:
         self._keeper = SessionKeeper(session, self._loop, self._on_open, self._on_lost)
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
         self._sender = Sender(self._keeper, self._loop, self._thread, self._timeout, self.recorder)
-        self._watch: JournalWatch | None = None
+        self._watch = JournalWatch(self._keeper)
         try:
             self._thread.start()
         except RuntimeError as error:
             self._loop.close()
             raise BrokerUnavailable(
-                f"the thread that talks to the broker cannot be started ({error}): this program is ending, or may have"
-                " no more threads. Nothing was enqueued."
+                f"the thread that talks to the broker cannot be started ({error}): this program is exiting, or has"
+                " reached its limit of threads. Nothing was enqueued."
             ) from error
 
     # -- called by other threads
@@ -119,7 +122,7 @@ class IoThread:
             raise _own_thread()
         publish = Publish(messages, after, future, key_requests)
         try:
-            # Fast path: a thread that waits sends a message itself. benchmarks.enqueue_one: 0.66 without, 1.07 with.
+            # Fast path: a thread that waits sends a message itself. benchmarks.enqueue one: 0.66 without, 1.07 with.
             # An event loop does not: it must not wait for a file.
             written = future is None and self._sender.write(publish)
         except BaseException:  # Ctrl-C, perhaps in the middle of sending it
@@ -135,7 +138,7 @@ class IoThread:
     def wait(self, publish: Publish) -> None:
         """Wait until the publish has ended, within publish_timeout of this call, and raise its error.
 
-        Of publishes that come after each other, wait for the first one first.
+        If publishes follow each other, wait for the first one first.
         """
         half = self._timeout / 2
         try:
@@ -153,7 +156,7 @@ class IoThread:
             raise _copy_of(publish.error)
 
     def abandon(self, publish: Publish) -> None:
-        """Stop a publish that nobody waits for any more."""
+        """Stop a publish without a waiting caller."""
         self._call(lambda: self._sender.abandon(publish))
 
     def run(
@@ -161,8 +164,8 @@ class IoThread:
     ) -> T:
         """Run the coroutine function with the session, within this number of seconds; its result.
 
-        Without `within` it takes as long as it takes, and only opening a session is bounded. With `again` it runs a
-        second time, on a new session, if the session proves to be lost.
+        Without `within`, only the time to open a session is limited. With `again` it runs a second time, on a new
+        session, if the session proves to be lost.
         """
         return self.result(self._begin(lambda: self._ask_within(function, again, within)))
 
@@ -172,7 +175,7 @@ class IoThread:
 
     def watch(self, question: Question[T]) -> "Future[T]":
         """Start the coroutine function with the one subscription to the journal; returns a future to wait for."""
-        return self._begin(lambda: self._with_watch(question))
+        return self._begin(lambda: question(self._watch))
 
     def result(self, future: "Future[T]") -> T:
         """Wait for a future, as long as that takes; returns its result."""
@@ -193,7 +196,7 @@ class IoThread:
         if self._closed:
             return
         self._closed = True
-        self._call(lambda: self._run_task(self._shut_down()))
+        self._call(lambda: spawn(self._tasks, self._shut_down()))
         if threading.get_ident() != self._thread.ident:
             self._thread.join(2 * CLOSE_TIMEOUT + _GRACE)
 
@@ -209,11 +212,12 @@ class IoThread:
             return
         resting = threading.Event()
         forked = self._forked = threading.Event()
-        self._call(lambda: self._run_task(self._keeper.rest_for_fork(resting, forked, on_file=self._on_file)))
+        rest = partial(self._keeper.rest_for_fork, resting, forked, on_file=self._on_file)
+        self._call(lambda: spawn(self._tasks, rest()))
         resting.wait(2 * CLOSE_TIMEOUT)
 
     def resume_after_fork(self) -> None:
-        """After a fork, in the parent: go on."""
+        """After a fork, in the parent: continue."""
         if self._forked is not None:
             self._forked.set()
             self._forked = None
@@ -285,19 +289,9 @@ class IoThread:
     def _on_open(self, session: Broker) -> None:
         self.recorder.attach(session.journal)
 
-    async def _with_watch(self, question: Question[T]) -> T:
-        if self._watch is None:
-            self._watch = JournalWatch(self._keeper)
-        return await question(self._watch)
-
     def _on_lost(self, session: Broker) -> None:
         self.recorder.detach()
         self._sender.session_lost()
-
-    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _shut_down(self) -> None:
         self._sender.close()

@@ -17,8 +17,8 @@ from palermo.core.message import NO_HEADERS, OPTION_FIELDS, Headers, Message
 from palermo.errors import OptionInvalid
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition, check_job_name
+from palermo.jobs.modules import describe
 from palermo.jobs.options import ENQUEUE_OPTIONS, JOB_OPTIONS
-from palermo.jobs.user_modules import describe
 from palermo.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def call_of(
         declared = {} if unique_job is None else unique_job.options
         return JobCall(name, None, unique_job, settings.default_queue, declared, args, kwargs, (args, kwargs))
     if not isinstance(definition, JobDefinition):
-        raise OptionInvalid(f"{job!r} is no name of a job. A decorated function or class has its own enqueue(…).")
+        raise OptionInvalid(f"{job!r} is not the name of a job. A decorated function or class has its own enqueue(…).")
     definition.bind(args, kwargs)
     written = args, kwargs
     if (models := definition.models) is not None:
@@ -158,8 +158,8 @@ def _tenant(chosen: Any, call: JobCall) -> str:
     tenant = call_option("tenant", chosen, call)
     if tenant is not None and not is_tenant(tenant):
         raise OptionInvalid(
-            f"the function that job {call.name!r} is declared with for its tenant gave {tenant!r}; it must give text of"
-            " 1 to 255 bytes without blanks at its ends, or None for nobody."
+            f"the tenant function of job {call.name!r} returned {tenant!r}; it must return text of 1 to 255 bytes"
+            " without spaces at either end, or None for no tenant."
         )
     return tenant or ""
 

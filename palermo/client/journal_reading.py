@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from palermo.client.session_keeper import SessionKeeper
 from palermo.contract.journal import FROM_START, Journal, ReadFrom, Wants
+from palermo.contract.tasks import wait_for_any
 from palermo.core.journal_records import RecordBatch
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -115,21 +116,12 @@ async def _read_session(
                 break
             else:
                 arrived.clear()
-                await _wait_for_any(awaited)
+                await wait_for_any(*awaited)
         if reader.deleted:
             yield Restarted()
     finally:
         with suppress(PalermoError):
             await reader.close()
-
-
-async def _wait_for_any(events: list[asyncio.Event]) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
 
 
 class BatchFilter:

@@ -1,8 +1,8 @@
 """Waits for jobs: one subscription to the journal serves all callers that wait through one client.
 
-A record that is stored in the journal is handed to the callers that wait for its job; the journal is never polled. The
-subscription lasts as long as a caller waits, and a while longer. It remembers the latest ends. Ends from before it
-began are searched in the journal once for all callers that ask at that time.
+Each record of the journal goes to the callers that wait for its job; the journal is never polled. The subscription
+lasts as long as a caller waits, and a while longer. It remembers the latest ends. Ends from before it began are
+searched in the journal once for all callers that ask at that time.
 
 All of it belongs to the client's event loop.
 """
@@ -19,7 +19,9 @@ from palermo.client.session_keeper import SessionKeeper
 from palermo.contract import clock
 from palermo.contract.broker import Broker
 from palermo.contract.journal import FROM_START, ReadFrom, Wants
+from palermo.contract.tasks import spawn
 from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind, names_any
+from palermo.core.latest import remember
 from palermo.errors import BrokerUnavailable, PalermoError
 
 #: Maximum number of ends that are kept, and of bytes of their results.
@@ -175,7 +177,6 @@ class JournalWatch:
     def __init__(self, keeper: SessionKeeper) -> None:
         self._keeper = keeper
         self._waiters: dict[str, set[Waiter]] = {}
-        self._counting: dict[asyncio.Event, tuple[str, str]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._ends = RecentEnds(clock.now())
@@ -225,7 +226,7 @@ class JournalWatch:
         check: Check | None = None,
         on_record: OnRecord | None = None,
     ) -> Record:
-        """Wait until the job has ended; returns the record of its end. Arguments and errors as of `find_end`.
+        """Wait until the job has ended; returns the record of its end. Arguments and errors are those of `find_end`.
 
         `check` is called at the beginning, and may raise then; and again if the job is cancelled. `on_record` gets
         every record of the job in the meantime.
@@ -238,7 +239,7 @@ class JournalWatch:
             return found or await waiter.future
 
     async def last_step(self, id: str, created: int | None, since: float) -> Record | None:
-        """The last record of a step in the job's life, or None. Arguments and errors as of `find_end`."""
+        """The last record of a step in the job's life, or None. Arguments and errors are those of `find_end`."""
         found: Record | None = None
         async for batch in self._stored(since, names_any([id])):
             for record, _ in job_records(batch):
@@ -247,18 +248,8 @@ class JournalWatch:
         return found
 
     def recent_end(self, id: str, created: int | None) -> Record | None:
-        """The record of the job's end, if it was read lately; asks nobody."""
+        """The record of the job's end, if it was read recently; sends no request."""
         return self._ends.find(id, created)
-
-    @contextmanager
-    def counting(self, queue: str, job: str) -> Iterator[asyncio.Event]:
-        """An event that is set when the journal counts successes of jobs of this name in this queue."""
-        counted = asyncio.Event()
-        self._counting[counted] = queue, job
-        try:
-            yield counted
-        finally:
-            del self._counting[counted]
 
     # The callers.
 
@@ -348,7 +339,7 @@ class JournalWatch:
     # The journal as it grows.
 
     async def _follow(self, since: float) -> None:
-        """Follow the journal for ever. An error that will not pass goes to every caller."""
+        """Follow the journal forever. A permanent error goes to every caller."""
         try:
             async with aclosing(self.read(ReadFrom(since=since))) as events:
                 async for event in events:
@@ -385,11 +376,6 @@ class JournalWatch:
     def _on_batch(self, batch: RecordBatch) -> None:
         if self._first < 0:
             self._first = batch.position
-        for record in batch.records if self._counting else ():
-            if record["kind"] == RecordKind.COUNTS and RecordKind.SUCCEEDED in record:
-                for counted, (queue, job) in self._counting.items():
-                    if record.get("queue") == queue and record.get("job") == job:
-                        counted.set()
         for record in batch.records:
             for id in cancelled_ids(record):
                 self._on_cancelled(id)
@@ -401,16 +387,11 @@ class JournalWatch:
                     self._tell(waiter, record, ended=ended)
 
     def _on_cancelled(self, id: str) -> None:
-        self._cancelled.pop(id, None)
-        self._cancelled[id] = None
-        if len(self._cancelled) > MAX_ENDS:
-            del self._cancelled[next(iter(self._cancelled))]
+        remember(self._cancelled, id, None, most=MAX_ENDS)
         for waiter in self._waiters.get(id, ()):
             waiter.cancelled = True
             if waiter.check is not None:
-                check = asyncio.ensure_future(_run_check(waiter, waiter.check))
-                self._checks.add(check)
-                check.add_done_callback(self._checks.discard)
+                spawn(self._checks, _run_check(waiter, waiter.check))
 
     def _tell(self, waiter: Waiter, record: Record, *, ended: bool) -> None:
         if waiter.on_record is not None:

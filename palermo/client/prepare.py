@@ -66,7 +66,7 @@ class Prepared(NamedTuple):
 
     @property
     def parts(self) -> tuple[Message | tuple[()], tuple[KeyRequest, ...]]:
-        """What is published of it: its message, or its key request, which has that message."""
+        """What is published: its message, or its key request, which contains the message."""
         if self.key_request is not None:
             return (), (self.key_request,)
         return self.message or (), ()
@@ -107,7 +107,7 @@ def prepare(
 ) -> Prepared:
     """Bind the arguments of a call, run its before_enqueue hooks, and encode it.
 
-    `drawn` is its id if the caller has drawn one by `new_id`.
+    `drawn` is its id, if the caller made one with `new_id`.
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise.
     """
@@ -216,7 +216,7 @@ class ManyJobs:
         self._waiting.append((self._io.send(plain, after=before, key_requests=key_requests), batch))
 
     def _wait_for_oldest(self) -> None:
-        """Wait until the oldest batch is stored, and run its hooks. Raises why it is not."""
+        """Wait until the oldest batch is stored, and run its hooks. Raises the error of that batch."""
         pending, batch = self._waiting[0]
         try:
             self._io.wait(pending)
@@ -228,7 +228,7 @@ class ManyJobs:
             self._made[position] = prepared.handle(answers)
 
     def _end(self, error: BaseException) -> None:
-        """Wait for what is on its way, unless the caller is interrupted; note on the error how many jobs are stored."""
+        """Wait for the batches in flight unless interrupted; note on the error how many jobs are stored."""
         while self._waiting:
             if not isinstance(error, Exception):
                 self._io.abandon(self._waiting.popleft()[0])
@@ -251,7 +251,7 @@ def lock_for(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers,
     unique, linger = chosen.get("unique"), chosen.get("dedupe")
     if unique is None and linger is None:
         if "unique_key" in chosen or "on_duplicate" in chosen:
-            raise OptionInvalid("unique_key and on_duplicate say nothing without unique= or dedupe=.")
+            raise OptionInvalid("unique_key and on_duplicate have no effect without unique= or dedupe=.")
         return None
     key = _unique_key(call, chosen, serializers, id=id)
     more = float(linger or 0.0)
@@ -259,7 +259,7 @@ def lock_for(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers,
         return UniqueLock(key=key, mode=Mode(unique or Mode.DONE), linger=more)
     if linger is not None or chosen.get("on_duplicate") in (REPLACE, RERUN):
         raise OptionInvalid(
-            f"unique={unique!r} lasts so many seconds, whatever becomes of the job: dedupe and on_duplicate"
+            f"unique={unique!r} keeps its key for this time, whatever happens to the job: dedupe and on_duplicate"
             f' {REPLACE!r} or {RERUN!r} need unique="until_done" or "until_start".'
         )
     return UniqueLock(key=key, mode=Mode.WINDOW, seconds=unique)
@@ -276,14 +276,16 @@ def with_unique_key(
             return message, None
         on_duplicate = chosen.get("on_duplicate", RETURN)
         if on_duplicate == REPLACE and message.content_type == SIGNED:
-            raise OptionInvalid("on_duplicate='replace' does not go with sign: a signature covers id and arguments.")
+            raise OptionInvalid(
+                "on_duplicate='replace' cannot be combined with sign: a signature covers id and arguments."
+            )
         message = with_lock(message, lock)
         return message, KeyRequest(key=lock.key, message=message, call=new_id(), on_duplicate=on_duplicate)
     burst, *others = bursts
     others = [name for name in ("unique", "dedupe", "on_duplicate") if name in chosen] + others
     others += ["delay or run_at"] if message.run_at is not None else []
     if others:
-        raise OptionInvalid(f"{burst} does not go with {others[0]}.")
+        raise OptionInvalid(f"{burst} cannot be combined with {others[0]}.")
     own = "unique_key" in chosen or (call.announced is not None and call.announced.keyed_by_code)
     # The arguments of a burst differ: without a key the burst is made of all enqueues of the job.
     key = f"{burst}:{_unique_key(call, chosen, serializers) if own else call.name}"
@@ -298,13 +300,13 @@ def plain_note(
     served: Callable[[str], bool],
     queue: str,
 ) -> str:
-    """A sentence for who enqueued a job of which nothing is known; "" if it has a key, or would have one.
+    """A warning about a job whose code and options are unknown; "" if it has a key, or would have one.
 
     A worker announces which of its jobs are unique before it takes any: `served` says whether one serves the queue.
     """
     if any(options.get(name) is not None for name in KEYED_BY) or announced(job) is not None or served(queue):
         return ""
-    return f"nothing is known of the code of {job}: if it is declared unique, this one is not."
+    return f"the code of {job} is unknown here: if the job is declared unique, this one is not."
 
 
 def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = "") -> str:
@@ -314,14 +316,14 @@ def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serialize
         made = "by a function" if announced.keyed_by_code else "of a default value that only the code has"
         raise OptionInvalid(
             f"job {name!r} is declared unique, its key is made {made}, and its code is not imported here, so it is not"
-            " enqueued. Have the code imported (PALERMO_IMPORTS), or give the key as text: unique_key, --unique-key."
+            " enqueued. Import the code (PALERMO_IMPORTS), or give the key as text: unique_key, --unique-key."
         )
     if given is None and id:
         return f"id:{id}"
     if callable(given):
         given = call_option("unique_key", given, call)
         if not isinstance(given, str) or not given:
-            raise OptionInvalid(f"the function for the key of job {name!r} gave {given!r}; it must give text.")
+            raise OptionInvalid(f"the unique_key function of job {name!r} returned {given!r}; it must return text.")
     if given is None:
         return f"{name}:{_digest(call, serializers)}"
     try:
@@ -340,7 +342,7 @@ def _digest(call: JobCall, serializers: Serializers) -> str:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentsInvalid(
-                f"arguments do not fit job {call.name!r}: {error}. As its workers announced it, it takes {signature}."
+                f"arguments do not fit job {call.name!r}: {error}. Its workers announced the parameters {signature}."
             ) from None
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
@@ -350,7 +352,7 @@ def _digest(call: JobCall, serializers: Serializers) -> str:
         body = serializers.encode(args, kwargs, job="", id="", serializer="json").body
     except SerializationError as error:
         raise OptionInvalid(
-            f"the arguments cannot be told apart, since they cannot be written as JSON ({error}). Give unique_key=."
+            f"the arguments cannot be compared, because they cannot be written as JSON ({error}). Give unique_key=."
         ) from error
     return _hashed(json.dumps(json.loads(body), sort_keys=True).encode())
 

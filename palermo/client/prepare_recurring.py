@@ -33,9 +33,8 @@ _BURSTS = frozenset((DEBOUNCE, THROTTLE))
 def entry(
     client: "Client", recurring: RecurringJob, *, origin: str, announced: UniqueJob | None = None
 ) -> RecurringEntry:
-    """The entry of a recurring job, as it is put on the broker. The job's options hold if its code is imported here.
-
-    If it is not, `announced` is what workers have announced of the job.
+    """The entry of a recurring job, as it is put on the broker. The job's options apply if its code is imported here.
+    Otherwise `announced` is what workers announced about the job.
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError, QueueNameInvalid.
     """
@@ -72,7 +71,7 @@ def declarations(client: "Client") -> list[RecurringEntry]:
         if recurring.name in found:
             raise OptionInvalid(
                 f"two recurring jobs are called {recurring.name!r}: one of {found[recurring.name].origin} and one of"
-                f" {origin}. Give one another name, in code by schedule_name=."
+                f" {origin}. Rename one of them, in code with schedule_name=."
             )
         found[recurring.name] = made
     return list(found.values())

@@ -180,12 +180,12 @@ class RecordedJob(Struct, frozen=True):
 
 
 def tells_arguments(fields: Mapping[str, Any]) -> bool:
-    """Whether a record with these fields tells of its job's arguments."""
+    """Whether a record with these fields has its job's arguments."""
     return "body" in fields or "inexact" in fields
 
 
 def read_recorded(id: str, job: str, queue: str, fields: Mapping[str, Any]) -> RecordedJob:
-    """The job that a record tells of, from its id, its name, its queue and the fields of RecordedArguments."""
+    """The job of a record, from its id, its name, its queue and the fields of RecordedArguments."""
     body, inexact, size = fields.get("body"), fields.get("inexact"), fields.get("size")
     text = body if isinstance(body, str) else ""
     arguments = fields.get("arguments")
@@ -219,10 +219,10 @@ def read_recorded(id: str, job: str, queue: str, fields: Mapping[str, Any]) -> R
 
 
 class SearchedArguments:
-    """Gives the recorded arguments of a job as text for a search, without hidden values: no search finds those."""
+    """The recorded arguments of a job as text for a search, without hidden values."""
 
     def __init__(self, serializers: "Serializers", hidden: Sequence[str]) -> None:
-        """`hidden` has the patterns of names whose values are shown to nobody."""
+        """`hidden` has the patterns of names whose values are never shown."""
         self._serializers = serializers
         self._hidden = tuple(hidden)
         self._signs = HiddenSigns(self._hidden)

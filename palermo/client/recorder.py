@@ -1,8 +1,8 @@
 """Writes the journal: gathers records and counts, and stores them in batches in the background.
 
-Nothing here may stop or slow a job. If the journal is away, storing is tried again. Records for which there is no room
-in the meantime are left out and counted. The counts themselves are always kept, since adding to them takes no room.
-What was gathered last is lost with the process.
+Nothing here may stop or slow a job. If the journal is away, storing is tried again. Records without room in the
+meantime are dropped and counted. Counts are always kept, because they need no more room. The last records are lost with
+the process.
 """
 
 import asyncio
@@ -60,6 +60,52 @@ class JobCounts:
         return {"kind": RecordKind.COUNTS, "at": at, "queue": queue, "job": job, **self.outcomes, **times}
 
 
+class Counts:
+    """The counts of all jobs since the last counts were stored, and when the next ones are due."""
+
+    def __init__(self, hurry: Callable[[], None]) -> None:
+        """`hurry` is called when counts are due sooner than they were."""
+        self._hurry = hurry
+        self._jobs: dict[tuple[str, str], JobCounts] = {}
+        #: How many jobs are in them; when the last ones were stored, and how long the next ones may wait.
+        self._counted = 0
+        self._stored_at = -math.inf
+        self._pause = COUNTS_SOON
+        #: When they must be stored, by the monotonic clock.
+        self.due = math.inf
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
+        """Count one more job of this name in this queue for this outcome; `wait` and `took` are seconds."""
+        counts = self._jobs.get((queue, job))
+        if counts is None:
+            counts = self._jobs[(queue, job)] = JobCounts()
+        counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
+        if wait is not None:
+            counts.wait.add(wait)
+        if took is not None:
+            counts.run.add(took)
+        self._counted += 1
+        # Fast path: the clock is read once a batch, and not for each job.
+        if self._counted == 1:
+            self.due = max(monotonic() + FLUSH_EVERY, self._stored_at + self._pause)
+            self._hurry()
+        elif self._counted == COUNTS:
+            self.due = 0.0
+            self._hurry()
+
+    def take(self, now: float) -> list[msgspec.Raw]:
+        """The records of all counts, made at this Unix time; counting begins again."""
+        jobs, self._jobs, self._counted, self.due = self._jobs, {}, 0, math.inf
+        at = monotonic()
+        rested = at - self._stored_at > 2 * COUNTS_EVERY
+        self._pause = COUNTS_SOON if rested else min(COUNTS_EVERY, 2 * self._pause)
+        self._stored_at = at
+        return [encode_record(counts.record(now, queue, job)) for (queue, job), counts in jobs.items()]
+
+
 class Recorder:
     """Gathers what one process writes into the journal. Belongs to one event loop."""
 
@@ -88,13 +134,8 @@ class Recorder:
         #: The records that wait, each with the future that a caller awaits until it is stored, and their bytes.
         self._waiting: deque[tuple[msgspec.Raw, asyncio.Future[None] | None]] = deque()
         self._size = 0
-        self._counts: dict[tuple[str, str], JobCounts] = {}
-        #: How many jobs are in them; when the last were stored, and how long the next may wait.
-        self._counted = 0
-        self._counts_at = -math.inf
-        self._counts_pause = COUNTS_SOON
-        #: When the records and when the counts must be stored, by the monotonic clock.
-        self._records_due = self._counts_due = math.inf
+        #: When they must be stored, by the monotonic clock.
+        self._records_due = math.inf
         #: Whether everything must be stored immediately.
         self._flushing = False
         #: Makes records that are written only if they are still here when the next batch goes: the beginning of a long
@@ -108,6 +149,9 @@ class Recorder:
         self._writing: asyncio.Task[None] | None = None
         #: Set if a batch may be due sooner than it was, and after each attempt to store one.
         self._hurry, self._attempted = asyncio.Event(), asyncio.Event()
+        self._counts = Counts(self._hurry.set)
+        #: Counts one more job, as `Counts.add`.
+        self.count = _ignore_count if level is JournalLevel.OFF else self._counts.add
 
     def attach(self, journal: Journal) -> None:
         """Store into this journal from now on."""
@@ -126,29 +170,8 @@ class Recorder:
         if kind in self.wanted:
             self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
-    def count(self, outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
-        """Count one more job of this name in this queue for this outcome; `wait` and `took` are seconds."""
-        if self.level is JournalLevel.OFF:
-            return
-        counts = self._counts.get((queue, job))
-        if counts is None:
-            counts = self._counts[(queue, job)] = JobCounts()
-        counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
-        if wait is not None:
-            counts.wait.add(wait)
-        if took is not None:
-            counts.run.add(took)
-        self._counted += 1
-        # Fast path: the clock is read once a batch, and not for each job.
-        if self._counted == 1:
-            self._counts_due = max(monotonic() + FLUSH_EVERY, self._counts_at + self._counts_pause)
-            self._hurry.set()
-        elif self._counted == COUNTS:
-            self._counts_due = 0.0
-            self._hurry.set()
-
     def remind(self) -> None:
-        """See to it that the records that are gathered are stored in time."""
+        """Make sure that the gathered records are stored in time."""
         if self._records_due == math.inf:
             self._records_due = monotonic() + FLUSH_EVERY
             self._hurry.set()
@@ -189,7 +212,7 @@ class Recorder:
 
     @property
     def unwritten(self) -> int:
-        """How many records and counts wait to be stored."""
+        """The number of records and counts to be stored."""
         return len(self._waiting) + len(self._counts) + self._lost + (self._unstored is not None)
 
     @property
@@ -232,7 +255,7 @@ class Recorder:
         """Seconds until the next batch is due."""
         if self._unstored is not None or (self._flushing and self._has_any):
             return 0.0
-        return min(self._records_due, self._counts_due) - monotonic()
+        return min(self._records_due, self._counts.due) - monotonic()
 
     async def _store(self, journal: Journal) -> bool:
         """Store the next batch, or again one that was not stored; False if it isn't."""
@@ -277,15 +300,8 @@ class Recorder:
         if not self._waiting:
             records += [encode_record(make()) for make in self.tentative.values()]
             self.tentative = {}
-            at = monotonic()
-            if self._counts and (self._flushing or self._counts_due <= at):
-                records += [
-                    encode_record(counts.record(now, queue, job)) for (queue, job), counts in self._counts.items()
-                ]
-                self._counts, self._counted, self._counts_due = {}, 0, math.inf
-                rested = at - self._counts_at > 2 * COUNTS_EVERY
-                self._counts_pause = COUNTS_SOON if rested else min(COUNTS_EVERY, 2 * self._counts_pause)
-                self._counts_at = at
+            if self._counts and (self._flushing or self._counts.due <= monotonic()):
+                records += self._counts.take(now)
         if self._lost:
             records.append(encode_record({"kind": RecordKind.LOST, "at": now, "count": self._lost}))
             self._lost = 0
@@ -336,3 +352,7 @@ def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) 
 
 def _no_arguments(message: Message) -> dict[str, Any]:
     return {}
+
+
+def _ignore_count(outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
+    """Count nothing, at the journal level "off"."""

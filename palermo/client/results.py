@@ -7,7 +7,6 @@ another event loop.
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from typing import Any
 
 from palermo.client.journal_watch import JournalWatch, OnRecord, Question
@@ -32,16 +31,16 @@ from palermo.errors import (
 )
 from palermo.jobs import registry
 
-#: Minimum number of seconds between two searches for a job whose success is not recorded.
-_LOCATE_EVERY = 1.0
-
-#: Seconds after which a wait locates such a job although the journal counted nothing, doubled from the first to the
-#: last: the count may have been read before the search that still saw the job.
-_FIRST_LOOK, _LAST_LOOK = 1.0, 30.0
+#: Seconds between two searches for a job whose success may not be recorded, doubled from the first to the last. A job
+#: that one search missed is searched again after the first.
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
 
 def kept_end(client: JobClient, job: AnyJob, timeout: Duration | None) -> Question[Record]:
-    """Waits until the job has ended; gives the record of its end. Raises as Job.result, if no result can come."""
+    """Waits until the job has ended; gives the record of its end.
+
+    Raises what Job.result raises if no result is possible.
+    """
     check_kept(client, job)
     return lambda watch: _within(watch, job, timeout, _journal_end(watch, client, job, only_kept=True))
 
@@ -49,9 +48,9 @@ def kept_end(client: JobClient, job: AnyJob, timeout: Duration | None) -> Questi
 def end(
     client: JobClient, job: AnyJob, timeout: Duration | None, on_record: OnRecord | None = None
 ) -> Question[Record]:
-    """Waits until the job has ended; gives the record of its end. Raises as Job.wait.
+    """Waits until the job has ended; gives the record of its end. Raises what Job.wait raises.
 
-    `on_record` gets the journal's records of the job in the meantime, in the client's own thread.
+    `on_record` is called with the journal's records of the job, in the client's own thread.
     """
     check_on(client)
     return lambda watch: _within(watch, job, timeout, _any_end(watch, client, job, on_record))
@@ -78,7 +77,7 @@ def check_on(client: JobClient) -> None:
     """Raise JournalOff if the setting journal is off."""
     if client.settings.journal == JournalLevel.OFF:
         raise JournalOff(
-            "the setting journal is off, so nothing tells how jobs end or what they return."
+            "the setting journal is off, so the outcomes and results of jobs are not recorded."
             ' Set it to "failures" or "all", for workers and clients alike.'
         )
 
@@ -108,7 +107,10 @@ def find_end(client: JobClient, job: AnyJob) -> Question[Record | None]:
 
 
 def load_result(client: JobClient, record: Record) -> Any:
-    """The value that a job returned, from the record of its end. Raises as `serialized_result`, and DecodeError."""
+    """The value that a job returned, from the record of its end.
+
+    Raises what `serialized_result` raises, and DecodeError.
+    """
     value = serialized_result(record)
     if value is None:
         return None
@@ -221,35 +223,25 @@ async def _any_end(watch: JournalWatch, client: JobClient, job: AnyJob, on_recor
 
 
 async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
-    """Wait until a job is gone whose success may not be recorded.
-
-    When the journal counts successes of jobs of its name in its queue, this asks the broker whether it is still there.
-    """
+    """Wait until a job is gone whose success may not be recorded: search it again and again."""
     # `_journal_end` searches the failed jobs as well, at first, and the journal has later failures.
     place = await locate(await watch.session(), job.id, job.queue, failed=False)
     if place.gone and job.created_at is None:
         # Whether the job ever existed is for `_journal_end` to say, which reads the journal.
         await asyncio.get_running_loop().create_future()
     known = place.running or place.message or job
-    name, queue = known.job, known.queue
-    missed, patience = place.gone, _FIRST_LOOK
-    with watch.counting(queue, name) as counted:
-        while (found := _located_end(job, place)) is None:
-            if not missed:
-                counted.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(patience):
-                        await counted.wait()
-                patience = min(2 * patience, _LAST_LOOK)
-            await asyncio.sleep(_LOCATE_EVERY)
-            # Once is not enough: a worker may have taken the job and not show it yet.
-            place = await locate(await watch.session(), job.id, queue, failed=missed)
-            if missed and place.gone:
-                break
-            missed = place.gone
+    missed, pause = place.gone, _FIRST_PAUSE
+    while (found := _located_end(job, place)) is None:
+        await asyncio.sleep(_FIRST_PAUSE if missed else pause)
+        pause = min(2 * pause, _LAST_PAUSE)
+        # Once is not enough: a worker may have taken the job and not show it yet.
+        place = await locate(await watch.session(), job.id, known.queue, failed=missed)
+        if missed and place.gone:
+            break
+        missed = place.gone
     # If the job had gone wrong, the journal would have that by now, or soon.
     found = found or await watch.find_end(job.id, job.created_at, since(job))
-    unwritten = {"kind": RecordKind.SUCCEEDED, "at": clock.now(), "id": job.id, "job": name, "queue": queue}
+    unwritten = {"kind": RecordKind.SUCCEEDED, "at": clock.now(), "id": job.id, "job": known.job, "queue": known.queue}
     return found or {**unwritten, "unwritten": True}
 
 

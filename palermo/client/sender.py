@@ -171,7 +171,7 @@ class Sender:
         publish.task = self._loop.create_task(self._run(publish))
 
     def abandon(self, publish: Publish) -> None:
-        """Stop a publish that nobody waits for any more."""
+        """Stop a publish without a waiting caller."""
         publish.finish(self._keeper.timeout_error(publish.last))
         if publish.task is not None:
             publish.task.cancel()
@@ -324,6 +324,6 @@ async def _written(before: Publish) -> None:
 
 
 def _blocked(session: Broker | None) -> BrokerBlocked | None:
-    """The error for a broker that stores nothing until its trouble is over."""
+    """The error for a broker that stores nothing while it is in trouble."""
     trouble = None if session is None else session.trouble
     return BrokerBlocked(trouble.text) if trouble is not None and trouble.waits else None

@@ -1,4 +1,4 @@
-"""The client's session with the broker, shared by all who need it. Opened when first needed, and again after a loss.
+"""The client's session with the broker, shared by all callers. It is opened when first needed, and again after a loss.
 
 It belongs to the client's event loop, and other threads must not call it.
 """
@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.tasks import spawn
 from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
 
 #: The most that ending a session may take, in seconds.
@@ -64,7 +65,7 @@ class SessionKeeper:
             raise self.timeout_error() from None
 
     def give_up(self, session: Broker) -> None:
-        """Give up a session that is lost, or as good as lost."""
+        """Give up a session that is lost or useless."""
         if session is self.session:
             self._settings = session.after_failure()
             self._leave(session)
@@ -99,7 +100,7 @@ class SessionKeeper:
     async def close(self) -> None:
         """End the session for good."""
         if self.session is not None:
-            self._end(self.session)
+            spawn(self._ending, _close(self.session))
             self.session = None
         if self._ending:
             await asyncio.wait(self._ending)
@@ -134,12 +135,7 @@ class SessionKeeper:
     def _leave(self, session: Broker) -> None:
         self.session = None
         self._on_lost(session)
-        self._end(session)
-
-    def _end(self, session: Broker) -> None:
-        task = self._loop.create_task(_close(session))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        spawn(self._ending, _close(session))
 
 
 async def _close(session: Broker) -> None:

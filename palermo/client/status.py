@@ -1,6 +1,6 @@
 """The status of a job: its state in one word, and what else is known about it.
 
-`find_status` searches the job wherever jobs may be. The functions `status_…` make a status of what was found: they get
+`find_status` searches for the job in every place. The functions `status_…` make a status of what was found: they get
 that first, and then the job's id, if what was found does not hold it.
 """
 
@@ -68,7 +68,7 @@ async def locate(broker: Broker, id: str, queue: str = "", *, failed: bool = Tru
     """Find the job with this id; `queue` is the one where it would wait, "" if that is not known.
 
     Without `failed`, a failed job is `gone`. A job that is not found is searched again, in case it moved during the
-    search. After a kill -9 of a worker its job may be nowhere for a moment: a caller that acts on `gone` locates it
+    search. After a worker was killed, its job may be nowhere for a moment, so a caller that acts on `gone` locates it
     again a second later. Raises BrokerUnavailable, BrokerRefused.
     """
     for _ in range(2):
@@ -129,7 +129,7 @@ _INSTANTS = ("started_at", "run_at", "ended_at", "closed_until")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JobStatus(str):
-    """The status of a job: as text it is the state in one word, and its attributes have what else is known.
+    """The status of a job: as text it is the state in one word; its attributes have everything else that is known.
 
     `if job.status() == "done"`, and `job.status().progress`.
     """
@@ -180,7 +180,7 @@ class JobStatus(str):
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended, so that nothing more happens to it unless someone requeues it."""
+        """Whether the job has ended, so that nothing more happens unless an operator requeues it."""
         return self.state in _ENDED.values()
 
     def row(self) -> Row:
@@ -342,7 +342,7 @@ async def _wait_for_records() -> None:
 
 @dataclass(eq=False, kw_only=True)
 class _Search:
-    """Looks for one job wherever it may be, in the order in which jobs move. The first certain look is the status."""
+    """Searches for one job in every place, in the order in which jobs move. The first certain result is the status."""
 
     watch: JournalWatch
     client: JobClient
@@ -372,7 +372,7 @@ class _Search:
         return status_at_end(known) if known is not None and known["kind"] == RecordKind.SUCCEEDED else None
 
     async def _located(self) -> JobStatus | None:
-        """Where it is. If it is nowhere, it is located again once the journal is read: it may have moved meanwhile."""
+        """Where it is. If it is nowhere, it is located again after the journal is read, because it may have moved."""
         found = await self._locate()
         if found is None and self.client.settings.journal != JournalLevel.OFF:
             await self._read_journal()
@@ -398,7 +398,7 @@ class _Search:
             self.read_error = f"The journal was not read in time. {self.watch.read_error}".strip()
 
     async def _ended(self) -> JobStatus | None:
-        """Its end, unless it failed and is no longer among the failed jobs: then a user took it from there."""
+        """Its end, unless it failed and is no longer among the failed jobs, because an operator removed it."""
         if self.end is None:
             return None
         # A failure is recorded before the job is in its queue of failed jobs.
@@ -448,17 +448,17 @@ async def _key_about(keys: UniqueKeys, id: str) -> Key | None:
 
 
 def _tells_of_success(key: Key) -> bool:
-    """Whether the key is closed by `dedupe`, so that its job is done: a job that goes wrong frees its key."""
+    """Whether the key is held by `dedupe`, so its job is done: a job that fails frees its key."""
     return key.closed is not None and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
 
 
 def since(job: AnyJob) -> float:
-    """The instant from which the journal may have the job's end, by this process's clock."""
+    """The time from which the journal may have the job's end, by this process's clock."""
     return 0.0 if job.created_at is None else job.created_at - 1.0
 
 
 def not_found_text(client: JobClient, place: JobLocation) -> str:
-    """Where a job that was not found is not, and why the journal may not have it."""
+    """The places where a job was not found, and why the journal may not have it."""
     where = "it does not wait in a queue or for its time, does not run, and is not among the failed jobs"
     if place.unseen:
         where += f", as far as could be looked; not looked at: {'; '.join(place.unseen)}"

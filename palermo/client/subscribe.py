@@ -1,7 +1,7 @@
 """`@palermo.subscribe`: a function, or a class with `process`, that handles the events of some topics.
 
-The decorated function or class is a job like any other, with the payload as its one argument: it has slots, retries
-and hooks, and its failures are where all failures are. Its wire name is the name of the group.
+The decorated function or class is a job like any other, with the payload as its one argument: it has slots, retries and
+hooks, and its failures are in the failed queue. Its wire name is the name of the group.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,12 @@ from palermo.jobs.options import SUBSCRIBE_OPTIONS, SubscribeOptions, read_optio
 
 
 def subscribe(*topics: str, group: str, from_start: bool = False, **options: Unpack[SubscribeOptions]) -> JobDecorator:
-    """Let a function handle the events of these topics, once for the whole group however many workers it has.
+    """Make a function handle the events of these topics, once for the whole group of workers.
 
-    A topic may hold `*`, one word, and `#`, any number of words. `group` names the subscriber: its events wait in a
-    queue of its own, also while none of its workers runs. With `from_start` a group that subscribes for the first time
-    begins with the events that are still kept. The options are those of a job that concern its run: `retries`,
-    `backoff`, `retry_for`, `retry_on`, `discard_on`, `timeout` and `keep_result`. The topic of the event is
-    `palermo.current_job().topic`.
+    In a topic, `*` matches one word and `#` any number of words. `group` names the subscriber, whose events wait in its
+    own queue, also while none of its workers runs. With `from_start`, a group that subscribes for the first time starts
+    with the kept events. The options are those of a job's runs: `retries`, `backoff`, `retry_for`, `retry_on`,
+    `discard_on`, `timeout` and `keep_result`. The topic of the event is `palermo.current_job().topic`.
 
     A group has one function: a second one raises JobNameTaken. Raises TopicInvalid and OptionInvalid.
     """
@@ -52,7 +51,7 @@ def _declared(subscribes: JobSubscription, options: Mapping[str, Any]) -> dict[s
 
 
 def subscriptions(registry: Registry, exchange: str, prefix: str) -> list[tuple[Subscription, bool]]:
-    """The subscriptions of this process's jobs, and for each whether it begins with the events that are kept."""
+    """The subscriptions of this process's jobs, and whether each starts with the kept events."""
     found: list[tuple[Subscription, bool]] = []
     for name in registry.names():
         definition = registry.get(name)

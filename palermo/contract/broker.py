@@ -154,7 +154,7 @@ class Consumer(Protocol):
         """Settle a plain job with Ack(), at once. Raises what `settle` raises."""
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        """Do what the settlement says. There is no instant at which the job is stored nowhere.
+        """Do what the settlement says. The job is always stored somewhere.
 
         Returns once a Fail or Reschedule is stored and confirmed. Raises DeliveryLost if the job went back to its queue
         meanwhile, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.

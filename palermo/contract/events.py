@@ -60,7 +60,7 @@ class Subscription(Plain, frozen=True, kw_only=True):
 
 def no_group(group: str) -> NotFound:
     """The error for a group that does not subscribe."""
-    return NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
+    return NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists the groups.")
 
 
 def no_subscriber(event: Event) -> NoSubscriber:

@@ -5,11 +5,11 @@ elapsed time alone, counted from the epoch, so that all workers agree on its tic
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from msgspec import ValidationError, field
 from msgspec.structs import replace
@@ -68,7 +68,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         if bool(self.cron) == (self.every is not None):
             raise OptionInvalid(f"recurring job {self.name!r} needs cron= or every=, and not both.")
         if self.missed not in MISSED:
-            raise OptionInvalid(f"option missed={self.missed!r} means nothing; it may be {', '.join(MISSED)}.")
+            raise OptionInvalid(f"option missed={self.missed!r} is invalid; it must be one of {', '.join(MISSED)}.")
         if self.every is not None:
             _check_every(self.every)
         else:
@@ -172,7 +172,7 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
         raise OptionInvalid(
-            f"option tz={name!r} is no time zone that this machine knows; give one such as 'Europe/Rome'"
+            f"option tz={name!r} is not a time zone known to this machine; give one such as 'Europe/Rome'"
             " (without a system database: pip install tzdata)."
         ) from None
 
@@ -181,15 +181,15 @@ def _check_name(name: object) -> None:
     size = len(name.encode(errors="replace")) if isinstance(name, str) else 0
     if not isinstance(name, str) or not 1 <= size <= MAX_NAME_BYTES or name != name.strip() or not name.isprintable():
         raise OptionInvalid(
-            f"recurring job name {str(name)[:80]!r} cannot be used: it is text of 1 to {MAX_NAME_BYTES} bytes without"
-            " blanks at the ends."
+            f"recurring job name {str(name)[:80]!r} cannot be used: it must be text of 1 to {MAX_NAME_BYTES} bytes"
+            " without spaces at either end."
         )
 
 
 def _check_every(every: object) -> None:
     if isinstance(every, bool) or not isinstance(every, int | float) or not SHORTEST <= every <= LONGEST:
         raise OptionInvalid(
-            f"option every={every!r} means nothing; give seconds, from 1 to a year of them, or a timedelta."
+            f"option every={every!r} is invalid; give seconds, from 1 to a year of them, or a timedelta."
         )
 
 
@@ -208,6 +208,21 @@ def every_seconds(value: Duration) -> float:
     seconds = in_seconds(value)
     _check_every(seconds)
     return float(seconds)
+
+
+class Schedule(TypedDict, total=False):
+    """What declares a recurring job beside its name and its job; a value that is None or left out is the default."""
+
+    #: Five or six fields, as in crontab(5) (six: seconds first), or else the time between two runs.
+    cron: str | None
+    every: Duration | None
+    #: The time zone of `cron`, by its IANA name; UTC by default.
+    tz: str | None
+    args: Sequence[object]
+    kwargs: Mapping[str, object] | None
+    queue: str | None
+    #: What to do about missed runs: skip them, run once, or run all; once by default.
+    missed: str | None
 
 
 def recurring_job(name: str, times: Mapping[str, Any], **fields: Any) -> RecurringJob:

@@ -135,7 +135,7 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
         if self.action == PUT and self.entry is not None:
             return _put(old, self.entry, now), []
         if old is None:
-            raise NotFound(f"no recurring job {self.name!r}; `palermo recurring list` shows those that there are.")
+            raise NotFound(f"no recurring job {self.name!r}; `palermo recurring list` lists the recurring jobs.")
         match self.action:
             case "remove":
                 return None, []

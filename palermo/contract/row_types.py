@@ -27,7 +27,7 @@ AttemptRow.__doc__ = "One failed run of a job."
 
 
 class JobRow(TypedDict):
-    """One waiting job.
+    """One job that waits, that is due later, or that has failed.
 
     Times are ISO 8601 in UTC. A value that doesn't apply, or that can't be shown safely, is None.
     """
@@ -60,14 +60,6 @@ class JobRow(TypedDict):
     parent: str | None
     #: The headers that the program gave it when enqueuing.
     headers: dict[str, Any]
-
-
-class FailedRow(JobRow):
-    """One failed job. `error` says why it failed, `failed_at` when."""
-
-
-class ScheduledRow(JobRow):
-    """One job that is due later, or waits for a retry. `run_at` says when."""
 
 
 class RunningRow(TypedDict):

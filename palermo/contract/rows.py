@@ -51,7 +51,8 @@ class Listing(Sequence[R], Generic[R]):
     rows: list[R]
     #: How many rows there are in all; None if there are more and nobody counted them.
     total: int | None
-    #: How many more failed jobs there are than could be looked at; below 0 if some of those looked at have gone.
+    #: How many more failed jobs there are than could be looked at; below 0 if some of those looked at have gone. Of
+    #: waiting and scheduled jobs, how many were not compared with the filter.
     unseen: int = 0
 
     @overload

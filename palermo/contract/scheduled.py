@@ -12,18 +12,17 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from palermo.core.conditions import check_conditions
 from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
-from palermo.core.message import MAX_SECONDS, Message
+from palermo.core.message import Message
 from palermo.core.plain import Plain
 from palermo.core.text import fits
 
 
 class ScheduledFilter(Plain, frozen=True, kw_only=True):
-    """The conditions that scheduled jobs must meet, all at once; a filter without conditions matches every job.
+    """The conditions on scheduled jobs that a broker compares by itself; without conditions it matches every job.
 
-    Raises OptionInvalid for a blank text.
+    The inspector makes it of a JobFilter (palermo.views.filter), and compares the other conditions.
     """
 
     #: These ids; None for any.
@@ -35,9 +34,6 @@ class ScheduledFilter(Plain, frozen=True, kw_only=True):
     retries: bool | None = None
     #: Only jobs due from one instant to another, both included, in Unix seconds: others need not even be read.
     due: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        check_conditions(self)
 
     @property
     def everything(self) -> bool:
@@ -57,11 +53,6 @@ class ScheduledFilter(Plain, frozen=True, kw_only=True):
             and (self.retries is None or self.retries is failed)
             and (self.due is None or self.due[0] <= due <= self.due[1])
         )
-
-
-def due_between(first: float | None, last: float | None) -> tuple[float, float] | None:
-    """The value of `ScheduledFilter.due` from one instant to another; None stands for an open end."""
-    return None if first is None and last is None else (first or 0.0, MAX_SECONDS if last is None else last)
 
 
 class ScheduledPage(Struct, frozen=True, kw_only=True):

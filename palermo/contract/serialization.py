@@ -258,11 +258,11 @@ class Serializers:
         body = chosen.dumps(value)
         if not isinstance(body, bytes):
             raise EncodeError(
-                f"serializer {chosen.name!r} made a value of type {type(body).__name__} of the arguments, not bytes."
+                f"serializer {chosen.name!r} must turn arguments into bytes, and returned {type(body).__name__}."
             )
         if not body:
             # An empty body is a call without arguments: these would be lost.
-            raise EncodeError(f"serializer {chosen.name!r} made no bytes at all of the arguments.")
+            raise EncodeError(f"serializer {chosen.name!r} turned the arguments into no bytes.")
         content_type = chosen.media_type
         if sign:
             body = self._signer().wrap(body, content_type=content_type, job=job, id=id)
@@ -362,7 +362,7 @@ class Serializers:
             return body or None
         serializer = self.get(kind)
         if not serializer.safe:
-            raise MediaTypeRefused(f"message {message.id} is {kind}, which is not decoded in order to be shown.")
+            raise MediaTypeRefused(f"message {message.id} is {kind}, which is never decoded for display.")
         return serializer.loads(body, FOR_DISPLAY)
 
     def written_by(self, message: Message) -> str:
@@ -490,7 +490,7 @@ class Serializers:
     def _signer(self) -> Signing:
         if self._signing is None:
             raise SignatureInvalid(
-                "signed messages need a key, and none is set here. Set signing_keys to the key of those who publish."
+                "signed messages need a key, and none is set here. Set signing_keys to the publishers' keys."
             )
         return self._signing
 
@@ -554,7 +554,7 @@ def _as_raw(message: Message, kind: type[bytes] | type[str]) -> bytes | str:
     try:
         return message.body.decode()
     except UnicodeDecodeError as error:
-        raise DecodeError(f"the body of message {message.id} is no text in UTF-8: {error}.") from None
+        raise DecodeError(f"the body of message {message.id} is not UTF-8 text: {error}.") from None
 
 
 def _too_large(job: str, size: int, how: str, limit: int) -> BodyTooLarge:

@@ -36,7 +36,7 @@ def _check(plugin: object, what: str, parts: Mapping[str, _Part]) -> None:
             wrong.append(f"its {name}{shown} must be {part.must}")
     if wrong:
         kind, advice = (plugin, " Give an instance, not the class.") if isinstance(plugin, type) else (type(plugin), "")
-        raise OptionInvalid(f"{kind.__module__}.{kind.__qualname__} is no {what}: {'; '.join(wrong)}.{advice}")
+        raise OptionInvalid(f"{kind.__module__}.{kind.__qualname__} is not a {what}: {'; '.join(wrong)}.{advice}")
 
 
 #: What has a meaning of its own in lists of names and in media types.

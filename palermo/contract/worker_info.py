@@ -98,6 +98,8 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
     processed: int = 0
     failed: int = 0
     jobs: tuple[RunningJob, ...] = ()
+    #: The ids of jobs that the broker has sent ahead (prefetch) and that wait for a slot. The broker sets this.
+    waiting: tuple[str, ...] = ()
     #: The ids of jobs that ended here after the broker had taken them back: this worker can say how.
     outcomes: tuple[str, ...] = ()
     #: Jobs with a limit or a rate, as pairs of key and job id: those it runs, and those it awaits permission for.
@@ -138,9 +140,13 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
         return Duty.MAIN in self.duties
 
     def has(self, id: str) -> bool:
-        """Whether it runs this job, waits for permission to run it, or can say how it ended."""
-        known = *self.outcomes, *(job.id for job in self.jobs), *(job for _, job in (*self.permits, *self.asks))
-        return id in known
+        """Whether it runs this job, has got it to run, waits for permission to run it, or can say how it ended."""
+        return id in (
+            *(job.id for job in self.jobs),
+            *self.outcomes,
+            *self.waiting,
+            *(job for _, job in self.permits + self.asks),
+        )
 
     def counters(self) -> dict[str, Any]:
         """What it counts, its version and release, as values that JSON has; `counters_of` reads them."""

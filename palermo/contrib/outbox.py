@@ -98,7 +98,7 @@ class RowBatch(Protocol):
         """The rows."""
 
     def run(self, call: Callable[[], object]) -> None:
-        """Call this; if the rows are read in an event loop, without holding it up."""
+        """Call this, without blocking the event loop if the rows are read in one."""
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Delete these rows."""
@@ -342,8 +342,8 @@ class _RowWait:
         left = self.left
         if left == 0.0:
             raise ResultTimeout(
-                f"job {self._id} is still in the outbox after {self._seconds:g} s. Check that the broker is there, and"
-                " that a worker serves the queue of the job that sweeps the outbox."
+                f"job {self._id} is still in the outbox after {self._seconds:g} s. Check that the broker is"
+                " available, and that a worker serves the queue of the job that sweeps the outbox."
             )
         self.pause = min(2 * self.pause, _LOOK_EVERY, _LOOK_EVERY if left is None else left)
         return True

@@ -39,7 +39,7 @@ def become_worker(
 ) -> NoReturn:
     """Replace this process by a worker of these modules, with arguments of `palermo worker`.
 
-    It finds modules in `folders` too, which are for PYTHONPATH. `variables` are added to its environment.
+    It also finds modules in `folders`, which are added to PYTHONPATH. `variables` are added to its environment.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -134,7 +134,7 @@ def parse_url(url: str) -> Address:
     if "@" in whole.partition("/")[2] or "@" in query:
         # The text before such an @ is not a host but the beginning of a password.
         raise UrlInvalid(
-            f"the {scheme} URL has an @ behind its first / or ?. In user, password and virtual host write / as %2F,"
+            f"the {scheme} URL has an @ after its first / or ?. In user, password and virtual host write / as %2F,"
             " ? as %3F and @ as %40."
         )
     authority, _, path = rest.partition("/")
@@ -178,7 +178,7 @@ def _socket(rest: str, options: tuple[tuple[str, str], ...]) -> Address:
     credentials, _, path = rest.rpartition("@")
     username, _, password = credentials.partition(":")
     if not path.startswith("/"):
-        raise UrlInvalid("the URL of a socket of Redis names no absolute path. Write redis+unix:///run/redis.sock.")
+        raise UrlInvalid("the URL of a Redis socket needs an absolute path. Write redis+unix:///run/redis.sock.")
     return Address(
         scheme="redis+unix",
         username=unquote(username),

@@ -68,7 +68,7 @@ def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[ob
         case "":
             pass
         case _:
-            raise DecodeError(f'header arguments is {arguments[:40]!r}; it may be absent or "both".')
+            raise DecodeError(f'header arguments is {arguments[:40]!r}; it must be absent or "both".')
     match value:
         case None:
             return [], {}

@@ -109,7 +109,7 @@ def backoff(value: object) -> Backoff:
         case _ if callable(value) and not isinstance(value, type):
             return CustomBackoff(value)
     raise OptionInvalid(
-        f"option backoff={value!r} means nothing; it may be {', '.join(map(repr, NAMED_BACKOFFS))}, seconds or a"
+        f"option backoff={value!r} is invalid; it must be {', '.join(map(repr, NAMED_BACKOFFS))}, seconds or a"
         " timedelta, a list of these, palermo.Exponential(…) or a function of the attempt and the error."
     )
 
@@ -121,7 +121,7 @@ def _checked(shape: Fixed | Linear | Exponential | DelayList) -> BackoffFunction
     except TypeError:
         waits = [-1.0]
     if not all(is_delay(wait) for wait in waits):
-        raise OptionInvalid(f"option backoff={shape!r} makes a wait that is not from 0 seconds to ten years.")
+        raise OptionInvalid(f"option backoff={shape!r} leads to a wait outside 0 seconds to ten years.")
     return shape
 
 
@@ -140,7 +140,7 @@ def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException 
         value = backoff(attempt, chance)
     if not is_delay(value):
         raise OptionInvalid(
-            f"backoff gave {value!r} for attempt {attempt}; it must be seconds or a timedelta, from 0 to ten years"
-            ' (a function of your own may also give None, "fail" or "discard").'
+            f"backoff returned {value!r} for attempt {attempt}; it must be seconds or a timedelta, from 0 to ten years"
+            ' (a function of your own may also return None, "fail" or "discard").'
         )
     return float(value)

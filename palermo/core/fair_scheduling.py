@@ -24,7 +24,7 @@ MAX_TENANT_BYTES = 255
 
 
 def stride(share: float, order: str, chance: float) -> float:
-    """How far a tenant moves on when it is served; `chance` is from 0 to below 1."""
+    """The distance by which a tenant advances when it is served; `chance` is from 0 to below 1."""
     share = min(max(share, LEAST_SHARE), MOST_SHARE)
     return 1.0 / share if order == TURN else -log1p(-chance) / share
 

@@ -53,8 +53,8 @@ def to_json(value: HeaderValue, path: str = "") -> Any:
             return _tagged("decimal", str(value))
         case _:
             raise EncodeError(
-                f"header {path} is {type(value).__name__}, which no header can hold."
-                " Put it into the arguments, or make it text."
+                f"header {path} is {type(value).__name__}, which a header cannot hold."
+                " Pass it as an argument, or as text."
             )
 
 
@@ -89,7 +89,7 @@ def untagged(found: dict[str, Any]) -> HeaderValue:
             try:
                 return Decimal(found["v"])
             except ArithmeticError:
-                raise ValueError(f"{found['v']!r} is no decimal number") from None
+                raise ValueError(f"{found['v']!r} is not a decimal number") from None
         case "int":
             return int(found["v"], 16)
         case kind:

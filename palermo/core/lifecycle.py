@@ -136,7 +136,7 @@ class Interrupted(Struct, frozen=True, tag_field="state", tag="interrupted"):
 
 
 class Cancelled(Struct, frozen=True, tag_field="state", tag="cancelled"):
-    """A person cancelled the job, before it began or while it ran."""
+    """An operator cancelled the job, before or during its run."""
 
 
 #: One instance of each is enough: they hold nothing.

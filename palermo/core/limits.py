@@ -9,7 +9,7 @@ to the first of the jobs that wait for one. A job that waits for a rate gets a r
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
@@ -84,7 +84,7 @@ class Rate(Struct, frozen=True):
         unit = _UNITS.get(found["unit"]) if found else None
         every = int(found["every"] or 1) if found else 0
         if found is None or unit is None or not every or not 1 <= int(found["count"]) <= MAX_LIMIT:
-            raise OptionInvalid(f"rate={text!r} means nothing; write 50/s, 100/min, 1000/h or 1/15min.")
+            raise OptionInvalid(f"rate={text!r} is invalid; write 50/s, 100/min, 1000/h or 1/15min.")
         return cls(int(found["count"]), every * unit)
 
     @property
@@ -127,7 +127,7 @@ def check_key(key: object) -> str:
     except UnicodeEncodeError:
         pass
     raise OptionInvalid(
-        f"limit_key={str(key)[:40]!r} ({type(key).__name__}) is no key; give text of 1 to {MAX_KEY_BYTES} bytes of"
+        f"limit_key={str(key)[:40]!r} ({type(key).__name__}) is not a key; give text of 1 to {MAX_KEY_BYTES} bytes of"
         " UTF-8, or a function of the job's arguments that does."
     )
 
@@ -181,7 +181,7 @@ def limit_headers(job: str, limit: int | None, key: str, rate: str | None) -> di
     """
     if limit is None and rate is None:
         if key:
-            raise OptionInvalid("limit_key says nothing without limit= or rate=.")
+            raise OptionInvalid("limit_key has no effect without limit= or rate=.")
         return {}
     headers: dict[str, Any] = {LIMIT_KEY: f"{job}:{key}"} if key else {}
     if limit is not None:
@@ -450,33 +450,3 @@ def _reserved_runs(key: _KeyState, now: float) -> int:
     if not key.written:
         return 0
     return max(0, math.floor((key.rate_state.free - max(now, key.rate_state.next)) / Rate.parse(key.written).gap))
-
-
-#: The most limit keys that one worker remembers, some 15 MB.
-MOST_PUT_ASIDE = 100_000
-
-
-class PutAside(Collection[str]):
-    """The limit keys of jobs that one worker put aside, the last MOST_PUT_ASIDE of them.
-
-    A key may be a customer's: a worker that runs for days meets millions.
-    """
-
-    def __init__(self) -> None:
-        self._keys: dict[str, None] = {}
-
-    def add(self, key: str) -> None:
-        """Remember this key as the last one."""
-        self._keys.pop(key, None)
-        self._keys[key] = None
-        if len(self._keys) > MOST_PUT_ASIDE:
-            del self._keys[next(iter(self._keys))]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)

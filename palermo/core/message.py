@@ -403,7 +403,7 @@ def read_instant(value: HeaderValue) -> float:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = min(value, 1_000 * MAX_SECONDS) / (1 if value < _MILLISECONDS else 1_000)
     else:
-        raise ValueError(f"{type(value).__name__} is no instant")
+        raise ValueError(f"{type(value).__name__} is not a time")
     if not 0 <= seconds < MAX_SECONDS:
         raise ValueError(f"{seconds} is before 1970 or after 2242")
     return seconds
@@ -441,7 +441,7 @@ def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
             return message
     if message.failure is None:
         raise HeadersTooLarge(
-            f"the headers of job {message.id} measure {size} bytes and must fit {limit};"
+            f"the headers of job {message.id} have {size} bytes, and at most {limit} fit;"
             " put the data into the arguments."
         )
     for stack_trace, text in ((4_000, 2_000), (0, 500)):

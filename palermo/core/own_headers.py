@@ -46,9 +46,9 @@ def check_own_headers(given: object) -> dict[str, OwnHeader]:
         raise OptionInvalid(f"option headers={given!r} is not a dict of names and values.")
     for name, value in given.items():
         if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= MAX_NAME:
-            raise OptionInvalid(f"header {name!r} must be named by 1 to {MAX_NAME} bytes of printable text.")
+            raise OptionInvalid(f"the name of header {name!r} must be 1 to {MAX_NAME} bytes of printable text.")
         if is_reserved(name):
-            raise OptionInvalid(f"header {name!r} is one that Palermo or RabbitMQ uses itself. Choose another name.")
+            raise OptionInvalid(f"header {name!r} is reserved for Palermo or RabbitMQ. Choose another name.")
         if not _can_travel(value):
             raise OptionInvalid(
                 f"header {name!r} is {value!r:.80}, of type {type(value).__name__}; give text, a number or a bool."
@@ -56,7 +56,7 @@ def check_own_headers(given: object) -> dict[str, OwnHeader]:
     found = dict(given)
     if (size := len(json.dumps(found))) > MAX_OWN_HEADERS:
         raise OptionInvalid(
-            f"the headers have {size:,} characters as JSON; at most {MAX_OWN_HEADERS:,} travel with a job. Give larger"
+            f"the headers have {size:,} characters as JSON; a job can carry at most {MAX_OWN_HEADERS:,}. Give larger"
             " values as arguments."
         )
     return found

@@ -83,7 +83,7 @@ class QueueSelection(Struct, frozen=True):
         patterns = tuple(pattern for pattern, _ in split)
         if not patterns or "" in patterns:
             raise QueueNameInvalid(
-                f"queue list {text!r} has an empty name in it. Write names with commas between: -q high,low."
+                f"queue list {text!r} contains an empty name. Separate names with commas: -q high,low."
             )
         for pattern in patterns:
             name = pattern.removeprefix("!") if isinstance(pattern, str) else pattern
@@ -175,7 +175,7 @@ def _weighed(part: str) -> tuple[str, int | None]:
             f"weight {found['weight'][:20]} of queue {found['pattern']!r} is not from 1 to {MAX_WEIGHT}."
         )
     if part.startswith("!"):
-        raise QueueNameInvalid(f"{part!r} takes a queue out and gives it a weight. Write {found['pattern']!r}.")
+        raise QueueNameInvalid(f"{part!r} both excludes a queue and gives it a weight. Write {found['pattern']!r}.")
     return found["pattern"], weight
 
 

@@ -1,15 +1,13 @@
-"""The time slots in which delayed jobs wait: short ones for the near future, long ones for the far future.
+"""The times of jobs: where a job waits until it is due, and changes of its instant.
 
-A delayed job waits in the queue of the time slot that its instant falls into. When a slot comes
-near, the leader moves its jobs to the shorter slots inside it. It publishes the jobs of the
-shortest slots one by one, at their instants. So a job is moved at most once a level, however far away it
-is, and only jobs that are due within seconds are held in memory. Instants are Unix seconds.
-
-The shortest slots use RING queue names in turn, so that few names serve for them all.
+On RabbitMQ a publisher puts a delayed job into one of two intakes. The leader holds the jobs of SOON in memory, and
+publishes each at its instant. It moves the jobs of NEW into buckets: one for each minute, hour or day. When a bucket
+comes near, the leader moves its jobs on. So only jobs that are due within two minutes are held in memory, and a job
+that is due within a year moves at most four times. Instants are Unix seconds.
 """
 
 import math
-from collections.abc import Iterable
+from enum import Enum
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,116 +22,94 @@ _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 FOREIGN = "perform_job_at"
 
 
-class Level(Struct, frozen=True):
-    """Time slots of one length."""
+class Intake(Enum):
+    """The queues for delayed jobs that publishers know."""
 
-    #: The length of each, in seconds; a whole multiple of the level below.
+    #: For jobs that are due within two minutes.
+    SOON = "soon"
+    #: For jobs that are due later.
+    NEW = "new"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+#: A job that is due within fewer seconds than this is put into SOON.
+_SOON = 2 * _MINUTE
+
+
+class Level(Struct, frozen=True):
+    """Buckets of one length."""
+
+    name: str
+    #: The length of each, in seconds.
     span: float
-    #: A job that is due in fewer seconds than this waits at this level, unless a lower level takes it.
-    reach: float
-    #: Seconds before its beginning at which a slot is opened: the reach of the level below. So slots that
-    #: hold jobs never overlap, except for one that is just being split.
+    #: Seconds before its beginning at which a bucket is opened.
     lead: float
 
 
-LEVELS: tuple[Level, ...] = (
-    Level(span=10.0, reach=_MINUTE, lead=5.0),
-    Level(span=5 * _MINUTE, reach=_HOUR, lead=_MINUTE),
-    Level(span=_HOUR, reach=2 * _DAY, lead=_HOUR),
-    Level(span=_DAY, reach=60 * _DAY, lead=2 * _DAY),
-    Level(span=30 * _DAY, reach=3_600 * _DAY, lead=60 * _DAY),
-    Level(span=3_600 * _DAY, reach=math.inf, lead=3_600 * _DAY),
+#: From the shortest to the longest. A bucket is opened long enough before it begins to move a million jobs, or 100,000
+#: into SOON.
+LEVELS = (
+    Level("minute", _MINUTE, lead=_MINUTE),
+    Level("hour", _HOUR, lead=15 * _MINUTE),
+    Level("day", _DAY, lead=6 * _HOUR),
 )
 
-#: How many queue names the shortest slots use in turn. Jobs of level 0 are due within 36 slots at most, when a
-#: slot of five minutes is split; the other names are for slots that are over, and for clocks that differ.
-RING = 64
+#: The farthest day that has a bucket, in seconds from now: jobs that are due later wait there, and move on from there.
+_FARTHEST = 400 * _DAY
 
-#: Seconds for which the leader still looks at a slot after its end, since a publisher's clock may be slow.
-KEPT_AFTER_END = 240.0
-
-#: The most characters of a slot's name: a part of a queue's name, of which AMQP takes 255 bytes.
-_MOST_CHARACTERS = 32
+#: The most digits of a bucket's number: years from now.
+_DIGITS = 12
 
 
-class TimeSlot(Struct, frozen=True, order=True):
-    """A slot of time. Its number is counted from the epoch in spans of its level, so all processes agree on it."""
+class Bucket(Struct, frozen=True, order=True):
+    """A minute, hour or day in which jobs are due. It is counted from the epoch."""
 
     level: int
-    index: int
-
-    @property
-    def begins(self) -> float:
-        """Its first instant."""
-        return self.index * LEVELS[self.level].span
-
-    @property
-    def ends(self) -> float:
-        """The first instant after it."""
-        return (self.index + 1) * LEVELS[self.level].span
+    number: int
 
     @property
     def opens(self) -> float:
-        """The instant at which the leader takes up its jobs."""
-        return self.begins - LEVELS[self.level].lead
-
-    @property
-    def shortest(self) -> bool:
-        """Whether its jobs are published from it, and not split over shorter slots."""
-        return self.level == 0
-
-    def inner_slot(self, due: float) -> "TimeSlot":
-        """The slot one level down that this instant falls into. Raises ValueError on the lowest level."""
-        if self.shortest:
-            raise ValueError(f"{self} is of the lowest level")
-        return _at(self.level - 1, due)
+        """The instant from which on the leader moves its jobs. No job is put into it any more."""
+        return self.number * LEVELS[self.level].span - LEVELS[self.level].lead
 
     def __str__(self) -> str:
-        """The part of its queue's name that tells it from other slots."""
-        return f"{self.level}.{self.index % RING if self.shortest else self.index}"
+        """The part of its queue's name that tells it from other buckets."""
+        return f"{LEVELS[self.level].name}.{self.number}"
 
     @classmethod
-    def parse(cls, text: str, present: float) -> "TimeSlot":
-        """The slot that str() named; of several with that name, the one that has not been over for long.
-
-        Raises ValueError.
-        """
-        level, _, index = text.partition(".")
-        if len(text) <= _MOST_CHARACTERS and level.isdecimal() and index.isdecimal() and int(level) < len(LEVELS):
-            found = cls(int(level), int(index))
-            if str(found) == text:
-                return found._nearest(present) if found.shortest else found
-        raise ValueError(f"{text!r} names no time slot")
-
-    def _nearest(self, present: float) -> "TimeSlot":
-        first = max(0, math.floor((present - KEPT_AFTER_END) / LEVELS[0].span))
-        return replace(self, index=first + (self.index - first) % RING)
+    def parse(cls, text: str) -> "Bucket":
+        """The bucket that str() named. Raises ValueError."""
+        name, _, number = text.partition(".")
+        for level, one in enumerate(LEVELS):
+            if one.name == name and len(number) <= _DIGITS and number.isdecimal():
+                found = cls(level, int(number))
+                if str(found) == text:
+                    return found
+        raise ValueError(f"{text!r} names no bucket")
 
 
-def time_slot_of(due: float, present: float) -> TimeSlot | None:
-    """The slot in which a job that is due at this instant waits; None if it need not wait."""
+def intake_of(due: float, present: float) -> Intake | None:
+    """The intake for a job that is due at this instant; None if it need not wait."""
     if due <= present:
         return None
-    level = next(number for number, level in enumerate(LEVELS) if due - present < level.reach)
-    return _at(level, due)
+    return Intake.SOON if due - present < _SOON else Intake.NEW
 
 
-def in_ms(instant: float) -> int:
-    """The millisecond of an instant. Jobs that are due in the same one are in no order among themselves."""
-    return round(1_000 * instant)
-
-
-def in_order(slots: Iterable[TimeSlot]) -> list[TimeSlot]:
-    """The slots in the order of their beginnings; of those that begin together, the shorter first."""
-    return sorted(slots, key=lambda one: (one.begins, one.level))
+def bucket_of(due: float, present: float) -> Bucket | None:
+    """The longest bucket with this instant that is not open yet; None if all are: the job is due within two minutes."""
+    farthest = min(due, present + _FARTHEST)
+    buckets = (Bucket(level, int(farthest // LEVELS[level].span)) for level in reversed(range(len(LEVELS))))
+    return next((bucket for bucket in buckets if bucket.opens > present), None)
 
 
 def check_due(due: object) -> float:
     """The instant, if a job may be due then. Raises OptionInvalid."""
     if isinstance(due, bool) or not isinstance(due, int | float) or not math.isfinite(due):
-        raise OptionInvalid(f"{due!r} is no instant; give Unix seconds, or a datetime with a time zone.")
+        raise OptionInvalid(f"{due!r} is not a time; give Unix seconds, or a datetime with a time zone.")
     if not 0 < due < MAX_SECONDS:
-        raise OptionInvalid(f"instant {due!r} is before 1970 or after 2242; choose one between.")
+        raise OptionInvalid(f"time {due!r} is before 1970 or after 2242.")
     return float(due)
 
 
@@ -148,8 +124,8 @@ def moved_to(message: Message, due: float) -> Message:
 def is_early(message: Message, present: float) -> bool:
     """Whether another program put the message straight into its job queue, to be run later.
 
-    A message with `run-at` alone comes from a slot, and is due by the clock of the leader that published it. If a
-    worker handed it back, two machines whose clocks differ would pass it to and fro.
+    A message with `run-at` alone was due by the clock of the leader that published it. If a worker handed it back, two
+    machines whose clocks differ would pass it to and fro.
     """
     return FOREIGN in message.extra and message.run_at is not None and message.run_at > present
 
@@ -159,7 +135,3 @@ def without_foreign_time(message: Message) -> Message:
     if FOREIGN not in message.extra:
         return message
     return replace(message, extra={name: value for name, value in message.extra.items() if name != FOREIGN})
-
-
-def _at(level: int, due: float) -> TimeSlot:
-    return TimeSlot(level, int(due // LEVELS[level].span))

@@ -38,7 +38,7 @@ def delay_seconds(delay: Any) -> float:
 
     value = in_seconds(delay)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_SECONDS / 2:
-        raise OptionInvalid(f"option delay={delay!r} is no delay; give seconds from 0 on, or a timedelta.")
+        raise OptionInvalid(f"option delay={delay!r} is not a delay; give seconds, 0 or more, or a timedelta.")
     return float(value)
 
 
@@ -48,9 +48,7 @@ def unix_seconds(at: Any) -> float:
 
     if isinstance(at, datetime):
         if at.tzinfo is None or at.utcoffset() is None:
-            raise OptionInvalid(
-                f"{at!r} has no time zone, so it is no instant. Give one: datetime(…, tzinfo=ZoneInfo('Europe/Rome'))."
-            )
+            raise OptionInvalid(f"{at!r} has no time zone. Give one: datetime(…, tzinfo=ZoneInfo('Europe/Rome')).")
         return check_due(at.timestamp())
     return check_due(at)
 
@@ -62,7 +60,7 @@ def due_at(now: float, *, delay: Any, run_at: Any, declared: float | None) -> fl
     """
     if run_at is not None:
         if delay is not None:
-            raise OptionInvalid(f"both delay={delay!r} and run_at={run_at!r} are given; one of them says when.")
+            raise OptionInvalid(f"both delay={delay!r} and run_at={run_at!r} are given; give only one of them.")
         return unix_seconds(run_at)
     wait = declared if delay is None else delay_seconds(delay)
     return unix_seconds(now + wait) if wait else None
@@ -76,7 +74,7 @@ def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises ValueError for anything else."""
     found = re.fullmatch(_DURATION, text.strip(), re.ASCII)
     if found is None or not any(found.groups()):
-        raise ValueError(f"{text!r} is no duration")
+        raise ValueError(f"{text!r} is not a duration")
     return sum(float(number) * unit for number, unit in zip(found.groups(), _UNITS, strict=True) if number)
 
 
@@ -99,7 +97,7 @@ def _instant(text: str, advice: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text[:40]!r} is no time: {advice}.") from None
+        raise ValueError(f"{text[:40]!r} is not a time: {advice}.") from None
     if moment.tzinfo is None:
         full = text[:40] if "T" in text or " " in text else f"{text[:34]}T00:00"
         raise ValueError(f"{text[:40]!r} has no time zone: write {full}Z or {full}+01:00.")

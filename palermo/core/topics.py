@@ -70,7 +70,7 @@ def group_of(source: str, queue: str) -> str:
 def check_group(group: object) -> str:
     """The name, if it may name a group. Raises TopicInvalid."""
     if not isinstance(group, str) or not group:
-        raise TopicInvalid(f'group {group!r} is no name; say who subscribes, as in group="notifications".')
+        raise TopicInvalid(f'group {group!r} is not a name; name the group, as in group="notifications".')
     try:
         return check_job_queue(group)
     except QueueNameInvalid as error:
@@ -93,7 +93,7 @@ def check_topic(topic: object) -> str:
     for word in _words(topic):
         if ONE in word or ANY in word:
             raise TopicInvalid(
-                f"topic {topic!r} has a wildcard: an event happens to one thing. Patterns are for who subscribes."
+                f"topic {topic!r} has a wildcard, but an event has exactly one topic. Only subscriptions have patterns."
             )
     return str(topic)
 
@@ -106,7 +106,7 @@ def check_pattern(pattern: object) -> str:
     for word in _words(pattern):
         if word not in (ONE, ANY) and (ONE in word or ANY in word):
             raise TopicInvalid(
-                f"pattern {pattern!r} has a wildcard within a word, where it means itself."
+                f"pattern {pattern!r} has a wildcard within a word, where it is an ordinary character."
                 " `*` stands for one whole word, `#` for any number of them."
             )
     return str(pattern)
@@ -165,14 +165,14 @@ def _reached(words: list[str], at: set[int]) -> set[int]:
 
 
 def _words(topic: object) -> list[str]:
-    rule = "A topic is words with dots between, such as 'tracker.artifact.updated', up to 255 bytes"
+    rule = "A topic is words separated by dots, such as 'tracker.artifact.updated', up to 255 bytes"
     if not isinstance(topic, str) or not topic:
-        raise TopicInvalid(f"topic {topic!r} is no text. {rule}.")
+        raise TopicInvalid(f"topic {topic!r} is not text. {rule}.")
     try:
         size = len(topic.encode())
     except UnicodeEncodeError:
         raise TopicInvalid(f"topic {topic!r} cannot be written as UTF-8. {rule}.") from None
     words = topic.split(".")
     if size > MAX_TOPIC_BYTES or topic != topic.strip() or not all(words):
-        raise TopicInvalid(f"topic {topic[:80]!r} ({size} bytes) cannot be used. {rule}, and none of them empty.")
+        raise TopicInvalid(f"topic {topic[:80]!r} ({size} bytes) cannot be used. {rule}, none of them empty.")
     return words

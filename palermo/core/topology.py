@@ -67,7 +67,7 @@ def check_queue_name(name: object, *, controls: bool = False) -> str:
 
     Raises QueueNameInvalid otherwise; its text says which rule the name breaks.
     """
-    rule = "Names are 1 to 127 bytes of UTF-8 without control characters, and without blanks at the ends"
+    rule = "Names are 1 to 127 bytes of UTF-8 without control characters or spaces at either end"
     if not isinstance(name, str):
         raise QueueNameInvalid(f"queue name {name!r} is not text. {rule}.")
     try:
@@ -79,19 +79,19 @@ def check_queue_name(name: object, *, controls: bool = False) -> str:
     on_broker = name.removeprefix(LITERAL)
     if reserved := re.match(_RESERVED, on_broker):
         raise QueueNameInvalid(
-            f"queue name {name!r} starts with {reserved[0]!r}, which is kept for the broker and Palermo."
+            f"queue name {name!r} starts with {reserved[0]!r}, which is reserved for the broker and Palermo."
             " Choose another."
         )
     if controls and has_controls(name):
         return name
     if not on_broker:
-        raise QueueNameInvalid(f"queue name {name!r} has nothing behind the {LITERAL!r}. {rule}.")
+        raise QueueNameInvalid(f"queue name {name!r} has nothing after the {LITERAL!r}. {rule}.")
     if on_broker != on_broker.strip() or name != name.strip():
         raise QueueNameInvalid(
-            f"queue name {name!r} begins or ends in a blank. {rule}; trim it where the job is declared."
+            f"queue name {name!r} begins or ends with a space. {rule}; trim it where the job is declared."
         )
     if has_controls(name):
-        raise QueueNameInvalid(f"queue name {name!r} has a control character or a line break in it. {rule}.")
+        raise QueueNameInvalid(f"queue name {name!r} contains a control character or a line break. {rule}.")
     return name
 
 

@@ -112,7 +112,7 @@ def serve_pages(settings: Settings, screen: Screen, at: socket.socket) -> None:
 def refuse_other_workers(inspector: Inspector) -> None:
     """Raise DemoFailed if a worker is there, since the demo would take its jobs away."""
     for worker in inspector.workers.list():
-        raise DemoFailed(f"worker {worker['id']} of another demo is at work on this broker. Try again when it is done.")
+        raise DemoFailed(f"worker {worker['id']} of another demo is running on this broker. Try again when it is done.")
 
 
 def clear(inspector: Inspector) -> None:

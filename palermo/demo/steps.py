@@ -117,7 +117,7 @@ class DemoSteps:
         try:
             result = job.result(_RESULT_TIMEOUT)
         except ResultError as error:
-            raise DemoFailed(f"the demo did not go as it should: {error}") from error
+            raise DemoFailed(f"the demo failed: {error}") from error
         expect(isinstance(result, Parsed), f"job {job.id} returned {result!r}, not a count")
         assert isinstance(result, Parsed)
         return result
@@ -196,7 +196,7 @@ def last_line(log: Path) -> str:
 def expect(true: bool, otherwise: str) -> None:
     """Raise DemoFailed with the text `otherwise`, unless `true` is true."""
     if not true:
-        raise DemoFailed(f"the demo did not go as it should: {otherwise.rstrip('.')}.")
+        raise DemoFailed(f"the demo failed: {otherwise.rstrip('.')}.")
 
 
 # -- the files that the demo parses: the standard library of the running interpreter, and damaged ones

@@ -10,8 +10,8 @@ from typing import Any
 from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
-from palermo.history.filters import AuditFilter
 from palermo.temp_index import Database, TempIndex, fold
+from palermo.views.filter import AuditFilter
 
 #: The most actions that are kept, the newest; how many are forgotten at once; the most characters of each text.
 MAX_ACTIONS, _AT_ONCE, _MAX_TEXT = 100_000, 1_000, 2_000
@@ -91,13 +91,6 @@ class AuditLog:
             rows = self._db.execute(question, (hash(id), limit)).fetchall()
         found = [(at, _row((at, *rest))) for at, *rest in reversed(rows)]
         return [(at, {name: row[name] for name in row if name != "ids"}) for at, row in found if id in row["ids"]]
-
-    def names(self, what: str) -> list[str]:
-        """The people, or the actions, to choose from; `what` is "by" or "action"."""
-        column = {"by": "by", "action": "action"}[what]
-        with self._index.read():
-            rows = self._db.execute(f"select distinct {column} from action where {column} <> '' order by 1 limit 500")
-            return [text for (text,) in rows]
 
     # -- internals, called within a block of the index
 

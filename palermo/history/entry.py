@@ -10,13 +10,24 @@ from palermo.client.recorded_jobs import FIELDS
 from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
-from palermo.history.filters import STATES
 
 #: The kinds that are about one job.
 OF_JOBS = frozenset(RecordKind) - {
     *(RecordKind.PUBLISHED, RecordKind.COUNTS, RecordKind.WORKER_UP, RecordKind.WORKER_DOWN, RecordKind.ACTION),
     RecordKind.LOST,
 }
+
+#: The states of ended runs, as listings name them, each with the kind of its record. The first four are final.
+STATES: Mapping[str, RecordKind] = {
+    "done": RecordKind.SUCCEEDED,
+    "failed": RecordKind.FAILED,
+    "discarded": RecordKind.DISCARDED,
+    "cancelled": RecordKind.CANCELLED,
+    "retrying": RecordKind.RETRIED,
+}
+
+#: The states that are listed unless one is asked for: runs after which the job was over.
+FINAL = ("done", "failed", "discarded", "cancelled")
 
 #: The state of an ended run, by the kind of its record.
 STATE_OF: Mapping[str, str] = {kind: state for state, kind in STATES.items()}

@@ -1,4 +1,4 @@
-"""Listings for a single request: the journal is read for one page, and nothing of it is kept. And the life of a job."""
+"""Listings for a single request, which read the journal for one page and keep nothing. And the life of a job."""
 
 import sys
 from collections.abc import Iterator
@@ -13,10 +13,9 @@ from palermo.contract.journal import FROM_START, ReadFrom, Wants
 from palermo.contract.rows import Listing, Row
 from palermo.core.journal_records import Record, RecordBatch, names_any
 from palermo.history.audit import AuditLog
-from palermo.history.filters import AuditFilter
 from palermo.history.index import ArgumentText, Index
 from palermo.history.journal_reader import OnProgress, read_to_end
-from palermo.views.filter import JobFilter
+from palermo.views.filter import AuditFilter, JobFilter
 
 #: How many batches of the journal are read for a page of the newest jobs. Where they do not fill the page, so many
 #: times more batches before them are read too, and so on, up to the whole journal.

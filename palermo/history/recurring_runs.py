@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch
-from palermo.history.entry import MAX_ID, STATE_OF, number
-from palermo.history.filters import FINAL
+from palermo.history.entry import FINAL, MAX_ID, STATE_OF, number
 
 #: The runs that are kept of a recurring job, and the most recurring jobs.
 LAST_RUNS, MOST_NAMES = 20, 2_000

@@ -6,7 +6,8 @@ by the number of cells, and not by how much the journal holds. `now` is an argum
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -18,8 +19,7 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.history.journal_reader import OnProgress, read_to_end
-from palermo.history.series import COARSE, FINE, MOST_CELLS, Cell, Dimension, Series, Window, begin
-from palermo.history.tally import Tally
+from palermo.history.series import COARSE, FINE, MOST_CELLS, Cell, Dimension, Series, Tally, Window, begin
 
 #: Seconds after a deploy within which a worker that starts with the release before is only late, and no deploy.
 ROLLING = 900.0
@@ -118,7 +118,27 @@ class Report(Struct, frozen=True, kw_only=True):
     lost: int
 
 
-class Statistics:
+class _Noted:
+    """What statistics keep of the records that count no jobs."""
+
+    def _clear(self) -> None:
+        #: The instant of the oldest record that was read.
+        self._begins: float | None = None
+        self._deploys = Deploys()
+        #: By instant, how many records were not written down while the journal was away.
+        self._lost: dict[float, int] = {}
+
+    def _note(self, record: Mapping[str, Any], at: float) -> None:
+        if self._begins is None or at < self._begins:
+            self._begins = at
+        match record["kind"]:
+            case RecordKind.WORKER_UP if isinstance(release := record.get("release"), str):
+                self._deploys.up(at, release)
+            case RecordKind.LOST if isinstance(count := record.get("count"), int):
+                self._lost[at] = self._lost.get(at, 0) + count
+
+
+class Statistics(_Noted):
     """The statistics of one exchange's journal. Safe to share between threads."""
 
     def __init__(self, *, clock: Callable[[], float] = now, most_cells: int = MOST_CELLS) -> None:
@@ -135,7 +155,11 @@ class Statistics:
                 at = record["at"]
                 if isinstance(at, int | float):
                     # A record from a clock that is ahead counts as of now.
-                    self._read(batch.writer, record, min(float(at), now), now)
+                    at = min(float(at), now)
+                    self._note(record, at)
+                    if record["kind"] == RecordKind.COUNTS:
+                        key = (_step(at, now), _name(record, "queue"), _name(record, "job"), batch.writer)
+                        self._staged.setdefault(key, Tally()).read(record)
             if len(self._staged) > _STAGED:
                 self._settle(now)
 
@@ -148,9 +172,7 @@ class Statistics:
         self, window: Window, *, queue: str | None = None, job: str | None = None, worker: str | None = None
     ) -> Report | None:
         """The report of a window up to now; of one queue, job or worker if one is named, None if that is not known."""
-        with self._lock:
-            now = self._clock()
-            self._settle(now)
+        with self._counted() as now:
             named = {"queue": queue, "job": job, "worker": worker}
             chosen = next(((by, name) for by, name in named.items() if name is not None), None)
             series: Series | None = self._all if chosen is None else self._by[chosen[0]].get(chosen[1])
@@ -170,9 +192,7 @@ class Statistics:
 
     def recent_jobs(self, seconds: float) -> list[Named]:
         """The tally of each job over about the last so many seconds, an hour at most."""
-        with self._lock:
-            now = self._clock()
-            self._settle(now)
+        with self._counted() as now:
             return [Named(*each) for each in self._by["job"].totals(Window.HOUR, now, now - seconds)]
 
     def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
@@ -180,9 +200,7 @@ class Statistics:
 
         Queues whose rates are not known are left out.
         """
-        with self._lock:
-            now = self._clock()
-            self._settle(now)
+        with self._counted() as now:
             cell = COARSE[Window.HOUR].cell
             since = (now // cell - 1) * cell
             seconds = 0.0 if self._begins is None else now - max(since, self._begins)
@@ -191,8 +209,8 @@ class Statistics:
             for name in queues if seconds >= _SHORTEST else ():
                 series = known.get(name)
                 if series is not None or known.others is None:
-                    enqueued, ended = (0, 0) if series is None else series.flow(Window.HOUR, since)
-                    found[name] = Rates(enqueued / seconds, ended / seconds)
+                    tally = Tally() if series is None else series.total(Window.HOUR, now, since)
+                    found[name] = Rates(tally.number(RecordKind.ENQUEUED) / seconds, tally.processed / seconds)
             return found
 
     def counts(self, window: Window, by: str, names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
@@ -200,9 +218,7 @@ class Statistics:
 
         `by` is "queue", "job" or "worker". Names that are not known are left out.
         """
-        with self._lock:
-            now = self._clock()
-            self._settle(now)
+        with self._counted() as now:
             known = ((name, self._by[by].get(name)) for name in names)
             return {name: series.counts(window, now) for name, series in known if series is not None}
 
@@ -218,36 +234,22 @@ class Statistics:
         with self._lock:
             return self._begins
 
+    @contextmanager
+    def _counted(self) -> Iterator[float]:
+        """A block that reads what has been counted up to now, in Unix seconds."""
+        with self._lock:
+            now = self._clock()
+            self._settle(now)
+            yield now
+
     # -- internals, called with the lock held
 
     def _clear(self) -> None:
+        super()._clear()
         self._staged: dict[_Key, Tally] = {}
         self._all = Series(FINE)
         self._by = {by: Dimension(self._most) for by in DIMENSIONS}
-        self._deploys = Deploys()
-        self._lost: dict[float, int] = {}
-        self._begins: float | None = None
         self._pruned = 0.0
-
-    def _read(self, writer: str, record: Mapping[str, Any], at: float, now: float) -> None:
-        if self._begins is None or at < self._begins:
-            self._begins = at
-        match record["kind"]:
-            case RecordKind.COUNTS:
-                key = (_step(at, now), _name(record, "queue"), _name(record, "job"), writer)
-                tally = self._staged.get(key)
-                if tally is None:
-                    tally = self._staged[key] = Tally()
-                tally.read(record)
-            case RecordKind.WORKER_UP:
-                release = record.get("release")
-                if isinstance(release, str):
-                    self._deploys.up(at, release)
-            case RecordKind.LOST:
-                count = record.get("count")
-                if isinstance(count, int):
-                    step = _step(at, now)
-                    self._lost[step] = self._lost.get(step, 0) + count
 
     def _settle(self, now: float) -> None:
         """Put the waiting sums in their cells, and forget what is too old."""
@@ -292,7 +294,7 @@ def _name(record: Mapping[str, Any], field: str) -> str:
 # -- since any instant, or between two: the journal is read once, for one report
 
 
-class Summary:
+class Summary(_Noted):
     """The sums of what happened since an instant, and before another, as far as the journal was read."""
 
     def __init__(self, since: float, until: float = math.inf, *, cell: float = 0.0, **chosen: str) -> None:
@@ -305,37 +307,26 @@ class Summary:
 
     def reset(self) -> None:
         """Forget all."""
-        self._known: float | None = None
+        self._clear()
         self._total = Tally()
         self._cells: dict[int, Tally] = {}
         self._parts: dict[str, dict[str | None, Tally]] = {by: {} for by in DIMENSIONS}
-        self._deploys = Deploys()
-        self._lost = 0
 
     def take(self, batch: RecordBatch) -> None:
         """Add the records of a batch that are of that time."""
         for record in batch.records:
             at = record["at"]
-            if not isinstance(at, int | float) or not self._since <= at < self._until:
-                continue
-            self._known = at if self._known is None else min(self._known, at)
-            match record["kind"]:
-                case RecordKind.COUNTS:
+            if isinstance(at, int | float) and self._since <= at < self._until:
+                self._note(record, at)
+                if record["kind"] == RecordKind.COUNTS:
                     self._count(batch.writer, record, at)
-                case RecordKind.WORKER_UP:
-                    release = record.get("release")
-                    if isinstance(release, str):
-                        self._deploys.up(at, release)
-                case RecordKind.LOST:
-                    count = record.get("count")
-                    self._lost += count if isinstance(count, int) else 0
 
     def report(self, now: float) -> Report:
         """The report up to `now`, in Unix seconds."""
         return Report(
             since=self._since,
             until=now,
-            known=now if self._known is None else self._known,
+            known=now if self._begins is None else self._begins,
             total=self._total,
             cells=[
                 Cell(self._since + nth * self._cell, self._cell, self._cells.get(nth, Tally()))
@@ -346,7 +337,7 @@ class Summary:
                 by: sorted((Named(name, tally) for name, tally in parts.items()), key=rank)
                 for by, parts in self._parts.items()
             },
-            lost=self._lost,
+            lost=sum(self._lost.values()),
         )
 
     def _count(self, writer: str, record: Mapping[str, Any], at: float) -> None:

@@ -1,4 +1,4 @@
-"""The inspector: a library to look at queues, jobs and workers, and to act on them: `palermo.inspector()`."""
+"""The inspector, `palermo.inspector()`: a library that reads and changes queues, jobs and workers."""
 
 from palermo.inspector.inspector import Inspector
 

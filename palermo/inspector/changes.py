@@ -36,7 +36,7 @@ def check_options(options: Mapping[str, object], kind: type) -> None:
 
 
 class Rewriter(Struct, frozen=True):
-    """Makes the same changes to one message after another.
+    """Makes the same changes to any number of messages.
 
     Arguments are written with the serializer that wrote the message's own, or with JSON if that one isn't safe or isn't
     known here. A signed message is signed again. If the job's code is imported here, the arguments must fit it.
@@ -50,7 +50,7 @@ class Rewriter(Struct, frozen=True):
 
     @classmethod
     def of(cls, serializers: Serializers, changes: Changes) -> Self:
-        """One for these changes. Raises QueueNameInvalid, OptionInvalid."""
+        """The rewriter for these changes. Raises QueueNameInvalid, OptionInvalid."""
         queue, at = changes.get("queue"), changes.get("at")
         rest = JobEdit(
             queue=None if queue is None else check_new_queue(queue),

@@ -1,7 +1,7 @@
-"""The checks of `palermo check`: are the queues and workers well, yes or no.
+"""The checks of `palermo check`: whether queues and workers are healthy.
 
-The inspector reads queues and workers, and `compare` compares the rows with the limits. A value that cannot be known,
-such as the age of a job in a queue that must not be read, is reported and fails no check.
+The inspector reads queues and workers, and `compare` compares the rows with the limits. An unknown value, such as the
+age of a job in a queue that must not be read, is reported and fails no check.
 """
 
 import os
@@ -59,7 +59,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """A remark for each paused queue: a pause explains why a queue is long, and is no problem by itself."""
+        """A remark for each paused queue: a pause explains why a queue is long, and isn't a problem."""
         if self.all_paused:
             return ("all queues are paused",)
         return tuple(f"queue {row['name']} is paused" for row in self.queues if row["paused"])
@@ -111,7 +111,7 @@ def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> 
 
 
 def _with_trouble(result: CheckResult, trouble: Trouble | None) -> CheckResult:
-    """The result and the broker's trouble, which is a problem if it keeps workers from taking jobs."""
+    """The result with the broker's trouble, which is a problem if workers can't take jobs because of it."""
     if trouble is None:
         return result
     if trouble.stops_workers:
@@ -132,8 +132,6 @@ def compare(
         if not any(_is_checked(row["name"], (pattern,)) for row in rows)
     ]
     unknown = []
-    # What the limit on workers is about, and how many there are.
-    counted: list[tuple[str, int]] = [] if limits.queues or limits.workers is None else [("", workers)]
     for row in rows:
         name, pending, age = f"queue {row['name']}: ", row["pending"], ages.get(row["name"])
         if limits.max_pending is not None and pending > limits.max_pending:
@@ -142,14 +140,13 @@ def compare(
             problems.append(f"{name}its first job is {age:.0f} s old, more than {limits.max_age:g}")
         if row["name"] in ages and age is None:
             unknown.append(f"{name}age unknown")
-        if limits.workers is not None and limits.queues:
-            counted.append((name, row["workers"]))
-    for name, number in counted:
-        if limits.workers is not None and number < limits.workers:
-            text = (
-                "workers cannot be counted" if troubled else f"{count(number, 'worker')}, fewer than {limits.workers}"
-            )
-            (unknown if troubled else problems).append(name + text)
+    least = limits.workers or 0
+    counted = [(f"queue {row['name']}: ", row["workers"]) for row in rows] if limits.queues else [("", workers)]
+    few = [(name, number) for name, number in counted if number < least]
+    if troubled:
+        unknown += [f"{name}workers cannot be counted" for name, _ in few]
+    else:
+        problems += [f"{name}{count(number, 'worker')}, fewer than {least}" for name, number in few]
     return CheckResult(
         problems=tuple(problems),
         unknown=tuple(unknown),
@@ -159,7 +156,7 @@ def compare(
 
 
 def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> CheckResult:
-    """Whether the worker with this pid on this host lives and answers through the broker."""
+    """Whether the worker with this pid on this host runs and answers through the broker."""
     id = f"pid:{pid}@{host or socket.gethostname()}"
     if not _exists(pid):
         return CheckResult(problems=(f"there is no process {pid}",), worker=id)
@@ -167,7 +164,7 @@ def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> 
 
 
 def check_host(inspector: Inspector) -> CheckResult:
-    """Whether any worker of this host lives and answers."""
+    """Whether any worker of this host runs and answers."""
     here = socket.gethostname()
     return _probed(
         inspector, f"of host {here}", lambda row: bool(row["host"] == here), f"no worker of host {here} answers"
@@ -175,7 +172,7 @@ def check_host(inspector: Inspector) -> CheckResult:
 
 
 def _probed(inspector: Inspector, name: str, wanted: Callable[[Row], bool], problem: str) -> CheckResult:
-    """Whether a wanted worker answers; `problem` begins the text if none does. Asks for trouble only then."""
+    """Whether a matching worker answers; `problem` begins the text if none does. Asks for trouble only then."""
     ids, found, trouble = list[str](), None, None
     try:
         rows = [row for row in inspector.workers.list() if row["answers"]]
@@ -189,9 +186,9 @@ def _probed(inspector: Inspector, name: str, wanted: Callable[[Row], bool], prob
 
 
 def read_pidfile(path: str) -> int | None:
-    """The pid in a worker's pidfile; None if the file doesn't exist, as while no worker runs.
+    """The pid in a worker's pidfile; None if the file doesn't exist, because no worker runs.
 
-    Raises SettingInvalid for a file that cannot be read or is no pidfile. The file's lock is not tried: trying it
+    Raises SettingInvalid for a file that cannot be read or isn't a pidfile. The file's lock is not tried: trying it
     would, for an instant, keep a starting worker from getting the lock.
     """
     try:

@@ -1,4 +1,4 @@
-"""The context of the inspector's methods: the client that is asked, who acts, and how much of a job is shown."""
+"""The context of the inspector's methods: the client, the actor, and how much of a job is shown."""
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -10,7 +10,7 @@ from palermo.client.failed_queues import sweep_failed
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Page, QueueInfo
 from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
-from palermo.contract.rows import job_row, queue_row, worker_row
+from palermo.contract.rows import Row, job_row, queue_row, worker_row
 from palermo.contract.serialization import MAX_DECOMPRESSED
 from palermo.contract.sweep import SweepProgress
 from palermo.contract.trouble import unless_blocked
@@ -29,13 +29,18 @@ from palermo.inspector.judges import (
     report_taken,
     stoppable,
 )
-from palermo.inspector.masking import masked_preview
 from palermo.inspector.rates import Snapshot
+from palermo.jobs.redaction import masked_preview, masked_row
+from palermo.views.facts import facts_of_row
+from palermo.views.filter import JobFilter
 
 if TYPE_CHECKING:
     from palermo.client.client import Client
 
 T = TypeVar("T")
+
+#: The number of waiting or scheduled jobs that a list compares with a filter.
+SEARCHED = 10_000
 
 #: Seconds that a worker gets to answer a question that only shows something.
 PROMPT = 1.0
@@ -45,7 +50,7 @@ _MORE = 5.0
 
 
 class Context:
-    """What the inspector and each of its nouns need: the client to ask, and who acts."""
+    """What the inspector and each of its attributes need: the client and the actor."""
 
     def __init__(
         self,
@@ -56,11 +61,11 @@ class Context:
         max_shown_bytes: int = MAX_DECOMPRESSED,
         within: float | None = None,
     ) -> None:
-        """`actor` is who acts through this inspector, for the journal; the user of this process unless given.
+        """`actor` is recorded in the journal; the default is the user of this process.
 
-        `hidden` has the patterns of names whose values no filter searches; the setting web_redact unless given. A row
+        `hidden` has the patterns of names whose values no filter searches; the default is the setting web_redact. A row
         shows no arguments of a body with more bytes than `max_shown_bytes`. `within` is the number of seconds that the
-        broker has to answer a question; by default only opening a session is bounded. Sweeps are never bounded.
+        broker has to answer; by default only opening a session is limited. Sweeps have no limit.
         """
         self._client = client
         self._hidden = client.settings.web_redact if hidden is None else hidden
@@ -70,7 +75,7 @@ class Context:
 
     @classmethod
     def of(cls, other: "Context") -> Self:
-        """One with the same client, actor and bounds as another."""
+        """A copy with the same client, actor and limits."""
         return cls(
             other._client,
             other._actor,
@@ -80,7 +85,7 @@ class Context:
         )
 
     def _snapshot(self) -> Snapshot:
-        """The queues, the workers and whether all queues are paused, for which the broker is asked once."""
+        """The queues, the workers and whether all queues are paused, from one request to the broker."""
         found = self._ask(lambda broker: broker.overview(), again=True)
         return Snapshot(
             at=clock.now(),
@@ -91,7 +96,7 @@ class Context:
         )
 
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
-        """The answer. Raises BrokerBlocked soon if the broker has to store something first, and stores nothing."""
+        """The answer. Raises BrokerBlocked early if the broker must store something first and stores nothing."""
         within = self._within if self._within is None or again else self._within + _MORE
         return self._client.run(lambda broker: unless_blocked(broker, question(broker)), again=again, within=within)
 
@@ -150,27 +155,18 @@ class Context:
 
         return none_failed(queue, Page(messages=(), total=0), lambda: self._ask(browse, again=True))
 
-    def _sweep_failed(
-        self,
-        judge: Judge,
-        progress: Progress | None = None,
-        *,
-        ids: Collection[str] = (),
-    ) -> None:
-        self._client.run(lambda broker: unless_blocked(broker, sweep_failed(broker, judge, progress, ids=ids)))
-
     def _read_failed(
-        self,
-        judge: Judge,
-        progress: Progress | None = None,
-        *,
-        ids: Collection[str] = (),
+        self, judge: Judge, progress: Progress | None = None, *, ids: Collection[str] = ()
     ) -> SweepProgress:
         # Reading may take minutes, and needs nothing stored.
         return self._client.run(lambda broker: sweep_failed(broker, judge, progress, only_look=True, ids=ids))
 
     def _shown(self, message: Message) -> str | None:
         return masked_preview(message, self._client.serializers, self._hidden)
+
+    def _fits(self, row: Row, filter: JobFilter) -> bool:
+        """Whether a job meets a filter by its row. What is hidden is not searched."""
+        return filter.matches(facts_of_row(masked_row(row, self._hidden)))
 
     def _worker_rows(self, found: Iterable[WorkerInfo]) -> list[WorkerRow]:
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes
@@ -182,7 +178,7 @@ class Context:
 
 
 def queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:
-    """The rows of all queues, by name. One of `failed` is always among them."""
+    """The rows of all queues, by name. A row of `failed` is always included."""
     rows = {info.name: queue_row(info) for info in found}
     none: QueueRow = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
     rows.setdefault(FAILED_QUEUE, none)

@@ -1,8 +1,7 @@
-"""The checks of `palermo doctor` as a library: what is wrong here, and what to do about it.
+"""The checks of `palermo doctor` as a library: problems, and what to do about them.
 
-Broker.diagnose finds what only a broker can know, and palermo.inspector.problems what is wrong with queues, workers and
-jobs at this moment. This module finds the rest: versions, settings and where they come from, and whether there is a
-broker at all.
+Broker.diagnose finds problems of the broker, and palermo.inspector.problems those of queues, workers and jobs. This
+module finds the rest: versions, settings and where they come from, and whether there is a broker at all.
 """
 
 import os
@@ -37,7 +36,7 @@ _AGED = 20
 def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False) -> list[Finding]:
     """All findings about this program, its settings and its broker. Raises no error of Palermo's own.
 
-    `mend` frees the keys of unique jobs that are nowhere.
+    `mend` frees the keys of unique jobs that no longer exist.
     """
     found = [*_program(), *settings_findings(client.settings, sources), *_variables()]
     try:
@@ -54,7 +53,7 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
 
 
 def broker_findings(client: Client, *, mend: bool = False) -> list[Finding]:
-    """What the broker finds about itself, and the keys of unique jobs. Raises PalermoError."""
+    """The broker's own findings, and those about the keys of unique jobs. Raises PalermoError."""
     found = grouped(client.run(lambda broker: broker.diagnose(), again=True))
     try:
         return [*found, _keys(client, mend=mend)]
@@ -63,7 +62,7 @@ def broker_findings(client: Client, *, mend: bool = False) -> list[Finding]:
 
 
 def away(error: PalermoError) -> Finding:
-    """The finding about a broker that cannot be asked."""
+    """The finding about a broker that cannot be reached."""
     return Finding.problem("connection", f"{type(error).__name__}: {error}", "Nothing else can be tried.")
 
 
@@ -91,7 +90,7 @@ def row(finding: Finding) -> Row:
 
 
 def _now(client: Client) -> list[Finding]:
-    """What is wrong with queues, workers and jobs at this moment; that all is well, where it is."""
+    """The current problems of queues, workers and jobs, or findings that all is well."""
     inspector, found = Inspector(client), list[Finding]()
     jobs: dict[str, Outcomes] = {}
     lives = WorkerLives()
@@ -154,7 +153,7 @@ def _program() -> list[Finding]:
 
 
 def _variables() -> list[Finding]:
-    """A finding for each variable that looks like a setting and is none: nothing else would say so."""
+    """A finding for each environment variable that looks like a setting but isn't one."""
     return [
         Finding.warning(
             "variables",

@@ -1,4 +1,4 @@
-"""The inspector's noun for events: list the groups, show the topology, replay old events, unsubscribe a group."""
+"""`inspector.events`: list the groups, show the topology, replay old events, unsubscribe a group."""
 
 from palermo.contract.broker import Broker
 from palermo.contract.events import ReplayFilter, Subscription
@@ -42,8 +42,8 @@ class Events(Context):
         """The exchanges and groups that carry events, and how many events are kept.
 
         `gateway` and `distributor` are exchanges of RabbitMQ, and `prefix` is the beginning of their names. `kept` is
-        the number of events that are kept for `max_age` seconds. It is None if none are kept, and events that nobody
-        subscribes to are refused (`unsubscribed`). `groups` are the rows of `list`.
+        the number of events that are kept for `max_age` seconds. It is None if none are kept; then events without a
+        subscriber are refused (`unsubscribed`). `groups` are the rows of `list`.
         """
         settings = self._client.settings
         return {
@@ -65,12 +65,11 @@ class Events(Context):
         until: Instant | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Give one group kept events once more, as jobs with new ids; returns how many.
+        """Deliver kept events to one group again, as jobs with new ids; returns their number.
 
-        The events are those that the group subscribes to, or those that the pattern `topic` matches; between two
-        instants if they are given. An event of another program may have no time of its own: it goes by when it was
-        stored, within some seconds. Raises NotFound for a group that does not subscribe, BrokerRefused where events are
-        not kept.
+        The events are those of the group's topics, or those that the pattern `topic` matches, optionally between two
+        times. For another program's event without a time, the time at which it was stored counts, within some seconds.
+        Raises NotFound for a group without a subscription, and BrokerRefused if events aren't kept.
         """
         check_group(group)
         old = ReplayFilter(
@@ -90,7 +89,7 @@ class Events(Context):
         return count
 
     def unsubscribe(self, group: str) -> None:
-        """Bring no more events to a group, until one of its workers starts; its queue stays. Raises NotFound."""
+        """Stop delivering events to a group until one of its workers starts; its queue stays. Raises NotFound."""
         check_group(group)
         self._ask(lambda broker: broker.events.unsubscribe(group))
         self._record("unsubscribe", queue=self._queue(group), what=group)

@@ -1,13 +1,16 @@
-"""The inspector's noun for failed jobs: list, count and group them, requeue them, discard them."""
+"""`inspector.failed`: list, count, group, requeue and discard failed jobs."""
 
+from collections.abc import Collection
+from functools import partial
 from typing import Any, Unpack
 
 from palermo.client.actor import OTHER_ARGUMENTS
-from palermo.client.failed_queues import browse_failed
+from palermo.client.failed_queues import browse_failed, sweep_failed
 from palermo.client.failed_queues import trim_failed as trim
 from palermo.contract import clock
-from palermo.contract.row_types import FailedRow
+from palermo.contract.row_types import JobRow
 from palermo.contract.rows import Listing, Row
+from palermo.contract.trouble import unless_blocked
 from palermo.core.lifecycle import JobState
 from palermo.core.lifecycle import requeue as requeue_message
 from palermo.core.message import Message
@@ -37,9 +40,9 @@ class Requeuing(Changes, Watching, total=False):
 
 
 class FailedJobs(Context):
-    """The failed jobs: list, count and group them, requeue them, discard them."""
+    """The failed jobs: list, count, group, requeue and discard them."""
 
-    def show(self, id: str) -> FailedRow:
+    def show(self, id: str) -> JobRow:
         """One failed job. Raises NotFound."""
         finding = FindJudge(id)
         self._read_failed(finding, ids=(id,))
@@ -50,7 +53,7 @@ class FailedJobs(Context):
     def count(self, which: Which = EVERYTHING) -> int:
         """Count the chosen failed jobs; two copies of one id are one job.
 
-        It reads what a requeue or discard would read, also in quorum queues: the count must say what they will do.
+        It reads the queue itself, also a quorum queue, so that the count matches what a requeue or discard will do.
         """
         selection = Selection.of(which, self._shown)
 
@@ -58,7 +61,7 @@ class FailedJobs(Context):
             if selection.includes(message):
                 selection.seen.add(message.id)
 
-        self._sweep_failed(reading(see), ids=selection.ids)
+        self._sweep(reading(see), ids=selection.ids)
         return len(selection.seen)
 
     def groups(self, filter: JobFilter = EVERYTHING, *, progress: Progress | None = None) -> list[Row]:
@@ -73,14 +76,14 @@ class FailedJobs(Context):
     def requeue(self, which: Which, **options: Unpack[Requeuing]) -> list[TakenJob]:
         """Run failed jobs again: one id, several ids, or all that a filter matches (JobFilter() for all).
 
-        `args` and `kwargs` replace the positional and the named arguments, `queue` the queue that the job came from,
-        `priority` its priority, and with `at` it runs then. Each job is published and confirmed before it leaves
-        `failed`, so an interruption loses none. Jobs that fail again in the meantime are left alone.
+        `args` and `kwargs` replace the positional and the named arguments, `queue` its queue and `priority` its
+        priority; with `at` it runs at that time. Each job is published and confirmed before it leaves `failed`, so an
+        interruption loses none. Jobs that fail again in the meantime are left alone.
 
         Ids that don't exist, and jobs that cannot be requeued and so stay in `failed` (because their queue's name is
         invalid, or the new arguments don't fit), do not stop the others. At the end NotFound, or the first reason, is
-        raised, or given to `on_error` if there is one. `progress` gets the progress and `on_taken` the jobs that have
-        gone while the command runs, and a `stop` that returns True ends it early.
+        raised, or passed to `on_error`. While the command runs, `progress` is called with its progress and `on_taken`
+        with the jobs taken so far; it ends early if `stop` returns True.
         """
         check_options(options, Requeuing)
         rewriter = Rewriter.of(self._client.serializers, options)
@@ -95,9 +98,10 @@ class FailedJobs(Context):
         return self._take_failed("requeue", which, judge, options, queue=rewriter.rest.queue, details=details)
 
     def discard(self, which: Which, **watching: Unpack[Watching]) -> list[TakenJob]:
-        """Discard failed jobs: one id, several ids, or all that a filter matches. Options as for `requeue`.
+        """Discard failed jobs: one id, several ids, or all that a filter matches. The other options are those of
+        `requeue`.
 
-        For ids that don't exist, NotFound is raised after all other jobs are done, or given to `on_error`.
+        For ids that don't exist, NotFound is raised after all other jobs are done, or passed to `on_error`.
         """
         check_options(watching, Watching)
         return self._take_failed("discard", which, TakeJudge(Selection.of(which, self._shown)), watching)
@@ -105,16 +109,17 @@ class FailedJobs(Context):
     def _take_failed(
         self, action: str, which: Which, judge: TakeJudge, watching: Watching, **facts: Any
     ) -> list[TakenJob]:
-        def sweep(decide: Judge, progress: Progress) -> None:
-            self._sweep_failed(decide, progress, ids=judge.selection.ids)
-
+        sweep = partial(self._sweep, ids=judge.selection.ids)
         return self._take(action, which, judge, sweep, watching, **facts)
+
+    def _sweep(self, judge: Judge, progress: Progress | None = None, *, ids: Collection[str]) -> None:
+        self._client.run(lambda broker: unless_blocked(broker, sweep_failed(broker, judge, progress, ids=ids)))
 
     def trim(self, *, max_age: Duration | None = None, max_count: int | None = None, now: float | None = None) -> int:
         """Remove failed jobs that are older than `max_age` and, oldest first, those above `max_count`.
 
         `max_age` is seconds, or a timedelta. Both default to the settings failed_max_age and failed_max_count. Returns
-        how many were removed.
+        the number of removed jobs.
         """
         settings = self._client.settings
         age = settings.failed_max_age if max_age is None else in_seconds(max_age)
@@ -132,12 +137,12 @@ class FailedJobs(Context):
         newest: bool = False,
         filter: JobFilter = EVERYTHING,
         count: bool = True,
-    ) -> Listing[FailedRow]:
-        """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.
+    ) -> Listing[JobRow]:
+        """Failed jobs, the oldest first unless `newest` is set. Only the first of two copies of one id is listed.
 
-        If the page has two copies of a job, `total` counts it once. `queues` counts messages, and so both copies.
+        If the page has two copies of a job, `total` counts it once. `queues` counts messages, so it counts both.
         Without a filter only the page is read. With a filter all failed jobs are read, unless `count` is False and
-        `newest` is not set: then the search ends where the page ends, and `total` is None.
+        `newest` isn't set; then reading stops at the end of the page, and `total` is None.
         """
         if not filter.everything:
             finding = PageJudge(filter, offset=offset, limit=limit, newest=newest, count=count, shown=self._shown)

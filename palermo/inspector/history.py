@@ -1,14 +1,13 @@
-"""The inspector's noun for history. A call reads as much of the journal as it needs, 100,000 records a second."""
+"""`inspector.history`. A call reads the part of the journal that it needs, about 100,000 records a second."""
 
 from palermo.contract import clock
 from palermo.contract.rows import Listing, Row
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_id
 from palermo.errors import NotFound
-from palermo.history.filters import ANYTHING, AuditFilter
 from palermo.inspector.context import Context
 from palermo.inspector.judges import Progress
-from palermo.views.filter import EVERYTHING, JobFilter
+from palermo.views.filter import ANYTHING, EVERYTHING, AuditFilter, JobFilter
 
 #: How far statistics look back by default, in seconds.
 _A_DAY = 86_400.0
@@ -30,9 +29,9 @@ class History(Context):
         return rows
 
     def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
-        """The counts since an instant, or of the last 24 hours: docs/guides/history.md describes the row.
+        """The counts since a time, by default of the last 24 hours; docs/guides/history.md describes the row.
 
-        Reads that part of the journal; `progress` gets the progress.
+        Reads that part of the journal and calls `progress` with its progress.
         """
         from palermo.history.statistics import report_row, summarize
 

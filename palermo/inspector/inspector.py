@@ -1,9 +1,9 @@
-"""The inspector: a library to look at queues, jobs and workers, and to act on them.
+"""The inspector: a library that reads and changes queues, jobs and workers.
 
-It has a noun for each kind of thing, with the verbs for it: `inspector.failed.requeue(id)`,
-`inspector.queues.pause("mail")`. The command line and the web pages are built on this and on nothing else. Rows are
-those of palermo.contract.rows. Listing takes no job, loses none and leaves the order as it was. A method that takes
-jobs away judges them in one sweep (palermo.inspector.judges), with bounded memory.
+It has an attribute for each kind of thing, with methods for it: `inspector.failed.requeue(id)`,
+`inspector.queues.pause("mail")`. The command line and the web pages use nothing else. Rows are those of
+palermo.contract.rows. Listing neither takes nor loses a job, and doesn't change the order. A method that takes jobs
+away judges them in one sweep (palermo.inspector.judges), with bounded memory.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Inspector(Context):
-    """Looks at one broker and acts on it, through a client's connection. Safe to share between threads."""
+    """Reads and changes one broker, through a client's connection. Safe to share between threads."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Inspector(Context):
         )
 
     def snapshot(self) -> Snapshot:
-        """The queues, the workers and whether all queues are paused, for which the broker is asked once."""
+        """The queues, the workers and whether all queues are paused, from one request to the broker."""
         return self._snapshot()
 
     def trouble(self) -> Trouble | None:
-        """Why the broker stores nothing now, or lets this user ask no worker; None if neither is so.
+        """Why the broker stores nothing now, or why this user can't ask workers; None if neither applies.
 
         Raises BrokerUnavailable if it does not answer.
         """

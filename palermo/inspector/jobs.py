@@ -1,33 +1,70 @@
-"""Jobs by their ids or by their queue: list, count, cancel, move, discard, change them, and run them again."""
+"""The inspector's noun for jobs by their ids or by their queue: list, cancel, move, discard and change them.
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+`run_again` enqueues a new job from what the journal recorded of an ended one. `edit` changes a waiting, scheduled or
+retrying job. A JobFilter chooses among many waiting jobs.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Unpack
+
+from msgspec.structs import replace
 
 from palermo.client import dequeue as dequeuing
+from palermo.client.actor import OTHER_ARGUMENTS
+from palermo.client.handle import Job
+from palermo.client.prepare import new_id
+from palermo.client.recorded_jobs import CONVERTED, EDITED, HIDDEN, SHORTENED, UNREADABLE, RecordedJob
+from palermo.client.status import locate
 from palermo.contract import clock
 from palermo.contract.finding import CANCELLED
+from palermo.contract.recurring_entries import RECURRING, TICK
 from palermo.contract.row_types import JobRow
 from palermo.contract.rows import Listing, Row
 from palermo.contract.worker_info import WorkerCommand
+from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import JobState
-from palermo.core.message import Message
-from palermo.core.topology import check_id, check_queue_name, is_failed
-from palermo.inspector import waiting
-from palermo.inspector.again import EndedJobs
-from palermo.inspector.context import PROMPT
-from palermo.inspector.control import cancel
-from palermo.inspector.judges import Progress
-from palermo.jobs.redaction import masked_row
-from palermo.views.facts import facts_of_row, may_contain
+from palermo.core.message import MAX_SECONDS, PARENT, Message
+from palermo.core.topology import check_id, check_job_queue, check_new_queue, check_queue_name, is_failed
+from palermo.errors import ArgumentsInvalid, NotFound, UsageError
+from palermo.inspector.changes import Changes, Rewriter, check_options
+from palermo.inspector.context import PROMPT, SEARCHED, Context
+from palermo.inspector.judges import Judge, Progress, Selection, TakeJudge, TakenJob, Watching, reading, stoppable
+from palermo.inspector.workers import cancel
+from palermo.views.facts import may_contain
 from palermo.views.filter import EVERYTHING, JobFilter
 
+#: The most jobs that one call cancels: the broker keeps so many marks.
+MAX_CANCELLED = 100_000
 
-class Jobs(EndedJobs, waiting.JobsInQueue):
-    """Jobs in any state but failed, scheduled and recurring ones, which have nouns of their own."""
+#: The waiting jobs that are meant: one id, several, or those that a filter matches.
+WaitingJobs = str | Iterable[str] | JobFilter
 
-    def peek(self, queue: str, *, start: int = 0, count: int = 1) -> list[JobRow]:
-        """The next jobs of a queue, from `start` on. Raises NotFound."""
-        return self.list(queue, offset=start, limit=count).rows
+
+def check_move(queue: str, to: str) -> None:
+    """Raise QueueNameInvalid or UsageError if the waiting jobs of a queue cannot be moved to this one."""
+    check_job_queue(queue)
+    check_new_queue(to)
+    if to == queue:
+        raise UsageError(f"the jobs are already in queue {queue}: name another queue.")
+
+
+#: Why the recorded arguments are not those of the job, for people.
+REASONS = {
+    SHORTENED: "the journal recorded only the beginning of its arguments, which are longer than the setting"
+    " journal_arguments",
+    HIDDEN: "the journal recorded its arguments with hidden values, as the setting web_redact says",
+    CONVERTED: "the journal recorded its arguments as JSON, though they were serialized in another way",
+    UNREADABLE: "the journal recorded only a preview of its arguments, which cannot be read safely",
+    EDITED: "an operator changed its arguments after the journal recorded them",
+}
+
+#: The states of a job that may be changed.
+_EDITABLE = ("pending", "retrying", "scheduled")
+
+
+class Jobs(Context):
+    """Jobs in every state; failed, scheduled and recurring jobs also have attributes of their own."""
 
     def dequeue(
         self,
@@ -38,11 +75,11 @@ class Jobs(EndedJobs, waiting.JobsInQueue):
         queue: str | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Take waiting jobs out of their queue: all of this job, or those with exactly these arguments.
+        """Remove waiting jobs from their queue: all of this job, or those with exactly these arguments.
 
-        `job` is a decorated class or function, or a name. Without `queue` it is the job's own queue, or the
-        default queue if the job's code is not imported here. If it is imported, the job's hooks before_dequeue
-        (which may veto) and after_dequeue run, with the arguments given. Returns how many were taken.
+        `job` is a decorated class or function, or a name. Without `queue` it is the job's own queue, or the default
+        queue if the job's code is not imported here. If it is imported, the job's hooks before_dequeue (which may veto)
+        and after_dequeue run, with the arguments given. Returns the number of removed jobs.
         """
         client, actor = self._client, self._actor
         return dequeuing.dequeue(client, job, args, kwargs, actor=actor, ask=self._ask, queue=queue, progress=progress)
@@ -55,17 +92,17 @@ class Jobs(EndedJobs, waiting.JobsInQueue):
         *,
         queue: str | None = None,
     ) -> int:
-        """How many waiting jobs `dequeue` would take."""
+        """The number of waiting jobs that `dequeue` would remove."""
         return dequeuing.count(self._client, job, args, kwargs, ask=self._ask, queue=queue)
 
     def queue_of(self, job: str) -> str:
-        """The queue of a job by its name: its own if its code is imported here, else the default queue."""
+        """The queue of a job by its name: its own if its code is imported here, otherwise the default queue."""
         return dequeuing.queue_of(self._client.settings, job)
 
     def cancel(self, ids: str | Iterable[str], *, by: str = "") -> list[Row]:
-        """Keep jobs from running, or end them where they run; a row for each id: see palermo.inspector.control.cancel.
+        """Keep jobs from running, or end them where they run; a row for each id: see palermo.inspector.workers.cancel.
 
-        Failed jobs stay where they are; `discard` throws them away.
+        Failed jobs are unchanged; `discard` removes them.
         """
         chosen = [ids] if isinstance(ids, str) else list(dict.fromkeys(ids))
         for id in chosen:
@@ -77,30 +114,233 @@ class Jobs(EndedJobs, waiting.JobsInQueue):
         return rows
 
     def lines(self, id: str, worker: str) -> list[str]:
-        """The last 100 lines that the job with this id, which this worker runs, has logged about itself."""
+        """The last 100 lines that the job with this id has logged on the worker that runs it."""
         order = WorkerCommand(action="lines", id=check_id(id), workers=(worker,))
         answers = self._ask(lambda broker: broker.command(order, timeout=PROMPT), again=True)
         return [str(line) for answer in answers for line in answer.values.get("lines", ())]
 
     def waiting(self, id: str, queue: str = "") -> tuple[JobRow, Message] | None:
-        """A job that is seen to wait in a queue, its row and its message; `queue` is where to look, "" if unknown."""
+        """A waiting job that was found, with its row and message; `queue` is the queue to search, "" if unknown."""
         found = self._ask(lambda broker: broker.find((id,), queue=queue, failed=False), again=True)
         for place in found.jobs:
             if place.message is not None and place.state in (JobState.PENDING, JobState.RETRYING, CANCELLED):
                 return {**self._rows((place.message,), JobState.PENDING)[0], "state": place.state}, place.message
         return None
 
+    def _selection(self, which: WaitingJobs) -> Selection:
+        if not isinstance(which, JobFilter):
+            return Selection(which)
+        # Fast path: no row is made to compare a name.
+        by_name = which == JobFilter(job=which.job)
+
+        def matches(message: Message) -> bool:
+            if not which.fits_name("job", message.job):
+                return False
+            if by_name or (which.text is not None and not may_contain(message, which.text.casefold())):
+                return by_name
+            [row] = self._rows((message,), JobState.PENDING)
+            return self._fits(row, which)
+
+        return Selection((), matches)
+
+    def discard(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
+        """Remove waiting jobs of a queue: one id, several ids, or all that a filter matches (JobFilter() for all).
+
+        A job that a worker has taken in the meantime is left to it. For ids that are no longer waiting there, NotFound
+        is raised after all other jobs are done, or passed to `on_error`. While the command runs, `progress` is called
+        with its progress and `on_taken` with the jobs taken so far; it ends early if `stop` returns True. Raises
+        NotFound for a queue that does not exist.
+        """
+        return self._take_waiting("discard", queue, which, TakeJudge(self._selection(which)), watching, queue)
+
+    def move(self, queue: str, which: WaitingJobs, to: str, **watching: Unpack[Watching]) -> list[TakenJob]:
+        """Move waiting jobs of a queue to the end of another. Options and errors are those of `discard`.
+
+        Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Run the command
+        again to move the rest.
+        """
+        check_move(queue, to)
+        judge = TakeJudge(self._selection(which), JobEdit(queue=to).applied_to, queue=f"queue {queue}")
+        return self._take_waiting("move", queue, which, judge, watching, to, details=f"from {queue}")
+
+    def _take_waiting(
+        self,
+        action: str,
+        queue: str,
+        which: WaitingJobs,
+        judge: TakeJudge,
+        watching: Watching,
+        place: str,
+        details: str = "",
+    ) -> list[TakenJob]:
+        check_options(watching, Watching)
+        check_job_queue(queue)
+
+        def sweep(decide: Judge, progress: Progress) -> None:
+            self._client.run(lambda broker: broker.sweep(queue, decide, progress=progress))
+
+        missing = "no job {} waits there any more."
+        return self._take(action, which, judge, sweep, watching, queue=place, details=details, missing=missing)
+
+    def cancel_waiting(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
+        """Cancel waiting jobs of a queue: each stays there until a worker takes and drops it.
+
+        A job that is already running is stopped, as by `cancel`. Options are those of `discard`, but ids that aren't
+        waiting there are cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable if reading the
+        queue would change it.
+        """
+        check_options(watching, Watching)
+        check_job_queue(queue)
+        stop = watching.get("stop")
+        if isinstance(which, JobFilter):
+            chosen = self._found(queue, which, progress=watching.get("progress"), stop=stop)
+        else:
+            ids = [which] if isinstance(which, str) else dict.fromkeys(which)
+            chosen = [TakenJob(check_id(id), "", queue) for id in ids]
+        if not chosen or (stop is not None and stop()):
+            return []
+        if len(chosen) > MAX_CANCELLED:
+            raise UsageError(
+                f"{len(chosen):,} jobs are selected, but one call cancels at most {MAX_CANCELLED:,}. Discard them."
+            )
+        began, ids = clock.now(), [job.id for job in chosen]
+        self._ask(lambda broker: cancel(broker, ids, by=self._actor.name), again=True)
+        self._record("cancel", ids=ids, what=str(which) if isinstance(which, JobFilter) else None, at=began)
+        if (on_taken := watching.get("on_taken")) is not None:
+            on_taken(chosen)
+        return chosen
+
+    def count(self, queue: str, filter: JobFilter, *, depth: int | None = None) -> int:
+        """The number of waiting jobs that a filter matches, among the first `depth` or all of a queue.
+
+        Raises NotFound, and NotBrowsable if reading the queue would change it.
+        """
+        check_job_queue(queue)
+        seen = itertools.count()
+        return len(self._found(queue, filter, stop=lambda: next(seen) == depth))
+
+    def _found(
+        self,
+        queue: str,
+        filter: JobFilter,
+        *,
+        progress: Progress | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> list[TakenJob]:
+        """The jobs in a queue that a filter matches."""
+        self._ask(lambda broker: broker.browse(queue, limit=0), again=True)
+        found: dict[str, TakenJob] = {}
+        selection = self._selection(filter)
+
+        def see(message: Message) -> None:
+            if selection.includes(message):
+                found[message.id] = TakenJob(message.id, message.job, queue)
+
+        judge = stoppable(stop, reading(see))
+        self._client.run(lambda broker: broker.sweep(queue, judge, progress=progress, only_look=True), again=True)
+        return list(found.values())
+
+    def recorded(self, id: str, *, progress: Progress | None = None) -> RecordedJob | None:
+        """The recorded arguments and options of a job; None if the journal has none. Reads the whole journal."""
+        from palermo.history import listings
+
+        return listings.recorded_of(self._client, check_id(id), progress=progress)
+
+    def run_again(self, id: str, *, known: RecordedJob | None = None, **changes: Unpack[Changes]) -> Job:
+        """Enqueue an ended job again, as a new job with the recorded arguments and options; returns the new job.
+
+        `args` and `kwargs` replace the positional and the named arguments, and `queue`, `priority` and `at` its queue,
+        priority and time. `known` is the result of `recorded`; by default the journal is read.
+
+        Raises NotFound if the journal has no record of the job, ArgumentsInvalid if it lacks the exact arguments and
+        `args` or `kwargs` is missing, and UsageError if the job has not ended.
+        """
+        check_options(changes, Changes)
+        found = known or self.recorded(id)
+        if found is None:
+            raise NotFound(
+                f"the journal recorded no arguments of job {id}. It records them at the end of a job, if the setting"
+                ' journal is "all" where the job runs.'
+            )
+        if (why := REASONS.get(found.inexact)) and None in (changes.get("args"), changes.get("kwargs")):
+            raise ArgumentsInvalid(f"job {id} cannot be run again as it was: {why}. Give its args and kwargs.")
+        place = self._ask(lambda broker: locate(broker, id, found.message.queue, failed=False), again=True)
+        if place.state:
+            raise UsageError(f"job {id} is {place.state}: it has not ended. Wait until it ends, or edit it.")
+        now = clock.now()
+        extra = {name: value for name, value in found.message.extra.items() if name not in (RECURRING, TICK, PARENT)}
+        expires = None if found.expires is None else min(MAX_SECONDS - 1, now + found.expires)
+        fresh = replace(
+            found.message, id=new_id(), extra=extra, created_at=int(now), queued_at=now, run_at=now, expires_at=expires
+        )
+        if found.inexact:
+            # The given arguments are written in the way of the old ones, and signed if those were.
+            fresh = replace(fresh, body=b"", content_type=found.content_type)
+        # The expiry moves with the instant, and stays as long after it as before.
+        again = Rewriter.of(self._client.serializers, changes)(fresh)
+        job = self._client.enqueue_message(again if changes.get("at") is not None else replace(again, run_at=None))
+        self._record("run again", queue=job.queue, ids=[id, job.id], count=1, what=f"{id} as {job.id}", at=now)
+        return job
+
+    def edit(self, id: str, *, waits_in: str = "", **changes: Unpack[Changes]) -> Job:
+        """Change a waiting, scheduled or retrying job; takes the same changes as `run_again`.
+
+        The job keeps its id. In a queue it moves to the end. The changed job is stored before the old one is removed:
+        if the program is killed in between, the job may run twice. `waits_in` is the queue to search first. Raises
+        NotFound if the job isn't found waiting, or has started in the meantime.
+        """
+        check_options(changes, Changes)
+        check_id(id)
+        place = self._ask(lambda broker: locate(broker, id, waits_in, failed=False), again=True)
+        message = place.message
+        if message is None or place.state not in _EDITABLE:
+            raise NotFound(
+                f"job {id} was not found among the waiting jobs: "
+                f"{place.state or 'it has ended, or is deep inside a long queue'}."
+            )
+        change = Rewriter.of(self._client.serializers, changes).edit(message)
+        if not change.empty:
+            began = clock.now()
+            self._change(message, change)
+            what = OTHER_ARGUMENTS if change.content is not None else None
+            self._record("edit", queue=change.queue, ids=[id], what=what, at=began)
+        return Job(id, change.queue or message.queue, message.job, _client=self._client)
+
+    def _change(self, message: Message, change: JobEdit) -> None:
+        """Replace the message where it waits. Raises NotFound if it is no longer waiting."""
+        if message.run_at is not None and message.run_at > clock.now():
+            dated = change if change.run_at is not None else replace(change, run_at=message.run_at)
+            if self._ask(lambda broker: broker.edit_scheduled(message.id, dated)):
+                return
+            # It came due in the meantime: it may wait in its queue now.
+        judge = TakeJudge(Selection(message.id), change.applied_to, queue=f"queue {message.queue}")
+        decide = stoppable(lambda: message.id in judge.selection.seen, judge)
+        self._ask(lambda broker: broker.sweep(message.queue, decide))
+        if judge.refusal is not None:
+            raise UsageError(f"{judge.refusal} Nothing was changed.")
+        if not judge.taken:
+            raise NotFound(f"job {message.id} is no longer waiting: a worker has taken it. Nothing was changed.")
+
     def list(
-        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, filter: JobFilter = EVERYTHING
+        self,
+        queue: str,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        newest: bool = False,
+        filter: JobFilter = EVERYTHING,
+        depth: int = SEARCHED,
     ) -> Listing[JobRow]:
         """Jobs that wait in a queue, oldest first; those whose state is "cancelled" will not run.
 
-        With a filter only the jobs of the page that match.
+        A filter is compared with the first `depth` jobs, or with the last ones if `newest` is set. `total` is then the
+        number of matching jobs, and `unseen` the number of jobs that were not compared.
 
         Raises NotFound for a queue that does not exist.
         """
         check_queue_name(queue)
-        page = self._browse(queue, offset=offset, limit=limit, newest=newest)
+        searched = not filter.everything
+        page = self._browse(queue, offset=0 if searched else offset, limit=depth if searched else limit, newest=newest)
         state = JobState.FAILED if is_failed(queue) else JobState.PENDING
         text = (filter.text or "").casefold()
         messages = [one for one in page.messages if not text or may_contain(one, text)]
@@ -108,6 +348,7 @@ class Jobs(EndedJobs, waiting.JobsInQueue):
         for row, message in zip(rows, messages, strict=True):
             if message.id in page.cancelled:
                 row["state"] = CANCELLED
-        if not filter.everything:
-            rows = [row for row in rows if filter.matches(facts_of_row(masked_row(row, self._hidden)))]
-        return Listing(rows, page.total, page.unseen)
+        if not searched:
+            return Listing(rows, page.total, page.unseen)
+        found = [row for row in rows if self._fits(row, filter)]
+        return Listing(found[offset : offset + limit], len(found), max(0, page.total - depth))

@@ -1,8 +1,8 @@
-"""What a sweep through a queue does to each message, for the inspector's commands.
+"""Decides what a sweep through a queue does with each message.
 
 A sweep calls its judge once per message, oldest first, and the judge answers with a SweepDecision. No judge talks to a
-broker. Memory is bounded by what a judge must remember: the ids it took, because two copies of one id (left by a crash
-between publish and ack) count as one job and go together.
+broker. A judge remembers only the ids it took, because two copies of one id (left by a crash between publish and ack)
+count as one job.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ class TakenJob(NamedTuple):
 
 
 class Watching(TypedDict, total=False):
-    """How a program follows, and can stop, a command on many jobs."""
+    """How a program follows and stops a command on many jobs."""
 
     progress: Progress | None
     #: Gets each error that would otherwise be raised once the command has done all it can.
@@ -68,7 +68,7 @@ class Selection:
 
     @classmethod
     def of(cls, which: Which, shown: PreviewOf = wire_preview) -> "Selection":
-        """Of failed jobs. `shown` gives the text of a message's arguments that a text filter searches."""
+        """The chosen failed jobs. `shown` gives the text of a message's arguments that a text filter searches."""
         if isinstance(which, JobFilter):
             return cls((), lambda message: which.matches(facts_of_failed(message, shown)))
         return cls(which)
@@ -84,7 +84,7 @@ class Selection:
 
 
 class TakeJudge:
-    """Takes the chosen jobs out of their queue: moves them as `change` has changed them, or removes them without it."""
+    """Takes the chosen jobs out of their queue: moves them as `change` returns them, or removes them."""
 
     def __init__(
         self, selection: Selection, change: Callable[[Message], Message] | None = None, *, queue: str = "`failed`"
@@ -147,7 +147,7 @@ class TakeJudge:
 
 
 class PageJudge:
-    """Keeps a page of the jobs that a filter matches. It stops behind the page unless it must count them all."""
+    """Keeps a page of the jobs that a filter matches. It stops after the page unless it must count all of them."""
 
     def __init__(
         self,
@@ -195,16 +195,14 @@ class FindJudge:
         self._id = id
 
     def __call__(self, message: Message) -> SweepDecision:
-        if self.message is not None:
-            return Stop()
-        if message.id == self._id:
+        if self.message is None and message.id == self._id:
             self.message = message
-            return Stop()
-        return Keep()
+        return Keep() if self.message is None else Stop()
 
 
-class _Group(Struct):
+class _Group(Struct, frozen=True):
     count: int
+    #: When its first and its last job failed, as far as that is known.
     first: int | None
     last: int | None
     sample: Message
@@ -228,16 +226,10 @@ class GroupJudge:
             return Keep()
         self._seen.add(message.id)
         key = fingerprint(message.job, failure)
-        at = failure.failed_at or None
-        group = self._groups.get(key)
-        if group is None:
-            self._groups[key] = _Group(1, at, at, message)
-            return Keep()
-        group.count += 1
-        group.sample = message
-        if at is not None:
-            group.first = at if group.first is None else min(group.first, at)
-            group.last = at if group.last is None else max(group.last, at)
+        known = self._groups.get(key, _Group(0, None, None, message))
+        times = [at for at in (known.first, known.last, failure.failed_at or None) if at is not None]
+        first, last = min(times, default=None), max(times, default=None)
+        self._groups[key] = _Group(known.count + 1, first, last, message)
         return Keep()
 
     def rows(self) -> list[Row]:
@@ -277,9 +269,9 @@ def stoppable(stop: Callable[[], bool] | None, judge: Judge) -> Judge:
 
 
 def report_taken(taken: Sequence[TakenJob], watching: Watching) -> Progress:
-    """The progress callback of a command, which also reports, step by step, which jobs have certainly gone.
+    """The progress callback of a command, which also reports the jobs that have certainly been taken.
 
-    A judge takes a job when it says so. The job has gone once the sweep reports its next step.
+    A job counts as taken once the sweep reports the step after the judge's decision.
     """
     reported = 0
     progress, on_taken = watching.get("progress"), watching.get("on_taken")

@@ -1,4 +1,4 @@
-"""The inspector's noun for keys of unique jobs and of limited jobs: list them, and free keys."""
+"""`inspector.keys`: list the keys of unique jobs and of limited jobs, and free keys."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -46,30 +46,32 @@ class Keys(Context):
         return Listing([_row(key) for key in page.keys], page.total)
 
     def find(self, name: str) -> Key | None:
-        """The key with this name; None if no job has, gets or had it."""
+        """The key with this name; None if it isn't in use."""
         return self._ask(lambda broker: broker.keys.find(name), again=True)
 
     def limits(self) -> list[Row]:
-        """The keys of limited jobs (those with a limit or a rate) of which any run or wait, by name.
+        """The keys of jobs with a limit or a rate that run or wait, by name.
 
-        A row is `key`, `limit` and `rate` (None for none), `running`, and `waiting`: how many are put aside.
+        A row has `key`, `limit` and `rate` (None without one), `running`, and `waiting`, the number of deferred jobs.
         """
         return [limit_row(info) for info in self._ask(lambda broker: broker.limits(), again=True)]
 
     def free(self, names: str | Iterable[str]) -> list[str]:
-        """Free keys, whatever the jobs that hold them do; returns those that were taken. Raises NotFound if none was.
+        """Free keys, even if the jobs that hold them run; returns the keys that were in use. Raises NotFound if none
+        was.
 
         A job that waits takes its key again when a worker starts it, if the key is free then.
         """
         chosen = [names] if isinstance(names, str) else list(names)
         freed = self._ask(lambda broker: broker.keys.free(chosen)) if chosen else []
         if chosen and not freed:
-            raise NotFound(f"no job has the key {chosen[0]!r}; `palermo unique list` shows those that are taken.")
+            raise NotFound(f"no job has the key {chosen[0]!r}; `palermo unique list` lists the keys in use.")
         self._record("free keys", count=len(freed), what=", ".join(freed[:20]))
         return freed
 
     def orphaned(self) -> list[Row]:
-        """Keys whose jobs are nowhere, as programs that purge queues leave them; looking takes a second or more.
+        """Keys whose jobs no longer exist, for example because another program purged the queue. Takes a second or
+        more.
 
         A row is `key`, `id`, `queue` and `since`.
         """

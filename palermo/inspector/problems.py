@@ -1,8 +1,8 @@
-"""The problems of queues, workers and jobs at this moment, each with advice.
+"""The current problems of queues, workers and jobs, each with advice.
 
-`palermo doctor` and the page Problems say the same, because both ask `present`. The limits are those with which the
-Prometheus rules in docs/guides/monitoring/alerts.yml begin. A queue whose first job cannot be looked at is never late.
-Three alike are told one by one. Four or more are one problem, whose finding has all their names.
+`palermo doctor` and the page Problems agree, because both use `present`. The limits are those of the Prometheus rules
+in docs/guides/monitoring/alerts.yml. A queue whose first job cannot be read is never late. Up to three similar problems
+are reported one by one. Four or more are reported as one, with all names.
 """
 
 import shlex
@@ -76,7 +76,7 @@ class PresentProblem(Struct, frozen=True):
 
 
 class _Queue(NamedTuple):
-    """A queue with which something is wrong: its waiting jobs, and the seconds that the first one has waited."""
+    """A queue with a problem: its waiting jobs, and the seconds that the first one has waited."""
 
     name: str
     pending: int
@@ -86,7 +86,7 @@ class _Queue(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A job with which something is wrong: its runs, and how many of them failed or are tried again."""
+    """A job with a problem: its runs, and how many of them failed or are retried."""
 
     name: str
     runs: int
@@ -103,11 +103,10 @@ def present(
     deaths: Sequence[WorkerLife] = (),
     trouble: Trouble | None = None,
 ) -> list[PresentProblem]:
-    """What is wrong, by the rows of queues and workers.
+    """The problems in the rows of queues and workers.
 
-    `ages` are the seconds that the first job of each queue has waited, as far as that is known. `deaths` are those of
-    the last DEATHS seconds. While the broker is in trouble, no worker is blamed for its silence, and no queue is said
-    to have no worker.
+    `ages` has the seconds that the first job of a queue has waited, if they are known. `deaths` are those of the last
+    DEATHS seconds. While the broker is in trouble, silent workers and queues without workers aren't reported.
     """
     queues, found = list(queues), list[PresentProblem]()
     if trouble is not None:
@@ -182,16 +181,16 @@ def resting_queues(queues: Iterable[Row], workers: Iterable[Row]) -> dict[str, l
 def workers_text(workers: Sequence[Row]) -> str:
     """How many workers run, all of which answer, and which of them take no jobs."""
     if not workers:
-        return "none runs"
+        return "none is running"
     idle = [f"{row['id']} is {row['state']}" for row in workers if row["state"] in _RESTING]
     text = f"{count(len(workers), 'worker')}, and all answer"
     return f"{text}; taking no jobs: {some_of(idle)}" if idle else text
 
 
 def queue_problem(row: Row, age: float | None, resting: Container[str], *, all_paused: bool) -> QueueKind | None:
-    """What is wrong with a queue; None if nothing is, or if all queues are paused, which is one problem for all.
+    """The problem of a queue; None if it has none, or if all queues are paused, which is one problem for all.
 
-    `age` is how many seconds its first job has waited, if that is known. `resting` has the `resting_queues`.
+    `age` is the seconds that its first job has waited, if known. `resting` has the `resting_queues`.
     """
     if all_paused or not row["pending"] or is_failed(row["name"]):
         return None
@@ -205,10 +204,9 @@ def queue_problem(row: Row, age: float | None, resting: Container[str], *, all_p
 
 
 def mixed(rows: Sequence[Row], order: Callable[[Row], int], *, page: int, most: int) -> list[Row]:
-    """Rows of queues, worst first by `order`, of which at most `most` of a page are in trouble.
+    """Rows of queues, the worst first by `order`, with at most `most` in trouble on a page.
 
-    That holds while queues with a worker are left that are not in trouble; all queues that fit on one page stay as
-    they are.
+    More are on a page if no other queues with workers are left. Queues that fit on one page keep their order.
     """
     if len(rows) <= page:
         return [*rows]
@@ -294,7 +292,7 @@ def _of_deaths(deaths: Sequence[WorkerLife]) -> Finding:
     text += f". Running: {some_of(jobs)}" if jobs else ""
     advice = (
         "Look on the machine how it ended: kill -9, out of memory, a crash. Its jobs run again when another worker"
-        " serves their queues. If it only lost its connection, it is no problem once it is back."
+        " serves their queues. If it only lost its connection, the problem ends when it reconnects."
     )
     return replace(Finding.warning("workers", text, advice), names=names)
 

@@ -16,7 +16,7 @@ class Queues(Context):
     """The queues."""
 
     def size(self, queue: str) -> int:
-        """How many jobs wait in a queue. Raises NotFound."""
+        """The number of waiting jobs in a queue. Raises NotFound."""
         check_queue_name(queue)
         for info in self._ask(lambda broker: broker.queues(), again=True):
             if info.name == queue:
@@ -24,58 +24,55 @@ class Queues(Context):
         return self._browse(queue, limit=1).total
 
     def pause(self, queue: str, *, by: str = "", reason: str = "") -> None:
-        """Let no worker take jobs from a queue until `resume`, across restarts. The queue need not exist yet.
-
-        Running jobs go on. `by` says who did it, and `reason` why: the journal keeps it, and the pages show it to all.
-        Raises QueueNameInvalid for "*": `pause_all` is meant.
+        """Stop workers from taking jobs of a queue until `resume`, across restarts. The queue doesn't have to exist.
+        Running jobs continue. `by` is the user and `reason` the reason, for the journal and the pages. Raises
+        QueueNameInvalid for "*"; use `pause_all`.
         """
         check_job_queue(queue)
         if queue == "*":
             raise QueueNameInvalid(
-                "queue name '*' is not a pattern here. To pause all queues, say `palermo pause --all` or pause_all()."
+                "queue name '*' is not a pattern here. To pause all queues, use `palermo pause --all` or pause_all()."
             )
-        by = by or self._actor.name
-        self._ask(lambda broker: broker.pause(queue, by=by))
-        self._record("pause", by=by, queue=queue, **({"what": reason} if reason else {}))
+        self._pause("pause", queue, by=by, reason=reason)
 
     def resume(self, queue: str, *, by: str = "") -> None:
         """End a pause; does nothing to a queue that is not paused."""
-        check_job_queue(queue)
-        by = by or self._actor.name
-        self._ask(lambda broker: broker.resume(queue, by=by))
-        self._record("resume", by=by, queue=queue)
+        self._pause("resume", check_job_queue(queue), by=by)
 
     def pause_all(self, *, by: str = "", reason: str = "") -> None:
-        """Let no worker take jobs from any queue until `resume_all`, across restarts.
+        """Stop workers from taking any jobs until `resume_all`, across restarts.
 
-        It holds for workers that start later and queues that are made later. Running jobs go on, and jobs can be
-        enqueued. `by` says who did it, and `reason` why, as for `pause`.
+        It also applies to workers and queues that are added later. Running jobs continue, and jobs can be enqueued.
+        `by` and `reason` are those of `pause`.
         """
-        by = by or self._actor.name
-        self._ask(lambda broker: broker.pause(EVERY_QUEUE, by=by))
-        self._record("pause all", by=by, **({"what": reason} if reason else {}))
+        self._pause("pause all", EVERY_QUEUE, by=by, reason=reason)
 
     def resume_all(self, *, by: str = "") -> None:
         """End `pause_all`; a queue that was paused by its name stays paused until `resume`."""
+        self._pause("resume all", EVERY_QUEUE, by=by)
+
+    def _pause(self, action: str, queue: str, *, by: str, reason: str = "") -> None:
         by = by or self._actor.name
-        self._ask(lambda broker: broker.resume(EVERY_QUEUE, by=by))
-        self._record("resume all", by=by)
+        pauses = action.startswith("pause")
+        self._ask(lambda broker: broker.pause(queue, by=by) if pauses else broker.resume(queue, by=by))
+        named = {} if queue == EVERY_QUEUE else {"queue": queue}
+        self._record(action, by=by, **named, **({"what": reason} if reason else {}))
 
     def all_paused(self) -> bool:
-        """Whether `pause_all` holds."""
+        """Whether all queues are paused by `pause_all`."""
         return self._ask(lambda broker: broker.all_paused(), again=True)
 
     def purge(self, queue: str) -> int:
-        """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""
+        """Remove all waiting jobs of a queue; returns their number. Raises NotFound."""
         check_queue_name(queue)
         count = none_failed(queue, 0, lambda: self._ask(lambda broker: broker.purge(queue)))
         self._record("purge", queue=queue, count=count)
         return count
 
     def purge_all(self) -> dict[str, int]:
-        """Remove all jobs that wait in all queues but those of failed jobs; returns how many, by queue.
+        """Remove the waiting jobs of all queues except those of failed jobs; returns their number by queue.
 
-        Running and scheduled jobs stay, and so do failed ones: `discard` removes these.
+        Running, scheduled and failed jobs stay.
         """
         removed = {}
         for name in [row["name"] for row in self.list() if row["pending"] and not is_failed(row["name"])]:
@@ -84,10 +81,11 @@ class Queues(Context):
         return removed
 
     def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
-        """Change a queue's type to "classic", "quorum" or "priority" and keep all in it; returns how many jobs moved.
+        """Change a queue's type to "classic", "quorum" or "priority" and keep its jobs; returns the number of moved
+        jobs.
 
-        Workers and publishers may go on. Interrupted it loses nothing, and called again it goes on. Raises NotFound,
-        and BrokerRefused on a broker that has only one type.
+        Workers and publishers can continue. After an interruption nothing is lost; call it again. Raises NotFound, and
+        BrokerRefused on a broker that has only one type.
         """
         check_queue_name(queue)
         if kind not in MIGRATABLE:
@@ -97,26 +95,26 @@ class Queues(Context):
         return count
 
     def delete(self, queue: str) -> int:
-        """Delete a queue and the jobs that wait in it; returns how many. Raises NotFound."""
+        """Delete a queue with its waiting jobs; returns their number. Raises NotFound."""
         check_queue_name(queue, controls=True)
         count = none_failed(queue, 0, lambda: self._ask(lambda broker: broker.delete(queue)))
         self._record("delete queue", queue=queue, count=count)
         return count
 
     def unserved(self, queue: str) -> str:
-        """`unserved_text` of this moment, for a queue that is to get jobs. Takes no job."""
+        """`unserved_text` for a queue, from a new snapshot."""
         return unserved_text(self._snapshot(), queue)
 
     def list(self) -> list[QueueRow]:
-        """All queues by name, always with `failed`."""
+        """All queues by name, including `failed`."""
         return queue_rows(self._ask(lambda broker: broker.queues(), again=True))
 
 
 def unserved_text(found: Snapshot, queue: str) -> str:
-    """A sentence that no worker takes jobs from this queue, with the name that may be meant; "" if a worker does.
+    """A sentence if no worker takes jobs from this queue, with a similar name; "" if a worker does.
 
-    A worker that does not answer counts as none, unless the broker's trouble may keep it from that: then it is not
-    known, and the text is "". A pattern such as `*` also serves a queue that does not exist yet.
+    A worker that doesn't answer doesn't count, unless the broker is in trouble: then the text is "". A pattern such as
+    `*` also serves a queue that does not exist yet.
     """
     if found.trouble is not None:
         return ""

@@ -1,4 +1,4 @@
-"""The throughput of all workers, from the differences between two snapshots, without a second store.
+"""The throughput of all workers, from the difference between two snapshots.
 
 A worker counts the jobs that it has processed over all its queues. The rates of one queue come from the journal, where
 workers and clients count by queue: see palermo.history.statistics.Statistics.rates.
@@ -23,7 +23,7 @@ _MOST = 1_200
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """What was counted between the sample before and this one."""
+    """The counts between the previous sample and this one."""
 
     #: Unix seconds, and how many seconds it covers.
     at: float
@@ -34,7 +34,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """All queues and workers at one instant."""
+    """All queues and workers at one time."""
 
     #: Unix seconds.
     at: float
@@ -52,19 +52,19 @@ class Samples:
     """The samples of the last minutes."""
 
     def __init__(self, kept: float) -> None:
-        """`kept` is for how many seconds samples are kept."""
+        """Samples are kept for `kept` seconds."""
         self._kept = kept
         self._samples: deque[Sample] = deque(maxlen=_MOST)
         self.last: Snapshot | None = None
 
     def add(self, fresh: Snapshot) -> None:
-        """Add another look."""
+        """Add a snapshot."""
         if self.last is not None and fresh.at > self.last.at:
             self._samples.append(difference(self.last, fresh))
         self.last = fresh
 
     def since(self, at: float) -> list[Sample]:
-        """The samples that ended at this instant (Unix seconds) or later and are still kept; oldest first."""
+        """The kept samples that ended at this time (Unix seconds) or later; oldest first."""
         return [sample for sample in self._samples if sample.at >= at]
 
     def recent(self, now: float) -> list[Sample]:
@@ -72,7 +72,7 @@ class Samples:
         return self.since(now - self._kept)
 
     def throughput(self, now: float, over: float = RATED) -> tuple[float | None, float | None]:
-        """Jobs processed and jobs failed a second; None if too little was seen to tell."""
+        """Jobs processed and failed per second; None without enough samples."""
         seen = self.since(now - over)
         span = sum(sample.span for sample in seen)
         if span < SHORTEST:

@@ -1,6 +1,8 @@
-"""The inspector's noun for scheduled jobs: list, cancel, run now and reschedule them, and give up retries.
+"""`inspector.scheduled`: list, cancel, run and reschedule scheduled jobs, and give up retries.
 
-A job that has failed and waits for its next try is a scheduled job with an error; ScheduledFilter tells them apart.
+A job that has failed and waits for its next try is a scheduled job with an error, in the state "retrying". A broker
+compares the queue, the job, these two states and the instant of a filter by itself; all other conditions are compared
+here, with the jobs that remain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,26 +12,24 @@ from msgspec.structs import replace
 from palermo.client.dequeue import SameArguments
 from palermo.contract import clock
 from palermo.contract.finding import CANCELLED, SCHEDULED
-from palermo.contract.row_types import ScheduledRow
+from palermo.contract.row_types import JobRow
 from palermo.contract.rows import Listing, Row, iso_instant
-from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.core.lifecycle import JobState
-from palermo.core.message import Message
+from palermo.core.message import MAX_SECONDS, Message
 from palermo.core.text import count
-from palermo.core.times import Duration, Instant, delay_seconds, parse_instant, unix_seconds
+from palermo.core.times import Duration, Instant, delay_seconds, unix_seconds
 from palermo.core.topology import check_id
 from palermo.errors import OptionInvalid
-from palermo.inspector.context import Context
+from palermo.inspector.context import SEARCHED, Context
 from palermo.jobs import registry
+from palermo.views.filter import EVERYTHING, JobFilter
 
 #: The scheduled jobs that are meant: one id, several, or those that a filter matches.
-Which = str | Iterable[str] | ScheduledFilter
-
-#: All scheduled jobs.
-EVERYTHING = ScheduledFilter()
+Which = str | Iterable[str] | JobFilter
 
 #: The limit of a page that has all scheduled jobs.
-_ALL = 2**31
+ALL = 2**31
 
 #: The most different times, to the second, from which one call moves jobs by a delay.
 MAX_TIMES = 1_000
@@ -57,23 +57,18 @@ def _missing(ids: Iterable[str]) -> list[Row]:
     return [{"id": id, "state": GONE, **none} for id in ids]
 
 
-def _asked(chosen: ScheduledFilter) -> str:
-    """The conditions of a filter, for the audit log; "" if it names ids, which the log has."""
-    if chosen.ids is not None:
-        return ""
-    named = [f"{name}={value!r}" for name in ("queue", "job") if (value := getattr(chosen, name)) is not None]
-    if chosen.due is not None:
-        named += [f"due {iso_instant(chosen.due[0]) or 'ever'} to {iso_instant(chosen.due[1]) or 'ever'}"]
-    return " ".join(named) or "everything"
+#: The states of a filter that a broker tells apart: whether a job is to wait for a retry.
+_RETRIES = {None: None, "retrying": True, "scheduled": False}
 
 
-def _chosen(which: Which) -> tuple[ScheduledFilter, list[str]]:
-    if isinstance(which, ScheduledFilter):
-        return which, sorted(which.ids or ())
-    ids = [which] if isinstance(which, str) else list(dict.fromkeys(which))
-    for id in ids:
-        check_id(id)
-    return ScheduledFilter(ids=frozenset(ids)), ids
+def _divided(filter: JobFilter, ids: frozenset[str] | None) -> tuple[ScheduledFilter, JobFilter]:
+    """The conditions that a broker compares by itself, and the others."""
+    due = None
+    if filter.due_from is not None or filter.due_until is not None:
+        due = filter.due_from or 0.0, MAX_SECONDS if filter.due_until is None else filter.due_until
+    chosen = ScheduledFilter(ids=ids, queue=filter.queue, job=filter.job, retries=_RETRIES.get(filter.state), due=due)
+    state = None if filter.state in _RETRIES else filter.state
+    return chosen, replace(filter, state=state, queue=None, job=None, due_from=None, due_until=None)
 
 
 def _row(altered: AlteredJob, action: str, at: float | None) -> Row:
@@ -87,31 +82,33 @@ def _row(altered: AlteredJob, action: str, at: float | None) -> Row:
 
 
 class ScheduledJobs(Context):
-    """The scheduled jobs: list, cancel, run now and reschedule them, and give up retries."""
+    """The scheduled jobs: list, cancel, run and reschedule them, and give up retries."""
 
     def progress(self) -> tuple[int, int] | None:
-        """How many jobs were read for the look at scheduled jobs under way, and how many are to be; None if unknown."""
+        """The number of scheduled jobs read so far by a listing, and their total; None if unknown."""
         return self._ask(lambda broker: broker.scheduled_progress(), again=True)
 
-    def cancel(self, which: Which) -> list[Row]:
+    def cancel(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
         """Cancel scheduled jobs: these ids, or all that a filter matches.
+
+        With `within` only those of the ids that this filter matches; on RabbitMQ its instants limit what is read.
 
         A row has `id`, `state`, `job`, `queue` and `run_at`. The state is "cancelled", or "not_found" if no such job is
         scheduled. A job that has just become due is "not_found" too; `inspector.jobs.cancel` may still stop it. A job
         either becomes due or is cancelled, never both.
         """
-        return self._alter(which, CANCEL)
+        return self._alter(which, within, CANCEL)
 
     def ids_with(
         self,
-        filter: ScheduledFilter,
+        filter: JobFilter,
         args: Sequence[object] | None = None,
         kwargs: Mapping[str, object] | None = None,
     ) -> list[str]:
         """The ids of the scheduled jobs that a filter matches and that have exactly these arguments.
 
-        To cancel them, give the ids to `cancel`: a job that comes due in between is left alone. Without
-        `args` and `kwargs` all that the filter matches. Raises EncodeError for arguments that no message can hold.
+        To cancel them, pass the ids to `cancel`; a job that becomes due in between isn't cancelled. Without `args` and
+        `kwargs`, all jobs that the filter matches. Raises EncodeError for arguments that cannot be serialized.
         """
         same = SameArguments(filter.job or "", args, kwargs, serializers=self._client.serializers)
         every = args is None and kwargs is None
@@ -120,37 +117,44 @@ class ScheduledJobs(Context):
             definition = registry.find(message.job)
             return every or same(message, one=definition is not None and definition.one)
 
-        # One page: between two pages jobs come due, and the next page would leave out as many.
-        found = self._ask(lambda broker: broker.scheduled(filter, limit=_ALL), again=True)
-        return [message.id for message in found.messages if message.id not in found.cancelled and fits(message)]
+        found, _ = self._found(filter)
+        return [message.id for message, row in found if row["state"] != CANCELLED and fits(message)]
 
-    def run_now(self, which: Which) -> list[Row]:
-        """Put scheduled jobs into their queues at once; rows as of cancel, with the state "enqueued"."""
-        return self._alter(which, RUN)
+    def run_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
+        """Enqueue scheduled jobs now; rows are those of `cancel`, with the state "enqueued"."""
+        return self._alter(which, within, RUN)
 
-    def reschedule(self, which: Which, at: Instant | None = None, *, later: Duration | None = None) -> list[Row]:
-        """Let scheduled jobs run at another instant; rows as of cancel, with the state "moved".
+    def reschedule(
+        self,
+        which: Which,
+        at: Instant | None = None,
+        *,
+        later: Duration | None = None,
+        within: JobFilter = EVERYTHING,
+    ) -> list[Row]:
+        """Reschedule jobs to another time; rows are those of `cancel`, with the state "moved".
 
-        `at` is a datetime with a time zone, or Unix seconds; an instant that has passed means now. With `later`,
-        seconds or a timedelta, each job is moved so much later than it is due, to the second. Raises OptionInvalid,
-        also for a `later` of jobs that are due in more than 1,000 different seconds.
+        `at` is a datetime with a time zone, or Unix seconds; a time in the past means now. `later`, seconds or a
+        timedelta, postpones each job by that time, to the second. Raises OptionInvalid, also if `later` applies to jobs
+        due at more than 1,000 different seconds.
         """
         if (at is None) == (later is None):
-            raise OptionInvalid("say to when the jobs are moved: give at or later, and not both.")
+            raise OptionInvalid("give the new time: either at or later.")
         if later is None:
-            return self._alter(which, MOVE, unix_seconds(at))
-        return self._move_later(_chosen(which)[0], delay_seconds(later))
+            return self._alter(which, within, MOVE, unix_seconds(at))
+        return self._move_later(which, within, delay_seconds(later))
 
-    def _move_later(self, chosen: ScheduledFilter, seconds: float) -> list[Row]:
-        """Move each of the chosen jobs so many seconds later.
+    def _move_later(self, which: Which, within: JobFilter, seconds: float) -> list[Row]:
+        """Postpone each of the chosen jobs.
 
-        The jobs are listed first, and each is moved only from the time that was listed: none is moved twice, also where
-        the broker does a command twice because an answer was lost.
+        The jobs are listed first, and each is moved only from the listed time, so a command that is repeated after a
+        lost answer moves none twice.
         """
         due: dict[int, list[str]] = {}
-        for row in self.list(chosen, limit=_ALL).rows:
-            if row["run_at"] is not None:
-                due.setdefault(int(parse_instant(row["run_at"])), []).append(row["id"])
+        filter, named = _chosen(which, within)
+        for message, row in self._found(filter, named)[0]:
+            if row["run_at"] is not None:  # it is, for an instant after all calendars
+                due.setdefault(int(message.run_at or 0.0), []).append(message.id)
         if len(due) > MAX_TIMES:
             raise OptionInvalid(
                 f"these jobs are due at {len(due):,} different times, and a delay moves at most {MAX_TIMES:,}:"
@@ -158,28 +162,34 @@ class ScheduledJobs(Context):
             )
         rows = []
         for second, ids in sorted(due.items(), reverse=True):
-            there = replace(chosen, ids=frozenset(ids), due=(float(second), second + 0.9999))
-            rows += self._alter(there, MOVE, unix_seconds(second + seconds))
-        return rows + _missing(sorted((chosen.ids or frozenset()) - {row["id"] for row in rows}))
+            there = JobFilter(due_from=float(second), due_until=second + 0.9999)
+            rows += self._alter(ids, there, MOVE, unix_seconds(second + seconds))
+        return rows + _missing(sorted((named or frozenset()) - {row["id"] for row in rows}))
 
-    def retry_now(self, which: Which) -> list[Row]:
-        """`run_now` for jobs that wait to be tried again, and for no others."""
-        return self._alter(which, RUN, retries=True)
+    def retry_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
+        """`run_now` for retries only."""
+        return self._alter(which, within, RUN, retries=True)
 
-    def give_up(self, which: Which) -> list[Row]:
-        """Put jobs that wait to be tried again among the failed, with all their attempts, as if no retry had been left.
+    def give_up(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
+        """Turn retries into failed jobs with all their attempts, as if no retry were left.
 
-        Rows as of cancel, with the state "failed". Hooks and failure backends are not called: no
-        worker is there to call them.
+        Rows are those of `cancel`, with the state "failed". Hooks and failure backends aren't called, because no worker
+        is involved.
         """
-        return self._alter(which, GIVE_UP, retries=True)
+        return self._alter(which, within, GIVE_UP, retries=True)
 
-    def _alter(self, which: Which, action: str, at: float | None = None, *, retries: bool | None = None) -> list[Row]:
-        chosen, ids = _chosen(which)
-        if not ids and not isinstance(which, ScheduledFilter):
-            return []
-        if retries is not None:
-            chosen = replace(chosen, retries=retries)
+    def _alter(
+        self, which: Which, within: JobFilter, action: str, at: float | None = None, *, retries: bool = False
+    ) -> list[Row]:
+        filter, named = _chosen(which, within)
+        chosen, others = _divided(filter, named)
+        if not others.everything:
+            # They may come due from now on, and are then left alone.
+            chosen = ScheduledFilter(ids=frozenset(message.id for message, _ in self._found(filter, named)[0]))
+        if chosen.ids == frozenset() or (retries and chosen.retries is False):
+            return _missing(sorted(named or ()))
+        if retries:
+            chosen = replace(chosen, retries=True)
         if at is not None and at <= clock.now():
             action = RUN
         apart = self._client.settings.failed_per_queue
@@ -187,22 +197,64 @@ class ScheduledJobs(Context):
         altered = self._ask(lambda broker: broker.alter_scheduled(chosen, action, at=at, failed_per_queue=apart))
         rows = {one.id: _row(one, action, at) for one in altered}
         to = iso_instant(at) if action == MOVE else None
-        what = ", ".join(filter(None, (to, _asked(chosen))))
+        what = ", ".join(text for text in (to, None if named is not None else str(filter)) if text)
         self._record(_CALLED[action], ids=list(rows), what=what or None, at=began)
-        return [*rows.values(), *_missing([id for id in ids if id not in rows])]
+        return [*rows.values(), *_missing(sorted((named or frozenset()) - rows.keys()))]
 
-    def list(self, filter: ScheduledFilter = EVERYTHING, *, offset: int = 0, limit: int = 100) -> Listing[ScheduledRow]:
-        """Jobs that are due later, soonest first.
+    def _found(
+        self, filter: JobFilter, ids: frozenset[str] | None = None, *, depth: int = ALL
+    ) -> tuple[list[tuple[Message, JobRow]], int]:
+        """The jobs that a filter matches, and how many jobs behind the first `depth` were not compared with it."""
+        chosen, others = _divided(filter, ids)
+        # One page: between two pages jobs come due, and the next page would leave out as many.
+        page = self._page(chosen, offset=0, limit=depth)
+        found = list(zip(page.messages, self._listed(page), strict=True))
+        if not others.everything:
+            found = [one for one in found if self._fits(one[1], others)]
+        return found, max(0, page.total - depth)
 
-        A row is that of a job, with `run_at`. Its state is "scheduled"; "retrying" for a job that has failed and waits
-        to be tried again; "cancelled" for a job that will not run. The `error` of a retry says why, and its `attempts`
-        what went wrong each time. A job that has come due waits in its queue.
-        """
-        found = self._ask(lambda broker: broker.scheduled(filter, offset=offset, limit=limit), again=True)
-        rows = self._rows(found.messages, JobState.PENDING)
-        for row, message in zip(rows, found.messages, strict=True):
-            if message.id in found.cancelled:
+    def _page(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
+        return self._ask(lambda broker: broker.scheduled(chosen, offset=offset, limit=limit), again=True)
+
+    def _listed(self, page: ScheduledPage) -> list[JobRow]:
+        rows = self._rows(page.messages, JobState.PENDING)
+        for row, message in zip(rows, page.messages, strict=True):
+            if message.id in page.cancelled:
                 row["state"] = CANCELLED
             elif row["state"] == JobState.PENDING:
                 row["state"] = SCHEDULED
-        return Listing(rows, found.total)
+        return rows
+
+    def list(
+        self,
+        filter: JobFilter = EVERYTHING,
+        *,
+        ids: Iterable[str] | None = None,
+        offset: int = 0,
+        limit: int = 100,
+        depth: int = SEARCHED,
+    ) -> Listing[JobRow]:
+        """Jobs that are due later, soonest first; with `ids` only these.
+
+        A row is a job's row with `run_at`. Its state is "scheduled"; "retrying" for a retry; "cancelled" for a job that
+        will not run. A retry has its last `error`, and all errors in `attempts`. A job that is due is in its queue
+        instead.
+
+        A filter by the queue, the job, the state "scheduled" or "retrying", or the instant at which jobs are due is
+        compared with all jobs. Other conditions are compared with the soonest `depth` of the jobs that remain; `total`
+        is then how many of these match, and `unseen` how many were not compared.
+        """
+        named = None if ids is None else frozenset(ids)
+        chosen, others = _divided(filter, named)
+        if others.everything:
+            page = self._page(chosen, offset=offset, limit=limit)
+            return Listing(self._listed(page), page.total)
+        found, unseen = self._found(filter, named, depth=depth)
+        return Listing([row for _, row in found[offset : offset + limit]], len(found), unseen)
+
+
+def _chosen(which: Which, within: JobFilter) -> tuple[JobFilter, frozenset[str] | None]:
+    """The filter for the jobs that are meant, and their ids if those were given."""
+    if isinstance(which, JobFilter):
+        return which, None
+    return within, frozenset(check_id(id) for id in ([which] if isinstance(which, str) else which))

@@ -11,22 +11,22 @@ class Tenants(Context):
     """The tenants that share queues."""
 
     def totals(self) -> dict[str, int]:
-        """By queue, how many waiting jobs belong to tenants; queues without such jobs are left out."""
+        """The number of waiting jobs of tenants by queue, without queues that have none."""
         totals = self._ask(lambda broker: broker.tenants.totals(), again=True)
         return {queue: totals[queue] for queue in sorted(totals) if totals[queue]}
 
     def clear(self, queue: str, tenant: str) -> int:
-        """Remove the jobs of one tenant that wait in a queue; returns how many. Raises NotFound if it has none."""
+        """Remove one tenant's waiting jobs from a queue; returns their number. Raises NotFound if it has none."""
         check_job_queue(queue)
         count = self._ask(lambda broker: broker.tenants.clear(queue, tenant))
         self._record("clear tenant", queue=queue, count=count, what=tenant)
         return count
 
     def list(self, queue: str, tenant: str | None = None, *, offset: int = 0, limit: int = 100) -> Listing[Row]:
-        """The tenants that have jobs waiting in a queue, those with most first; none for a queue without tenants.
+        """The tenants with waiting jobs in a queue, the largest first.
 
-        With `tenant` it is only that one, if it has any. A row has `tenant`, `queue`, `pending` and `share`. With
-        thousands of tenants the counts may be seconds old. Raises NotFound for a queue that does not exist.
+        `tenant` selects one of them. A row has `tenant`, `queue`, `pending` and `share`. With thousands of tenants the
+        counts may be seconds old. Raises NotFound for a queue that does not exist.
         """
         check_job_queue(queue)
         found = self._ask(lambda broker: broker.tenants.of(queue), again=True)

@@ -1,4 +1,4 @@
-"""The workers: list them, ask what they use, order them to do something, start and stop them."""
+"""The workers: list them, measure them, send them commands, start and stop them."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,28 +9,135 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.times import Duration
 from palermo.errors import NotFound
 from palermo.inspector.context import PROMPT, Context
-from palermo.inspector.control import check_action, control
 
 if TYPE_CHECKING:
     from palermo.worker.handle import WorkerHandle
+import asyncio
+from collections.abc import Mapping
+
+from palermo.contract.broker import Broker
+from palermo.contract.finding import CANCELLED
+from palermo.contract.worker_info import WorkerInfo
+from palermo.errors import OptionInvalid
+
+#: The actions of inspector.workers.control. The table in palermo/worker/parent/orders.py has these, and the orders that
+#: Palermo itself sends.
+ACTIONS = ("quiet", "resume", "stop", "kill", "stack")
+
+#: Seconds that workers have for an answer.
+PATIENCE = 5.0
+
+#: Up to so many ids, all workers are asked about each id. Above that, a worker is asked only about the ids that it says
+#: it runs, and what it says may be a moment old.
+_FEW = 100
+
+#: The most orders that are out at one time.
+_AT_ONCE = 25
+
+
+def check_action(action: str) -> None:
+    """Raise OptionInvalid unless operators may use this action."""
+    if action not in ACTIONS:
+        raise OptionInvalid(f"there is no command {action!r} for workers. The commands are {', '.join(ACTIONS)}.")
+
+
+def choose(pids: Mapping[str, int], named: Sequence[str]) -> list[str]:
+    """The ids of the running workers with these names: an id, a pid, or the beginning of an id.
+
+    `pids` has the pids of all running workers, by id. Raises NotFound.
+    """
+    chosen: dict[str, None] = {}
+    for name in named:
+        ids = [id for id, pid in pids.items() if name in (id, str(pid))]
+        ids = ids or [id for id in pids if name and id.startswith(name)]
+        if not ids:
+            raise NotFound(f"no worker {name!r} is running; `palermo workers` lists the workers.")
+        if len(ids) > 1:
+            raise NotFound(f"{name!r} matches {len(ids)} workers: {', '.join(ids)}. Give the id of one of them.")
+        chosen[ids[0]] = None
+    return list(chosen)
+
+
+async def control(broker: Broker, action: str, named: Sequence[str] | None, *, by: str) -> list[Row]:
+    """Send workers a command, for inspector.workers.control.
+
+    A row has `worker`; `answered`, which is False for a worker that didn't answer in time but may still obey; and the
+    values of the answer (palermo/worker/parent/orders.py).
+    """
+    pids = {info.id: info.pid for info in await broker.workers()}
+    meant = list(pids) if named is None else choose(pids, named)
+    if not meant:
+        return []
+    answers = await broker.command(WorkerCommand(action=action, workers=tuple(meant), by=by), timeout=PATIENCE)
+    values = {answer.worker: answer.values for answer in answers}
+    return [_row(id, values.get(id)) for id in meant]
+
+
+def _row(id: str, values: Mapping[str, object] | None) -> Row:
+    told = {str(name): as_json(value) for name, value in (values or {}).items()}
+    return {"worker": as_json(id), "answered": values is not None, **told}
+
+
+async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
+    """Cancel jobs, for inspector.jobs.cancel: mark them, then stop those that run.
+
+    A job that was enqueued by a clock that is ahead gets a second mark.
+
+    A row is `id`, `state`, `worker`, `job` and `queue`. The state is "marked" (the job won't run if it is waiting,
+    which is unknown), "cancelled" (it was running, and was stopped), "cancelling" (it is running, and will be killed if
+    it doesn't end), or "done" or "failed" (it ended first).
+    """
+    everyone = len(ids) <= _FEW
+    running = {} if everyone else _running(await broker.workers(), set(ids))
+    steps = set(await broker.cancel(ids, by=by))
+    if steps:
+        found = _running(await broker.workers(), steps)
+        ends = (WorkerCommand(action="cancel", id=id, workers=(worker,), by=by) for id, worker in found.items())
+        await asyncio.gather(*(broker.command(order, timeout=PATIENCE) for order in ends))
+    if not everyone:
+        # Again: a job that began in between may not have known of its mark.
+        running |= _running(await broker.workers(), set(ids))
+    orders = [
+        WorkerCommand(action="cancel", id=id, workers=() if everyone else (running[id],), by=by)
+        for id in (ids if everyone else running)
+    ]
+    rows: dict[str, Row] = {id: {"id": id, "state": "marked", "worker": None, "job": None, "queue": None} for id in ids}
+    for start in range(0, len(orders), _AT_ONCE):
+        asked = (broker.command(order, timeout=PATIENCE) for order in orders[start : start + _AT_ONCE])
+        for order, answers in zip(orders[start:], await asyncio.gather(*asked), strict=False):
+            for answer in answers:
+                told = {name: as_json(answer.values.get(name)) for name in ("state", "job", "queue")}
+                rows[order.id] = {**rows[order.id], "worker": answer.worker, **told}
+    waiting = [id for id, row in rows.items() if row["state"] == "marked"]
+    if everyone and waiting:
+        # They were enqueued by a clock that is ahead of this one: a mark of this second does not hold for them.
+        for place in (await broker.find(waiting, failed=False)).jobs:
+            if place.message is not None and place.state != CANCELLED:
+                await broker.cancel([place.id], by=by, created_at=place.message.created_at)
+    return list(rows.values())
+
+
+def _running(workers: Sequence[WorkerInfo], ids: set[str]) -> dict[str, str]:
+    """The worker that runs each job."""
+    return {job.id: info.id for info in workers for job in info.jobs if job.id in ids}
 
 
 class Workers(Context):
     """The workers that are alive."""
 
     def show(self, id: str) -> WorkerUsageRow:
-        """The row of one worker, with `memory` and `cpu` as in `usage`, None if it does not say. Raises NotFound."""
+        """The row of one worker, with `memory` and `cpu` as in `usage`; None if they are unknown. Raises NotFound."""
         row = next((row for row in self.list() if row["id"] == id), None)
         if row is None:
-            raise NotFound(f"no worker {id!r} is alive; `palermo workers` lists them.")
+            raise NotFound(f"no worker {id!r} is running; `palermo workers` lists the workers.")
         used = next(iter(self.usage([id]) if row["answers"] else ()), {"memory": None, "cpu": None})
         return {**row, "memory": used["memory"], "cpu": used["cpu"]}
 
     def usage(self, workers: Iterable[str] | None = None) -> list[Row]:
-        """What workers use, all or those with these ids: a row for each that answers within a second.
+        """The memory and CPU of all workers, or of those with these ids; a row for each that answers within a second.
 
-        A row is `worker`; `memory`, the bytes of RAM that its processes have, where what they share is counted for each
-        of them; and `cpu`, the seconds of processor time that they have used. None is what a worker does not tell.
+        A row has `worker`; `memory`, the bytes of RAM of its processes, with shared memory counted for each; and `cpu`,
+        the seconds of processor time they have used. An unknown value is None.
         """
         named = None if workers is None else tuple(workers)
         if named == ():
@@ -43,10 +150,10 @@ class Workers(Context):
         ]
 
     def control(self, action: str, workers: str | Iterable[str] | None, *, by: str = "") -> list[Row]:
-        """Order workers to `quiet`, `resume`, `stop`, `kill` or `stack`; a row for each: see palermo.inspector.control.
+        """Order workers to `quiet`, `resume`, `stop`, `kill` or `stack`; a row for each: see palermo.inspector.workers.
 
-        A worker is named by its id, its pid or the beginning of its id, if that fits only one worker;
-        None means all. Raises NotFound, before anything is done, if a worker is not there.
+        A worker is named by its id, its pid or an unambiguous beginning of its id; None means all. Raises NotFound,
+        before anything is done, if a worker doesn't exist.
         """
         check_action(action)
         named = [workers] if isinstance(workers, str) else None if workers is None else list(workers)
@@ -66,8 +173,8 @@ class Workers(Context):
     def stop(self, worker: "WorkerHandle | str", timeout: Duration | None = None) -> int | None:
         """Stop a worker that start_worker started, once its running jobs have ended; returns its exit code.
 
-        Any other worker is named by its id: it is told to stop, as by `control`, and None is returned at once. Raises
-        NotFound if it is not there.
+        Any other worker, named by its id, is stopped as by `control`, and None is returned immediately. Raises NotFound
+        if it doesn't exist.
         """
         if isinstance(worker, str):
             self.control("stop", worker)
@@ -75,9 +182,9 @@ class Workers(Context):
         return worker.stop(timeout)
 
     def list(self) -> list[WorkerRow]:
-        """All workers that are alive, by id, with the jobs they run.
+        """All running workers, by id, with their jobs.
 
-        One that does not answer has `answers` False, the state "silent" and what was known of it last. One that this
-        user may not ask has the state "unasked" instead.
+        A worker that doesn't answer has `answers` False, the state "silent" and its last known values. A worker that
+        this user may not ask has the state "unasked" instead.
         """
         return self._worker_rows(self._ask(lambda broker: broker.workers(), again=True))

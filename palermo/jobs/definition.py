@@ -14,8 +14,7 @@ from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
 from palermo.jobs.models import JobModels
 from palermo.jobs.options import ONE_BY_ONE, RECURRING_OPTIONS, DeclaredOptions, split_arguments
-from palermo.jobs.origin import Origin, variables_of
-from palermo.jobs.signature import signature_of
+from palermo.jobs.origin import Origin, signature_of, variables_of
 
 if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob
@@ -210,15 +209,15 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
     """The definition of a decorated function or class. Raises OptionInvalid for anything that cannot be a job."""
     is_class = isinstance(target, type)
     if isinstance(target, staticmethod):
-        raise OptionInvalid(f"{target.__qualname__!r} is no function yet: write @staticmethod above @palermo.job.")
+        raise OptionInvalid(f"{target.__qualname__!r} is not a function yet: write @staticmethod above @palermo.job.")
     if isinstance(target, classmethod) or (isinstance(target, types.FunctionType) and _is_method(target)):
         raise OptionInvalid(
-            f"{target.__qualname__!r} is a method, and a worker has nothing to call it on: write a function, or a class"
-            " with a method `process` and @palermo.job above the class."
+            f"{target.__qualname__!r} is a method, and a worker has no object to call it on: write a function, or a"
+            " class with a method `process` and @palermo.job above the class."
         )
     if not is_class and not isinstance(target, types.FunctionType):
         raise OptionInvalid(
-            f"{target!r} cannot be a job: @palermo.job goes on a function, or on a class with a method `process`."
+            f"{target!r} cannot be a job: @palermo.job decorates a function, or a class with a method `process`."
         )
     if name is None and target.__name__ == "<lambda>":
         # All lambdas of a module have this name, so each would take the place of the one before.
@@ -232,7 +231,7 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         )
     if declared.get("default") and declared.get("batch") is not None:
         raise OptionInvalid(
-            f"job {target.__qualname__!r} is the default of its queue, which batch does not go with: leave out one."
+            f"job {target.__qualname__!r} is the default of its queue, which excludes batch: leave one out."
         )
     if declared.get("batch") is not None:
         _check_batch(target, signature_of(process), declared)
@@ -265,7 +264,7 @@ def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "Rec
     from palermo.contract import recurring
 
     if not given.keys() & {"cron", "every"}:
-        raise OptionInvalid(f"job {definition.name!r}: {next(iter(given))}= says nothing without cron= or every=.")
+        raise OptionInvalid(f"job {definition.name!r}: {next(iter(given))}= has no effect without cron= or every=.")
     args, kwargs = split_arguments(given.get("schedule_args", ()), "schedule_args")
     try:
         definition.bind(args, kwargs)
@@ -279,7 +278,7 @@ def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[st
     """Raise OptionInvalid unless the job can be called with a list."""
     if len(signature.parameters) != 1:
         raise OptionInvalid(
-            f"job {target.__qualname__!r} takes batches, and so must take one argument, the list of what was enqueued."
+            f"job {target.__qualname__!r} takes batches, so it needs exactly one parameter, the list of calls."
             f" It takes {signature}."
         )
     check_batched(target.__qualname__, declared)
@@ -292,8 +291,8 @@ def check_batched(job: str, options: Mapping[str, Any]) -> None:
     for name in ONE_BY_ONE:
         if options.get(name) is not None:
             raise OptionInvalid(
-                f"job {job!r} takes batches, which {name} does not go with: the others of a call would wait, or be"
-                " killed, with one of them. Leave out one of the two."
+                f"job {job!r} takes batches, which cannot be combined with {name}: the others of a call would wait,"
+                " or be killed, with one of them. Leave one out."
             )
 
 
@@ -313,7 +312,7 @@ def wire_name(target: Any) -> str:
 
 def check_job_name(name: object) -> str:
     """The name, if it may be a job's wire name. Raises OptionInvalid."""
-    rule = "A job's name is text of 1 to 255 bytes without blanks at the ends"
+    rule = "A job's name is text of 1 to 255 bytes without spaces at either end"
     if not isinstance(name, str):
         raise OptionInvalid(f"job name {name!r} is not text. {rule}.")
     try:

@@ -28,7 +28,7 @@ class Registry:
             if definition.subscribes is not None and known.subscribes is not None:
                 raise JobNameTaken(
                     f"group {definition.name!r} has two functions: {places}. A group"
-                    " handles an event once; let the other be a group of its own."
+                    " handles an event once, so use another group for one of them."
                 )
             advice = (
                 "Rename one of the two, or remove it."
@@ -79,7 +79,7 @@ class Registry:
             queue = self._jobs[name].queue or default
             if self._jobs[name].default and (other := found.setdefault(queue, name)) != name:
                 raise JobNameTaken(
-                    f"queue {queue!r} has two default jobs, {other!r} and {name!r}. Leave default=True to one of them."
+                    f"queue {queue!r} has two default jobs, {other!r} and {name!r}. Keep default=True on one."
                 )
         return found
 

@@ -4,17 +4,28 @@ The border of that search: the name of a job in a message never makes a process 
 below one that the user named, is a Python file in the package there, and has the word palermo in its source. With it
 come the packages in which it lies. So a message cannot import a module of another package, of the standard library, or
 a script beside the jobs.
+
+A module that cannot be imported is told in one line. The user's frames are a note of the error (PEP 678), which the
+command line prints above the line.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pkgutil import iter_modules
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
 
+from palermo.core.failure import MAX_STACK_TRACE, cut_middle
 from palermo.errors import JobNotFound, SettingInvalid
+from palermo.settings.settings import make_imports_importable
+
+if TYPE_CHECKING:
+    from traceback import TracebackException
 
 _WILDCARDS = "*?["
 
@@ -27,7 +38,7 @@ def expand(given: Iterable[str]) -> tuple[str, ...]:
 
     `shop.*` is the package shop and all modules below it, at any depth; `shop.*.tasks` those below it whose names end
     so. Modules named `__main__` are programs, and never meant. Imports nothing but the packages above a pattern's first
-    wildcard. Raises SettingInvalid for a pattern that means no module.
+    wildcard. Raises SettingInvalid for a pattern that matches no module.
     """
     found: dict[str, None] = {}
     for name in given:
@@ -77,16 +88,16 @@ def _matching(pattern: str) -> Iterator[str]:
     parts = pattern.split(".")
     root = ".".join(parts[: next(n for n, part in enumerate(parts) if _is_pattern(part))])
     if not root:
-        raise SettingInvalid(f"the module pattern {pattern!r} names no package. Begin with one: 'shop.*'.")
+        raise SettingInvalid(f"the module pattern {pattern!r} does not begin with a package. Write 'shop.*'.")
     spec = _find(root)
     if spec is None or spec.submodule_search_locations is None:
         what = "there is no such module" if spec is None else f"{root} is a module, not a package"
-        raise SettingInvalid(f"the module pattern {pattern!r} means no module: {what}.")
+        raise SettingInvalid(f"the module pattern {pattern!r} matches no module: {what}.")
     meant = [name for name in _below(root, spec.submodule_search_locations) if fnmatchcase(name, pattern)]
     if pattern == f"{root}.*":
         meant.insert(0, root)
     if not meant:
-        raise SettingInvalid(f"the module pattern {pattern!r} means no module: none below {root} fits it.")
+        raise SettingInvalid(f"the module pattern {pattern!r} matches no module: no module below {root} fits it.")
     yield from meant
 
 
@@ -130,3 +141,86 @@ def _import(module: str, job: str) -> None:
             f"no job {job!r} in this worker: module {module!r}, which may declare it, cannot be imported:"
             f" {type(error).__name__}: {error}"
         ) from error
+
+
+# -- import them, and say why one cannot be imported
+
+E = TypeVar("E", bound=Exception)
+
+#: The folder of Palermo's own code.
+_OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def import_modules(modules: Iterable[str]) -> None:
+    """Import the modules that these names and patterns mean, with the current directory importable.
+
+    Raises SettingInvalid for one that cannot be imported.
+    """
+    given = tuple(modules)
+    if given:
+        sys.path.insert(0, "")
+        make_imports_importable()
+    for module in expand(given):
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # what a user's module does when imported may raise anything
+            text = f"module {module!r} cannot be imported: {describe(error)}{import_advice(module, error)}"
+            raise with_user_frames(SettingInvalid(text), error) from error
+
+
+def import_advice(name: str, error: BaseException) -> str:
+    """What to do about a name that is no module's, or that of a module which is not there; else nothing."""
+    if name.endswith(".py") or "/" in name:
+        module = ".".join(part for part in name.removesuffix(".py").split("/") if part.strip("."))
+        return f". Name the module, and not its file: {module}"
+    if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+        return ". Start in the folder that holds it, or install it"
+    return ""
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: its class, its text, and the place in the user's code where it was raised."""
+    text = " ".join(str(error).split())
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        # An error that our code raises is about the line of the user's that called it.
+        if not _is_ours(trace.tb_frame) and not file.startswith("<frozen") and file != importlib.__file__:
+            place = f" ({file}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"
+
+
+def with_user_frames(told: E, error: BaseException) -> E:
+    """The error `told`, with the traceback of `error` as a note, if there are frames of the user's in it."""
+    if text := user_traceback(error):
+        told.add_note(text)
+    return told
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of an error without the frames of Palermo and of the import system; "" if no others are in it."""
+    from traceback import TracebackException  # for errors only
+
+    whole = TracebackException.from_exception(error)
+    found = _drop_frames(whole)
+    lines = whole.format() if found else whole.format_exception_only() if isinstance(error, SyntaxError) else ()
+    return cut_middle("".join(lines).rstrip(), MAX_STACK_TRACE)
+
+
+def _drop_frames(whole: "TracebackException | None") -> bool:
+    """Drop the frames that are not the user's, also of the causes; returns whether any are left."""
+    if whole is None:
+        return False
+    kept = [
+        frame
+        for frame in whole.stack
+        if not frame.filename.startswith(("<frozen", _OWN)) and frame.filename != importlib.__file__
+    ]
+    whole.stack[:] = kept
+    return bool(kept) | _drop_frames(whole.__cause__) | _drop_frames(whole.__context__)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0] == "palermo" and not module.startswith("palermo.demo.")

@@ -67,7 +67,7 @@ class Seconds(Kind, frozen=True):
         if _is_duration(seconds) or (self.from_zero and seconds == 0 and not isinstance(seconds, bool)):
             return float(seconds)
         least = "from 0 on, such as 0.2" if self.from_zero else "above 0, such as 30"
-        raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds {least}, or a timedelta.")
+        raise OptionInvalid(f"option {name}={value!r} is not a duration; give seconds {least}, or a timedelta.")
 
 
 class Count(Kind, frozen=True):
@@ -116,7 +116,7 @@ class Choice(Kind, frozen=True):
     def read(self, name: str, value: Any) -> Any:
         if value not in self.words:
             known = ", ".join(map(repr, filter(None, self.words)))
-            raise OptionInvalid(f"option {name}={value!r} means nothing; it is one of {known}.")
+            raise OptionInvalid(f"option {name}={value!r} is invalid; use one of {known}.")
         return value
 
 
@@ -129,9 +129,7 @@ class UniqueFor(Choice, frozen=True):
         seconds = in_seconds(value)
         if not _is_duration(seconds):
             words = ", ".join(f'"{word}"' for word in self.words)
-            raise OptionInvalid(
-                f"option {name}={value!r} means nothing; it is {words}, seconds above 0, or a timedelta."
-            )
+            raise OptionInvalid(f"option {name}={value!r} is invalid; use {words}, seconds above 0, or a timedelta.")
         return float(seconds)
 
 
@@ -175,7 +173,9 @@ class Errors(Kind, frozen=True):
     def read(self, name: str, value: Any) -> Any:
         classes = value if isinstance(value, tuple | list) else (value,)
         if not classes or not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
-            raise OptionInvalid(f"option {name}={value!r} is neither an exception class nor a tuple of such.")
+            raise OptionInvalid(
+                f"option {name}={value!r} is neither an exception class nor a tuple of exception classes."
+            )
         return value
 
 
@@ -212,7 +212,7 @@ def check_tenant(value: object) -> None:
 
     if not is_tenant(value):
         raise OptionInvalid(
-            f"option tenant={value!r} names no tenant; give text of 1 to 255 bytes without blanks at its ends,"
+            f"option tenant={value!r} is not a tenant; give text of 1 to 255 bytes without spaces at either end,"
             " or a function of the job's arguments."
         )
 
@@ -220,7 +220,7 @@ def check_tenant(value: object) -> None:
 def check_backoff(value: object) -> None:
     """Raise OptionInvalid unless a policy can compute delays by this."""
     from palermo.core.backoff import CustomBackoff, backoff
-    from palermo.jobs.signature import signature_of
+    from palermo.jobs.origin import signature_of
 
     match backoff(value):
         case CustomBackoff(function):

@@ -114,14 +114,14 @@ class _OneByOne(TypedDict, total=False):
     ]
     limit: Annotated[int | None, Option(Count(1, MAX_LIMIT), "Maximum number of runs at once, over all workers.")]
     limit_key: Annotated[
-        KeyOption | None, Option(Key(check_limit_key), "What limit and rate count by; the whole job by default.")
+        KeyOption | None, Option(Key(check_limit_key), "Key that limit and rate count by; by default, the job.")
     ]
     rate: Annotated[str | None, Option(RATE, "Maximum rate of runs, over all workers, such as 50/s or 100/min.")]
     unique: Annotated[
         Unique | Duration | None,
         Option(
             UniqueFor(get_args(Unique)),
-            "How long no second job with its key is enqueued: until_start, until_done, or a duration.",
+            "How long its key blocks other jobs: until_start, until_done, or a duration.",
         ),
     ]
     on_duplicate: Annotated[
@@ -131,25 +131,25 @@ class _OneByOne(TypedDict, total=False):
             "If a job has the same key: return that job, raise, replace its arguments, or rerun it when it has ended.",
         ),
     ]
-    dedupe: Annotated[Duration | None, Option(SECONDS, "Time after its end in which its key is still refused.")]
+    dedupe: Annotated[Duration | None, Option(SECONDS, "Time for which its key blocks other jobs after its end.")]
 
 
 class _Waiting(TypedDict, total=False):
     queue: Annotated[str | None, Option(QUEUE, "The queue that it waits in.")]
     priority: Annotated[
         int | None,
-        Option(Count(0, MAX_PRIORITY), f"Priority within its queue, from 0 to {MAX_PRIORITY}; the highest goes first."),
+        Option(Count(0, MAX_PRIORITY), f"Priority within its queue, from 0 to {MAX_PRIORITY}; the highest runs first."),
     ]
     expires: Annotated[
-        Duration | None, Option(SECONDS, "Time in which it must start once it is due; else it does not run.")
+        Duration | None, Option(SECONDS, "Time after which it no longer starts, counted from when it is due.")
     ]
     delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Time to wait before it may run.")]
     unique_key: Annotated[
         KeyOption | None,
-        Option(Key(check_unique_key), "What makes it unique. By default its id if you chose one, else its arguments."),
+        Option(Key(check_unique_key), "Key that makes it unique; by default, the id that you chose, or its arguments."),
     ]
-    debounce: Annotated[Duration | None, Option(SECONDS, "Run only the last one, once none has come for this time.")]
-    throttle: Annotated[Duration | None, Option(SECONDS, "Run at most one in this time: the first, then the last.")]
+    debounce: Annotated[Duration | None, Option(SECONDS, "Run only the last one, after this time without another.")]
+    throttle: Annotated[Duration | None, Option(SECONDS, "Run at most one in this time: the first, later the last.")]
     tenant: Annotated[
         KeyOption | None,
         Option(Tenant(check_tenant), "The tenant that it belongs to, for a fair share of the queue."),
@@ -169,7 +169,7 @@ class _Call(TypedDict, total=False):
     ]
     headers: Annotated[
         Mapping[str, str | int | float | bool] | None,
-        Option(Headers(), "Headers of your own that travel with it: text, numbers and bools, up to 2,000 characters."),
+        Option(Headers(), "Your own headers for it: text, numbers and bools, up to 2,000 characters."),
     ]
 
 

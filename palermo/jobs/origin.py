@@ -6,7 +6,7 @@ A program may execute the same module again: `importlib.reload` does, and so doe
 import inspect
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -75,3 +75,15 @@ def _source(code: Any) -> tuple[str, int]:
         return "", 0
     # From Python 3.13 on a class knows its line; before, the line of its first method stands for it.
     return written.co_filename, getattr(code, "__firstlineno__", written.co_firstlineno)
+
+
+def signature_of(code: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function or class, also if an annotation names what only a type checker imports.
+
+    From Python 3.14 on such a name need not be quoted; asking for the annotations raises NameError unless it may stay.
+    """
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(code, annotation_format=Format.FORWARDREF)
+    return inspect.signature(code)

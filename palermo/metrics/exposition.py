@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from palermo.core.durations import Durations, upper
 from palermo.core.journal_records import RUN_ENDS, RecordKind
-from palermo.history.tally import Tally
+from palermo.history.series import Tally
 from palermo.metrics.catalogue import COUNTER, GAUGE, HISTOGRAM, INFO, METRICS, Metric
 
 #: The buckets of the journal's histograms at which those for Prometheus end, exactly: each twice as long as the one

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from palermo.client.journal_reading import BatchFilter
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
-from palermo.history.tally import Tally
+from palermo.history.series import Tally
 
 #: The name that all names share which come after there are enough of them.
 OTHER = "(other)"

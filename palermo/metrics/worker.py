@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from palermo.contract.worker_info import STATES, WorkerInfo
 from palermo.core.version import VERSION
 from palermo.errors import SettingInvalid
-from palermo.history.tally import Tally
+from palermo.history.series import Tally
 from palermo.metrics import check_installed
 from palermo.metrics.catalogue import WORKER
 from palermo.metrics.totals import Totals

@@ -86,7 +86,7 @@ def read_list(value: Any) -> tuple[str, ...]:
         except ValueError:
             parts = None
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        raise WrongValue("a list of texts")
+        raise WrongValue("a list of strings")
     return tuple(part.strip() for part in parts if part.strip())
 
 
@@ -96,7 +96,7 @@ def read_seconds(value: Any) -> float:
     except ValueError:
         seconds = None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise WrongValue("a duration above 0: seconds, a timedelta, or such as 5m, 1h30m, 30d")
+        raise WrongValue("a duration above 0: seconds, a timedelta, or text such as 5m, 1h30m or 30d")
     return float(seconds)
 
 
@@ -150,7 +150,7 @@ def _scheduled(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
 
     for key in table:
         if key not in SCHEDULED:
-            raise SettingInvalid(f"{name!r} has an unknown key {key!r}. It may hold {', '.join(SCHEDULED)}.")
+            raise SettingInvalid(f"{name!r} has an unknown key {key!r}. Its keys are {', '.join(SCHEDULED)}.")
     every = table.get("every")
     return {**table, "every": read_seconds(every)} if isinstance(every, str | timedelta) else dict(table)
 

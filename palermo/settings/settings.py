@@ -44,7 +44,7 @@ class Settings(SettingValues, frozen=True, kw_only=True):
         for name in SETTINGS:
             force_setattr(self, name, _read(name, getattr(self, name), source=""))
         if self.sign and not self.signing_keys:
-            raise SettingInvalid("sign is on, and signing_keys holds no key to sign with. Set PALERMO_SIGNING_KEYS.")
+            raise SettingInvalid("sign is on, but signing_keys has no key to sign with. Set PALERMO_SIGNING_KEYS.")
 
     @classmethod
     def load(cls, **overrides: Unpack[SettingArgumentsAndUrl]) -> "Settings":
@@ -53,12 +53,13 @@ class Settings(SettingValues, frozen=True, kw_only=True):
         Raises SettingInvalid naming the setting, its value and where it came from.
         """
         found: dict[str, Any] = {}
-        given = (("", name, value) for name, value in overrides.items())
-        for source, name, value in (*from_file(), *from_program(), *from_environment(), *given):
+        for source, name, value in _sources(overrides):
             if name not in SETTINGS:
                 where = f" in {source}" if source else ""
                 if name == "tool" and source.endswith("palermo.toml"):
-                    raise SettingInvalid(f"{source} has a table [tool]. Settings stand at its top, without that table.")
+                    raise SettingInvalid(
+                        f"{source} has a table [tool]. Write the settings at its top level, without that table."
+                    )
                 known = ", ".join(SETTINGS)
                 raise SettingInvalid(
                     f"there is no setting {name!r}{where}.{nearest(name, SETTINGS)} The settings are {known}."
@@ -147,13 +148,18 @@ class SettingOrigin(Struct, frozen=True, kw_only=True):
 
 
 def setting_origins(**overrides: Unpack[SettingArgumentsAndUrl]) -> list[SettingOrigin]:
-    """The settings that Settings.load(**overrides) would not take from the defaults, each with what decides it."""
+    """The settings that Settings.load(**overrides) wouldn't take from the defaults, each with its source."""
     settings = Settings.load(**overrides)
-    given = (("given", name, value) for name, value in overrides.items() if value is not None)
-    origins = {name: origin for origin, name, _ in (*from_file(), *from_program(), *from_environment(), *given)}
+    origins = {name: origin or "given" for origin, name, value in _sources(overrides) if value is not None}
     shown = {name: str(getattr(settings, name)) for name in origins}
     shown |= {"url": str(settings.address), **dict.fromkeys(_secrets(), "not shown")}
     return [SettingOrigin(setting=name, origin=origin, shown=shown[name]) for name, origin in origins.items()]
+
+
+def _sources(overrides: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """All settings that are given, the strongest last: source ("" for `overrides`), name, value."""
+    yield from (*from_file(), *from_program(), *from_environment())
+    yield from (("", name, value) for name, value in overrides.items())
 
 
 def _secrets() -> list[str]:

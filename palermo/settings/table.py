@@ -67,7 +67,7 @@ class SettingArguments(TypedDict, total=False):
         Setting(
             one_of(QUEUE_TYPES),
             "Type of the queues that Palermo creates on RabbitMQ: classic, on one node, or quorum, on a majority of "
-            "the nodes (docs/guides/deploying.md).",
+            "the nodes (docs/guides/clusters.md).",
         ),
     ]
     tenant_order: Annotated[

@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from palermo.core.lifecycle import INTERRUPTED, RunResult, results_of_each
@@ -68,8 +69,7 @@ class LocalPool:
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         limited = Limits().limited(message, self._registered.timeouts, self._registered.locks)
         sent = unpack_message(fields_of(limited))
-        definition = self._jobs.find(sent.job)
-        run = LocalRun(self, slot, sent, done, awaitable=definition is not None and is_awaitable(definition))
+        run = LocalRun(self, slot, sent, done, awaitable=is_awaitable(self._jobs.find(sent.job)))
         self._run, self._errors = run, {}
         self._interrupts.begin()
         if limited.timeout is not None:
@@ -161,6 +161,7 @@ class LocalRun:
         #: The thread that performs it; 0 before.
         self.thread = 0
         self._pool = pool
+        self._result: RunResult = INTERRUPTED
         #: For the reporter: the process, and where the reports go.
         self.pid = os.getpid()
 
@@ -179,22 +180,22 @@ class LocalRun:
         if not self.awaitable:
             self._perform()
             return
-        reporter = Reporter(self, self.slot)
-        result: RunResult = INTERRUPTED
-        try:
-            result = await self._pool.execute_async(self, reporter)
-        finally:
-            reporter.end()
-            self._pool.performed(self, result)
+        with self._performing() as reporter:
+            self._result = await self._pool.execute_async(self, reporter)
 
     def _perform(self) -> None:
+        with self._performing() as reporter:
+            self._result = self._pool.execute(self, reporter)
+
+    @contextmanager
+    def _performing(self) -> Iterator[Reporter]:
+        """Tell the pool the result that the run has at the end of the context."""
         reporter = Reporter(self, self.slot)
-        result: RunResult = INTERRUPTED
         try:
-            result = self._pool.execute(self, reporter)
+            yield reporter
         finally:
             reporter.end()
-            self._pool.performed(self, result)
+            self._pool.performed(self, self._result)
 
     def put(self, reporter: Reporter) -> None:
         """See palermo.worker.child.reporting.Sender."""

@@ -26,7 +26,6 @@ from palermo.worker.child import registration
 from palermo.worker.child.executor import Executor, OnError, ReturnValues
 from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.options import WorkerFailed, WorkerOptions
-from palermo.worker.parent.empty_queues import count_pending
 from palermo.worker.parent.session_duties import declare, subscribe_groups
 from palermo.worker.parent.shutdown import DONE, FORCED
 from palermo.worker.parent.worker import Worker
@@ -149,11 +148,6 @@ def declare_entries(client: Client, jobs: Collection[str], *, since: float) -> N
     client.run(lambda broker: declare(broker, entries, since=since))
 
 
-async def count_due(broker: Broker, selection: QueueSelection) -> int:
-    """How many jobs wait in these queues."""
-    return await count_pending(broker, selection, ())
-
-
 async def publish_due(broker: Broker) -> None:
     """Have the broker put the jobs into their queues that are due by now."""
     if not await _has_due(broker):
@@ -165,7 +159,7 @@ async def publish_due(broker: Broker) -> None:
             if scheduler.done():
                 scheduler.result()
             if time.monotonic() > until:
-                raise PalermoError(f"jobs that are due did not come into their queues within {_SCHEDULER_TIMEOUT:g} s.")
+                raise PalermoError(f"due jobs were not queued within {_SCHEDULER_TIMEOUT:g} s.")
             await asyncio.sleep(0)
     finally:
         scheduler.cancel()

@@ -5,9 +5,9 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from queue import SimpleQueue
 from types import TracebackType
@@ -30,8 +30,9 @@ from palermo.settings.table import SettingArgumentsAndUrl
 from palermo.testing.enqueued import AnyJob, Enqueued, EnqueuedJob, call_text, listing, named
 from palermo.testing.failures import JobFailure, failure_without_run, raise_all
 from palermo.testing.local_pool import LocalRun
-from palermo.testing.local_worker import LocalWorker, count_due, declare_entries, publish_due, subscribe
+from palermo.testing.local_worker import LocalWorker, declare_entries, publish_due, subscribe
 from palermo.testing.movable_clock import MovableClock
+from palermo.worker.parent.empty_queues import count_pending
 
 #: The maximum number of rounds of `work_until_idle`, so that jobs that enqueue each other forever can't hang the test.
 MAX_ROUNDS = 1_000
@@ -233,10 +234,11 @@ class Palermo:
     def _due(self, selection: QueueSelection) -> int:
         """The number of due jobs in these queues."""
         self._client.run(publish_due)
-        return self._client.run(lambda broker: count_due(broker, selection))
+        return self._client.run(lambda broker: count_pending(broker, selection, ()))
 
-    def _start(self, selection: QueueSelection, jobs: int, put: Put) -> "_Round":
-        """Start a worker that runs this many jobs. `put` receives each run, and None at the end."""
+    @contextmanager
+    def _round(self, selection: QueueSelection, jobs: int, put: Put) -> Iterator["_Round"]:
+        """A worker that runs this many jobs while the context lasts. `put` receives each run, and None at the end."""
         if self._thread is None:
             self._thread = LoopThread()
         started = _Round(self._thread.loop, self._failed)
@@ -245,40 +247,33 @@ class Palermo:
         )
         started.future = self._thread.start(started.worker.run())
         started.future.add_done_callback(lambda _: put(None))
-        return started
-
-    def _perform(self, selection: QueueSelection, jobs: int) -> int:
-        """Run the jobs of one round in this thread."""
-        runs: SimpleQueue[LocalRun | None] = SimpleQueue()
-        started = self._start(selection, jobs, runs.put)
         token = _inside.set(True)
         try:
-            while (run := runs.get()) is not None:
-                run.perform()
-                started.check()
-            return self._ended(started)
+            yield started
         except BaseException:
             started.abandon()
             raise
         finally:
             _inside.reset(token)
+
+    def _perform(self, selection: QueueSelection, jobs: int) -> int:
+        """Run the jobs of one round in this thread."""
+        runs: SimpleQueue[LocalRun | None] = SimpleQueue()
+        with self._round(selection, jobs, runs.put) as started:
+            while (run := runs.get()) is not None:
+                run.perform()
+                started.check()
+            return self._ended(started)
 
     async def _perform_async(self, selection: QueueSelection, jobs: int) -> int:
         """Run the jobs of one round in this event loop."""
         loop = asyncio.get_running_loop()
         runs: asyncio.Queue[LocalRun | None] = asyncio.Queue()
-        started = self._start(selection, jobs, lambda run: loop.call_soon_threadsafe(runs.put_nowait, run))
-        token = _inside.set(True)
-        try:
+        with self._round(selection, jobs, lambda run: loop.call_soon_threadsafe(runs.put_nowait, run)) as started:
             while (run := await runs.get()) is not None:
                 await run.perform_async()
                 started.check()
             return self._ended(started)
-        except BaseException:
-            started.abandon()
-            raise
-        finally:
-            _inside.reset(token)
 
     def _ended(self, started: "_Round") -> int:
         """How many jobs ran in a round that has ended. Notes the jobs that failed without a run."""
@@ -399,7 +394,7 @@ def _rounds(once: bool) -> Iterable[int]:
         return
     yield from range(1, MAX_ROUNDS)
     raise UsageError(
-        f"jobs were due after {MAX_ROUNDS:,} rounds of work_until_idle: they enqueue each other without end."
+        f"jobs were due after {MAX_ROUNDS:,} rounds of work_until_idle: they enqueue each other endlessly."
     )
 
 

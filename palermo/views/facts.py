@@ -18,6 +18,9 @@ from palermo.views.filter import ROW_STATES, Facts
 #: Gives the preview of a message's arguments as it is shown.
 PreviewOf = Callable[[Message], str | None]
 
+#: The states in which a job may be due later.
+_SCHEDULED = ("scheduled", "retrying", "cancelled")
+
 #: What a row may show with other digits than JSON in ASCII has: escapes, tags, exponents, long or small numbers.
 _OTHER_DIGITS = re.compile(rb"[\\$\x7f]|[0-9][eE]|\.0000|[0-9.]{19}")
 
@@ -30,8 +33,9 @@ def wire_preview(message: Message) -> str | None:
 def facts_of_row(row: Row) -> Facts:
     """The facts of a job that runs, waits, or has failed, from its row with hidden values masked."""
     error: dict[str, Any] = row.get("error") or {}
-    at = row.get("started_at") or row.get("failed_at") or waits_since({"run_at": None, "created_at": None, **row})
     state = row.get("state") or "running"
+    enqueued = row["created_at"] if state == "scheduled" else waits_since({"run_at": None, "created_at": None, **row})
+    at, due = row.get("started_at") or row.get("failed_at") or enqueued, row.get("run_at")
 
     def texts() -> tuple[str | None, ...]:
         arguments = json.dumps([row["args"], row["kwargs"]], ensure_ascii=False)
@@ -46,6 +50,7 @@ def facts_of_row(row: Row) -> Facts:
         worker=row.get("worker") or "",
         tenant=row.get("tenant") or "",
         at=parse_instant(at) if at else None,
+        due=parse_instant(due) if due and state in _SCHEDULED else None,
         texts=texts,
     )
 

@@ -1,4 +1,4 @@
-"""The filter of jobs in any state: its text, its rule for a job, and its conditions in SQL.
+"""The filter of jobs in any state, and that of operators' actions: their text, and the rule for a job.
 
 Law: lists, commands, the API and the pages filter jobs by a JobFilter and by nothing else, so that one text finds the
 same jobs everywhere. An index asks the filter about names, and compares times and searches texts as `matches` does.
@@ -6,7 +6,7 @@ same jobs everywhere. An index asks the filter about names, and compares times a
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -24,11 +24,13 @@ STATES = ("running", "waiting", "scheduled", "retrying", "failed", "done", "disc
 #: The states of rows that have another name in filters.
 ROW_STATES = {"pending": "waiting", "working": "running"}
 
-#: The fields that hold names, and those that hold times and durations.
+#: The fields that hold names.
 NAMES = ("queue", "job", "error", "worker", "tenant")
-_TIMES, _DURATIONS = ("since", "until"), ("longer", "shorter")
 
-#: What a filter may say, each with an example and with its meaning, for people.
+#: The fields that hold times, which are given as durations ago; those given as durations from now; and durations.
+_TIMES, _DUE, _DURATIONS = ("since", "until"), ("due_from", "due_until"), ("longer", "shorter")
+
+#: The conditions on jobs, each with an example and with its meaning, for people.
 CHIPS: Mapping[str, tuple[str, str]] = {
     "queue": ("mail", "a part of the queue's name; =mail is exactly mail"),
     "job": ("SendReceipt", "a part of the job's name; * stands for any characters"),
@@ -41,14 +43,25 @@ CHIPS: Mapping[str, tuple[str, str]] = {
         "it failed, ended, started or was enqueued at most this long ago, or since 2026-12-01T09:00Z",
     ),
     "until": ("1h", "the same, at least this long ago"),
+    "due_from": ("2h", "it is scheduled for this time from now or later, or for 2026-12-01T09:00Z or later"),
+    "due_until": ("1d", "the same, or earlier"),
     "longer": ("10s", "it ran for this long or longer"),
     "shorter": ("1s", "it ran for this long or shorter"),
     "group": ("6f62ab01c9de", "the fingerprint of a group of failed jobs"),
     "requeued": ("true", "whether it failed again after a requeue"),
 }
 
-#: A chip, text in quotes, or text without a blank.
-_WORD = re.compile(r'(?:(?P<name>[a-z]+):)?(?:"(?P<quoted>[^"]*)"|(?P<bare>\S+))')
+#: The conditions on the actions of operators.
+ACTION_CHIPS: Mapping[str, tuple[str, str]] = {
+    "by": ("anna", "a part of the name of the user"),
+    "action": ("requeue", "a part of the action's name"),
+    "queue": CHIPS["queue"],
+    "since": ("15m", "it was done at most this long ago, or since 2026-12-01T09:00Z"),
+    "until": CHIPS["until"],
+}
+
+#: A chip, text in quotes, or text without a blank. In quotes a quote and a backslash have a backslash before them.
+_WORD = re.compile(r'(?:(?P<name>[a-z]+|due_from|due_until):)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>\S+))')
 
 #: The limit for instants. A job of another program may say anything about when it failed, within 64 bits.
 _LAST = 2.0**62
@@ -67,6 +80,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     tenant: str = ""
     #: Unix seconds: when it failed, ended, started or else was enqueued; None if that is unknown.
     at: float | None = None
+    #: Unix seconds at which a scheduled job is due.
+    due: float | None = None
     #: Seconds that it ran.
     took: float | None = None
     requeued: bool = False
@@ -75,12 +90,51 @@ class Facts(Struct, frozen=True, kw_only=True):
     texts: Callable[[], Iterable[str | None]] = tuple
 
 
-class JobFilter(Struct, frozen=True, kw_only=True):
+class _Conditions(Struct, frozen=True, kw_only=True):
+    """The conditions of a filter. None is none."""
+
+    def __post_init__(self) -> None:
+        check_conditions(self)
+
+    @property
+    def everything(self) -> bool:
+        """Whether the filter has no condition."""
+        return all(getattr(self, name) is None for name in self.__struct_fields__)
+
+    def __str__(self) -> str:
+        """The text that `parse_filter` reads as this filter; "everything" for one without conditions."""
+        return (
+            " ".join(str(Chip("" if name == "text" else name, value)) for name, value in written(self)) or "everything"
+        )
+
+
+F = TypeVar("F", bound=_Conditions)
+
+
+class AuditFilter(_Conditions, frozen=True, kw_only=True):
+    """The conditions that an operator's action must meet, all at once; a filter without conditions matches every one.
+
+    A name is matched as in a JobFilter. Raises OptionInvalid for a blank condition.
+    """
+
+    #: The user who did it.
+    by: str | None = None
+    action: str | None = None
+    queue: str | None = None
+    #: Text, in any letter case, in the ids of its jobs, or in its other fields.
+    text: str | None = None
+    #: Unix seconds: it was done at `since` or later; and at `until` or before.
+    since: float | None = None
+    until: float | None = None
+
+
+class JobFilter(_Conditions, frozen=True, kw_only=True):
     """The conditions that a job must meet, all at once; a filter without conditions matches every job.
 
     A name is a part of the name, in any letter case. `*` in it stands for any characters, `a,b` accepts either part,
-    and `=mail` is exactly `mail`. A job whose value is unknown in a list does not meet a condition on it. Raises
-    OptionInvalid for a blank condition and for an unknown state.
+    and `=mail` is exactly `mail`. A job whose value is unknown in a list does not meet a condition on it.
+
+    Raises OptionInvalid for a blank condition and for an unknown state.
     """
 
     #: One or more of running, waiting, scheduled, retrying, failed, done, discarded and cancelled, with commas.
@@ -99,6 +153,9 @@ class JobFilter(Struct, frozen=True, kw_only=True):
     #: Whole Unix seconds: it failed, ended, started or else was enqueued then or later; and then or before.
     since: float | None = None
     until: float | None = None
+    #: Unix seconds: it is scheduled for then or later; and for then or before.
+    due_from: float | None = None
+    due_until: float | None = None
     #: The fingerprint of its group, as `inspector.failed.groups` returns it.
     group: str | None = None
     #: True for jobs that failed again after a requeue; False for the others.
@@ -108,16 +165,11 @@ class JobFilter(Struct, frozen=True, kw_only=True):
     shorter: float | None = None
 
     def __post_init__(self) -> None:
-        check_conditions(self)
+        super().__post_init__()
         for state in self.states:
             if state not in STATES:
                 close = nearest(state, STATES)
                 raise OptionInvalid(f"there is no state {state[:40]!r}.{close} The states are {', '.join(STATES)}.")
-
-    @property
-    def everything(self) -> bool:
-        """Whether the filter has no condition."""
-        return self == EVERYTHING
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -144,6 +196,8 @@ class JobFilter(Struct, frozen=True, kw_only=True):
             and all(self.fits_name(field, getattr(job, field)) for field in NAMES)
             and (self.first is None or (job.at is not None and job.at >= self.first))
             and (self.until is None or job.at is None or job.at <= self.until)
+            and (self.due_from is None or (job.due is not None and job.due >= self.due_from))
+            and (self.due_until is None or (job.due is not None and job.due <= self.due_until))
             and (self.longer is None or (job.took is not None and job.took >= self.longer))
             and (self.shorter is None or (job.took is not None and job.took <= self.shorter))
             and (self.requeued is None or self.requeued is job.requeued)
@@ -151,30 +205,25 @@ class JobFilter(Struct, frozen=True, kw_only=True):
             and (self.text is None or _says(job, self.text.casefold()))
         )
 
-    def __str__(self) -> str:
-        """The text that `parse_filter` reads as this filter; "everything" for one without conditions."""
-        return (
-            " ".join(str(Chip("" if name == "text" else name, value)) for name, value in written(self)) or "everything"
-        )
 
-
-#: The filter that every job meets.
-EVERYTHING = JobFilter()
+#: The filters that every job meets, and every action.
+EVERYTHING, ANYTHING = JobFilter(), AuditFilter()
 
 
 def _says(job: Facts, wanted: str) -> bool:
     return job.id.casefold().startswith(wanted) or any(wanted in text.casefold() for text in job.texts() if text)
 
 
-def written(filter: JobFilter) -> list[tuple[str, str]]:
+def written(filter: _Conditions) -> list[tuple[str, str]]:
     """The conditions of a filter by their names, as `filter_of` reads them; the text comes last."""
-    return [(name, _written(name, value)) for name in (*CHIPS, "text") if (value := getattr(filter, name)) is not None]
+    names = (*chips_of(type(filter)), "text")
+    return [(name, _written(name, value)) for name in names if (value := getattr(filter, name)) is not None]
 
 
 def _written(name: str, value: str | float) -> str:
     if isinstance(value, str):
         return value
-    if name in _TIMES:
+    if name in (*_TIMES, *_DUE):
         return iso_instant(value) or f"@{value!r}"
     return str(value).lower() if isinstance(value, bool) else f"{value:f}"
 
@@ -189,37 +238,43 @@ class Chip(NamedTuple):
     value: str
 
     def __str__(self) -> str:
-        plain = self.value and not set(self.value) & set(' "') and (self.name or ":" not in self.value)
-        value = self.value if plain else f'"{self.value}"'
+        plain = self.value and not re.search(r'[\s"]', self.value) and (self.name or ":" not in self.value)
+        value = self.value if plain else '"' + re.sub(r'(["\\])', r"\\\1", self.value) + '"'
         return f"{self.name}:{value}" if self.name else value
 
 
-def chips(text: str) -> list[Chip]:
+def chips_of(kind: type[_Conditions]) -> Mapping[str, tuple[str, str]]:
+    """The conditions that a filter of this kind may have, each with an example and with its meaning."""
+    return ACTION_CHIPS if kind is AuditFilter else CHIPS
+
+
+def chips(text: str, kind: type[_Conditions] = JobFilter) -> list[Chip]:
     """The conditions in a text, such as `state:failed queue:mail "no answer"`; all words are one text, and come last.
 
     Raises OptionInvalid for a condition that is unknown, twice there or without a value.
     """
     words: list[str] = []
     found: dict[str, Chip] = {}
+    known = chips_of(kind)
     for word in _WORD.finditer(printable(text)):
-        name, value = word["name"], (word["quoted"] or word["bare"] or "").strip()
-        if name is None and word["bare"] and value.endswith(":") and value[:-1] in CHIPS:
+        name, value = word["name"], word["bare"] or re.sub(r'\\(["\\])', r"\1", word["quoted"] or "")
+        if name is None and word["bare"] and value.endswith(":") and value[:-1] in known:
             name, value = value[:-1], ""
         if name is None:
-            words.append(value)
+            words.append("" if value.isspace() else value)
         elif name == "pid" or value.startswith("//"):  # a worker's id; https://…
             words.append(word[0])
-        elif name not in CHIPS:
+        elif name not in known:
             raise OptionInvalid(
-                f"there is no filter {name + ':'!r}.{nearest(name, CHIPS)} The filters are {', '.join(CHIPS)}."
+                f"there is no filter {name + ':'!r}.{nearest(name, known)} The filters are {', '.join(known)}."
                 f' To search for the text itself, write it in quotes: "{word[0].replace(chr(34), "")}".'
             )
-        elif not value:
-            raise OptionInvalid(f"{name}: has no value. Write {name}:{CHIPS[name][0]}, without a blank, for example.")
+        elif not value.strip():
+            raise OptionInvalid(f"{name}: has no value. Write {name}:{known[name][0]} without a space, for example.")
         elif name in found:
-            raise OptionInvalid(f"{name}: is there twice. Write {name}:{found[name].value},{value} for either.")
+            raise OptionInvalid(f"{name}: is given twice. Write {name}:{found[name].value},{value} to match either.")
         else:
-            found[name] = Chip(name, value)
+            found[name] = Chip(name, value.strip())
     said = " ".join(filter(None, words))
     return [*found.values(), *([Chip("", said)] if said else [])]
 
@@ -229,21 +284,21 @@ def parse_filter(text: str, now: float) -> JobFilter:
     return filter_of({chip.name or "text": chip.value for chip in chips(text)}, now)
 
 
-def filter_of(written: Mapping[str, str], now: float) -> JobFilter:
-    """The filter with these conditions, each as it is written; `filter` is a text with more of them.
+def filter_of(written: Mapping[str, str | None], now: float, kind: type[F] = JobFilter) -> F:  # type: ignore[assignment]
+    """The filter with these conditions, each as it is written; `filter` is a text with more of them, and None is none.
 
     Raises OptionInvalid, also for a blank filter and for a condition that is given twice.
     """
     more = written.get("filter")
     check_condition("filter", more)
-    given = {name: value for name, value in written.items() if name != "filter"}
-    for chip in chips(more or ""):
+    given = {name: value for name, value in written.items() if name != "filter" and value is not None}
+    for chip in chips(more or "", kind):
         if (name := chip.name or "text") in given:
             raise OptionInvalid(f"{name} is given twice: as {given[name][:40]!r}, and in the filter {more!r}.")
         given[name] = chip.value
     values: dict[str, str | float | bool] = {}
     for name, value in given.items():
-        if name in _TIMES:
+        if name in (*_TIMES, *_DUE):
             values[name] = parse_moment(value, name, now)
         elif name in _DURATIONS:
             values[name] = _seconds(value, name)
@@ -255,18 +310,23 @@ def filter_of(written: Mapping[str, str], now: float) -> JobFilter:
             values[name] = ",".join(ROW_STATES.get(state.strip(), state.strip()) for state in value.split(","))
         else:
             values[name] = value
-    return JobFilter(**values)  # type: ignore[arg-type]
+    return kind(**values)
 
 
 def parse_moment(text: str, name: str, now: float) -> float:
-    """Unix seconds of a text: an instant with a zone, `@` and Unix seconds, or a duration ago. Raises OptionInvalid."""
+    """Unix seconds of a text: an instant with a zone, `@` and Unix seconds, or a duration. Raises OptionInvalid.
+
+    A duration is from now for the instant at which a job is due, and ago for other instants.
+    """
+    ago = name not in _DUE
     try:
         # An unquoted plus sign in an address arrives as a blank.
         plus = text.replace(" ", "+") if text.count(" ") == 1 else text
-        moment = float(text[1:]) if text.startswith("@") else parse_time(plus, now, ago=True)
+        moment = float(text[1:]) if text.startswith("@") else parse_time(plus, now, ago=ago)
     except (ValueError, OverflowError):
         raise OptionInvalid(
-            f"{name} is {text[:40]!r}: write a duration ago, such as 90s, 5m or 2d, or 2026-12-01T09:00Z."
+            f"{name} is {text[:40]!r}: write a duration {'ago' if ago else 'from now'}, such as 90s, 5m or 2d, or"
+            " 2026-12-01T09:00Z."
         ) from None
     if not -_LAST < moment < _LAST:
         raise OptionInvalid(f"{name} is {text[:40]!r}, which is out of range.")

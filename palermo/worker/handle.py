@@ -111,11 +111,11 @@ def start_worker(
     Raises SettingInvalid, QueueNameInvalid, and WorkerFailed for a module that cannot be imported.
     """
     if pool not in POOLS:
-        raise SettingInvalid(f"pool is {pool!r}; it is one of {', '.join(POOLS)}.")
+        raise SettingInvalid(f"pool is {pool!r}; it must be one of {', '.join(POOLS)}.")
     chosen = _settings(url, overrides) if settings is None else settings
     if chosen.address.path == ":memory:":
         raise SettingInvalid(
-            f"{chosen.address} is this process's memory, which no other sees. Name a file: sqlite:////tmp/jobs.db."
+            f"{chosen.address} is this process's memory, which other processes cannot see. Name a file: sqlite:////tmp/jobs.db."
         )
     command = [sys.executable, "-m", "palermo", "worker", *modules, "--pool", pool]
     command += ["-c", str(concurrency), "--prefetch", str(prefetch)]

@@ -36,9 +36,9 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         for name in ("timeout", "max_jobs", "max_memory", "max_lifetime"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
-                raise SettingInvalid(f"{name.replace('_', ' ')} is {value}; it is a number above 0, or left out.")
+                raise SettingInvalid(f"{name.replace('_', ' ')} is {value}; it must be a number above 0, or left out.")
         if not 0 <= self.timeout_grace < float("inf"):
-            raise SettingInvalid(f"timeout grace is {self.timeout_grace}; it is a number of seconds, 0 or more.")
+            raise SettingInvalid(f"timeout grace is {self.timeout_grace}; it must be a number of seconds, 0 or more.")
 
     def limited(self, message: Message, timeouts: Mapping[str, float], locks: Mapping[str, float]) -> Message:
         """The message with the limits that hold for it: its own, else its job's as declared, else the worker's."""

@@ -56,14 +56,16 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.pool not in POOLS:
-            raise SettingInvalid(f"pool is {self.pool!r}; it is one of {', '.join(POOLS)}.")
+            raise SettingInvalid(f"pool is {self.pool!r}; it must be one of {', '.join(POOLS)}.")
         if self.concurrency < 1:
             raise SettingInvalid(f"concurrency is {self.concurrency}; a worker needs at least one slot: -c 1.")
         if not self.modules:
             raise SettingInvalid(
-                "no module named: a worker needs the modules that hold its jobs, palermo worker shop.tasks."
+                "no module given: a worker needs the modules with its jobs, palermo worker shop.tasks."
             )
         if not 0 <= self.term_timeout < float("inf"):
-            raise SettingInvalid(f"term timeout is {self.term_timeout}; it is a number of seconds, 0 or more.")
+            raise SettingInvalid(f"term timeout is {self.term_timeout}; it must be a number of seconds, 0 or more.")
         if self.shutdown_timeout is not None and not 0 <= self.shutdown_timeout < float("inf"):
-            raise SettingInvalid(f"shutdown timeout is {self.shutdown_timeout}; it is a number of seconds, 0 or more.")
+            raise SettingInvalid(
+                f"shutdown timeout is {self.shutdown_timeout}; it must be a number of seconds, 0 or more."
+            )

@@ -116,7 +116,7 @@ class SlotTitle:
 
 
 class Title:
-    """A title that changes with each job and is shown at most 20 times a second."""
+    """A title that changes with each job, and is shown a twentieth of a second after a change."""
 
     def __init__(
         self,
@@ -129,26 +129,21 @@ class Title:
         self._text = text
         self._call_at = call_at
         self._show = show
-        self._due = 0.0
-        #: Whether it will be shown later anyway, or not any more.
+        #: Whether it will be shown soon, and whether it must not be shown any more.
         self._queued = self._closed = False
 
     def update(self) -> None:
-        """Show the title, now or soon. Cheap, as it is called for every job; any thread may call it."""
-        if self._queued:
-            return
-        if monotonic() >= self._due:
-            self._update()
-        else:
+        """Show the title soon. Cheap, as it is called for every job; any thread may call it."""
+        if not self._queued:
             self._queued = True
-            self._call_at(self._due, self._update)
+            self._call_at(monotonic() + 1 / _BURST, self._update)
 
     def close(self) -> None:
         """Show the title no more."""
         self._closed = True
 
     def _update(self) -> None:
-        self._queued, self._due = False, monotonic() + 1 / _BURST
+        self._queued = False
         if not self._closed:
             self._show(self._text())
 

@@ -26,18 +26,6 @@ def rig(request: pytest.FixtureRequest, exchange: str, tmp_path: Path) -> Iterat
 
 
 @pytest.fixture
-def sqlite_rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path, module="shop") as rig:
-        yield rig
-
-
-@pytest.fixture
-def rabbitmq_rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        yield rig
-
-
-@pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process asks of workers has an answer of each that lives: on a busy machine it may take seconds."""
     have_patience(monkeypatch)

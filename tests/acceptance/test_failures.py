@@ -14,7 +14,7 @@ MANY = scaled(6_000, 50_000)
 
 def test_failed_jobs_are_shown_requeued_discarded_and_run_once_mended(rig: Rig) -> None:
     ids = [rig.enqueue("fail_unless", "cure") for _ in range(6)]
-    (waiting,) = [row for row in rig.inspector.jobs.peek("jobs") if row["id"] == ids[0]]
+    (waiting,) = [row for row in rig.inspector.jobs.list("jobs", limit=1) if row["id"] == ids[0]]
     rig.burst()
     assert list(rig.failed()) == ids
 

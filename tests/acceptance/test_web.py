@@ -28,7 +28,7 @@ def test_no_page_changes_loses_or_reorders_jobs(rabbitmq_rig: Rig, monkeypatch: 
         rig.enqueue("fail", f"{number}", queue="wrong")
     rig.burst("-q", "wrong")
     failed = eventually(lambda: found if len(found := list(rig.failed())) == 5 else [])
-    paths = ["/", "/queues", "/queues/jobs", "/queues/jobs?page=2", "/queues/jobs?newest=1", "/queues/jobs?text=note"]
+    paths = ["/", "/queues", "/queues/jobs", "/queues/jobs?page=2", "/queues/jobs?newest=1", "/queues/jobs?filter=note"]
     paths += ["/failures", "/failures?by=groups", "/workers", "/stats.txt"]
     paths += [f"/jobs/{waiting[30]}", f"/jobs/{failed[0]}", "/api/queues/jobs/jobs", "/api/failed", "/api/queues"]
 

@@ -19,12 +19,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def sqlite_rig(tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:
-        yield rig
-
-
-@pytest.fixture
 def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
     return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 

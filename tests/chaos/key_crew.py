@@ -23,21 +23,19 @@ from msgspec.structs import replace
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
 from palermo.contract.sweep import Move, Remove
 from palermo.core.address import parse_url
-from palermo.core.failure import Failure
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement, fail, requeue
 from palermo.core.message import Message
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import REPLACE, RERUN, RETURN, EnqueueOutcome
 from palermo.errors import BrokerError, NotBrowsable, NotFound
-from tests.contract.tools import Report, Worker, consume
+from tests.contract.tools import FAILURE
+from tests.contract.workers import Report, Worker, consume
 
 KEYS = 3
 WORKERS, ENQUEUERS = 3, 2
 
 #: Seconds that what is left gets to come to its end.
 PATIENCE = 120
-
-_FAILURE = Failure(exception_class="E", message="", stack_trace="", failed_at=1)
 
 
 class Crew:
@@ -83,9 +81,8 @@ class Crew:
         while True:
             name, id = f"key {random.randrange(KEYS)}", uuid.uuid4().hex
             due = time.time() + random.uniform(0, 0.3) if random.random() < 0.2 else None
-            job = with_lock(
-                Message(id=id, queue="jobs", job="x", body=b"[]", run_at=due), UniqueLock(key=name, mode=Mode.DONE)
-            )
+            job = Message(id=id, queue="jobs", job="x", body=b"[]", run_at=due)
+            job = with_lock(job, UniqueLock(key=name, mode=Mode.DONE))
             way = random.choice([RETURN, RETURN, REPLACE, RERUN])
             (answer,) = await broker.keys.enqueue([KeyRequest(key=name, message=job, call=id, on_duplicate=way)])
             # One that is to run next may be replaced by another, of which nobody may live to tell.
@@ -139,7 +136,7 @@ class Crew:
         message = delivery.message
         if delivery.duplicate_of:
             self.note("duplicates", message.id)
-            return Fail(fail(message, _FAILURE, worker="w"))
+            return Fail(fail(message, FAILURE, worker="w"))
         key = str(message.extra["unique-key"])
         handle = os.open(self.path / f"{key}.lock", os.O_RDWR | os.O_CREAT)
         try:
@@ -152,7 +149,7 @@ class Crew:
         chance = random.random()
         if chance < 0.1:
             return Reschedule(replace(message, retries=(message.retries or 0) + 1, run_at=time.time() + 0.01))
-        return Fail(fail(message, _FAILURE, worker="w")) if chance < 0.2 else Ack()
+        return Fail(fail(message, FAILURE, worker="w")) if chance < 0.2 else Ack()
 
     async def held(self) -> list[str]:
         """The keys that jobs have."""
@@ -162,6 +159,11 @@ class Crew:
             return [f"{key.name}: {key.holder}" for key in found if key.holder is not None or key.next is not None]
         finally:
             await broker.close()
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def main(url: str, exchange: str, kills: int, path: Path, *, meddled: bool) -> None:
@@ -180,13 +182,11 @@ def main(url: str, exchange: str, kills: int, path: Path, *, meddled: bool) -> N
             ran = len(set(crew.lines("ran")))
         chosen = random.randrange(len(running))
         pid, role = running[chosen]
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        kill(pid)
         running[chosen] = (crew.fork(role), role)
     for pid, role in list(running):
         if role != crew.works:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            kill(pid)
             running.remove((pid, role))
     until, left = time.monotonic() + PATIENCE, ["?"]
     while left and time.monotonic() < until:
@@ -194,8 +194,7 @@ def main(url: str, exchange: str, kills: int, path: Path, *, meddled: bool) -> N
         with suppress(BrokerError):
             left = asyncio.run(crew.held())
     for pid, _ in running:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        kill(pid)
     for one in left:
         crew.note("stale", one)
 

@@ -50,12 +50,9 @@ class Outpost:
         url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self.proxy.port}/{VHOST}?heartbeat={self._heartbeat}"
         self.rig = Rig(self._path, url, "palermo", module="shop")
         self.client = Client(Settings(url=url, publish_timeout=PUBLISH))
-        self._workers = {
-            name: self.rig.worker(
-                "-q", queues, "-c", "2", times={"palermo.worker.parent.broker_session.MAX_PAUSE": MAX_PAUSE}
-            )
-            for name, queues in (("push", PUSHED), ("poll", ",".join(POLLED)))
-        }
+        times = {"palermo.worker.parent.broker_session.MAX_PAUSE": MAX_PAUSE}
+        served = {"push": PUSHED, "poll": ",".join(POLLED)}
+        self._workers = {name: self.rig.worker("-q", one, "-c", "2", times=times) for name, one in served.items()}
         self._read = dict.fromkeys(self._workers, 0)
         self.all_is_well()
         return self

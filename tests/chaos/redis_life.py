@@ -20,7 +20,8 @@ from palermo.contract.sweep import Move
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
-from tests.contract.tools import FAILURE, PATIENT, Worker, consume, message, take
+from tests.contract.tools import FAILURE, PATIENT, message
+from tests.contract.workers import Worker, consume, take
 
 
 async def live(session: SessionParameters, notes: int) -> None:

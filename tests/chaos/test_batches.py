@@ -42,9 +42,8 @@ class Kills:
         self._chance = random.Random(7)
 
     def _start(self, pool: int) -> WorkerProcess:
-        return self.rig.worker(
-            *POOLS[pool], modules=("adverse",), times={"palermo.worker.parent.broker_session.MAX_PAUSE": 2.0}
-        )
+        times = {"palermo.worker.parent.broker_session.MAX_PAUSE": 2.0}
+        return self.rig.worker(*POOLS[pool], modules=("adverse",), times=times)
 
     def parent(self) -> None:
         pool = self._chance.randrange(len(POOLS))
@@ -66,9 +65,8 @@ class Kills:
 def left(rig: Rig) -> int:
     """Jobs that wait or run; -1 if the broker does not answer."""
     try:
-        return sum(
-            row["pending"] + row["in_progress"] for row in rig.inspector.queues.list() if row["name"] != "failed"
-        )
+        rows = [row for row in rig.inspector.queues.list() if row["name"] != "failed"]
+        return sum(row["pending"] + row["in_progress"] for row in rows)
     except BrokerError:
         return -1
 

@@ -91,19 +91,9 @@ def vhost_deleted(outpost: Outpost) -> None:
 
 #: Quick ones after slow ones: sessions that are lost soon after they were opened are opened again with growing pauses.
 FAULTS: list[Callable[[Outpost], None]] = [
-    hung_up,
-    deaf,
-    away_for_a_while,
-    swallowed_for_a_while,
-    closed_by_the_operator,
-    killed,
-    queues_deleted,
-    queues_made_quorum,
-    permissions_taken_away,
-    exchange_and_queues_deleted,
-    own_things_deleted,
-    password_changed,
-    vhost_deleted,
+    *(hung_up, deaf, away_for_a_while, swallowed_for_a_while, closed_by_the_operator, killed, queues_deleted),
+    *(queues_made_quorum, permissions_taken_away, exchange_and_queues_deleted, own_things_deleted),
+    *(password_changed, vhost_deleted),
 ]
 
 

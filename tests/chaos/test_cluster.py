@@ -122,10 +122,8 @@ def start_worker(three_nodes: Cluster, rig: Rig, queues: str, *, prefer: int) ->
 def start_workers(three_nodes: Cluster, rig: Rig) -> list[WorkerProcess]:
     """One that prefers each node, once they have run a job of the queue mail."""
     rig.enqueue("soaked.work", -1, 0, False, queue="mail")
-    workers = [
-        start_worker(three_nodes, rig, queues, prefer=number)
-        for number, queues in enumerate(("mail", "mail,images", "*"))
-    ]
+    served = enumerate(("mail", "mail,images", "*"))
+    workers = [start_worker(three_nodes, rig, queues, prefer=number) for number, queues in served]
     rig.await_lines(1, "runs")
     return workers
 

@@ -79,9 +79,7 @@ FORGED = tuple(
 )
 
 
-def test_no_worker_dies_of_junk_or_hostile_messages_where_workers_listen(
-    rig: Rig, module_node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_worker_dies_of_junk_where_it_listens(rig: Rig, module_node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Properties that no client library would write, with bodies that are understood and bodies that are not."""
     # A pause is one for every worker when the call returns, however busy the machine is.
     have_patience(monkeypatch)

@@ -97,9 +97,7 @@ def leader(rig: Rig) -> int:
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_no_job_or_tick_is_lost_or_doubled_while_leaders_are_killed(
-    module_node: Node, exchange: str, tmp_path: Path, queue_type: str
-) -> None:
+def test_dying_leaders_lose_or_double_no_job(module_node: Node, exchange: str, tmp_path: Path, queue_type: str) -> None:
     with Rig(tmp_path, url_of(module_node), exchange, queue_type=queue_type, module="shop") as rig:
         duties = Duties(rig, module_node)
         for _ in range(2):
@@ -179,11 +177,7 @@ def test_the_error_of_a_unique_job_names_the_stopped_leader(rig: Rig) -> None:
     # RabbitMQ must not drop the leader's session before the enqueue gives up.
     worker = rig.worker("-q", "idle", times={"palermo.brokers.rabbitmq.leadership.leader._HEARTBEAT": 60})
     client = Client(Settings(url=rig.url, exchange=rig.exchange, publish_timeout=10.0))
-    eventually(
-        lambda: (
-            [row["pid"] for row in Inspector(client).workers.list() if "main" in (row["duties"] or ())] == [worker.pid]
-        )
-    )
+    eventually(lambda: [row["pid"] for row in rig.workers() if "main" in (row["duties"] or ())] == [worker.pid])
     client.enqueue("shop.note", ("x",), unique="until_done", unique_key="0")
     os.kill(worker.pid, signal.SIGSTOP)
     try:

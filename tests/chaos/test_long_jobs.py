@@ -42,12 +42,6 @@ def hasty(hasty_node: Node, exchange: str, tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture
-def patient(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        yield rig
-
-
 def adopted(worker: WorkerProcess, id: str) -> int:
     """How often the worker got this job while another, or itself, ran it."""
     return worker.log.count(f"job adopted, another worker runs it id={id}")
@@ -61,12 +55,6 @@ def taken_back(worker: WorkerProcess, id: str) -> bool:
 def settled(id: str, *workers: WorkerProcess) -> bool:
     """Whether one of them has settled the job with another's result."""
     return any(f"job settled with the result of another worker id={id}" in worker.log for worker in workers)
-
-
-def drained(rig: Rig) -> bool:
-    return all(
-        row["pending"] == row["in_progress"] == 0 for row in rig.inspector.queues.list() if row["name"] != "failed"
-    )
 
 
 def two_workers(rig: Rig, id: str, begun: str, *arguments: str) -> tuple[WorkerProcess, WorkerProcess]:
@@ -91,7 +79,7 @@ def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Rig, qu
     hasty.open_gate()
 
     eventually(lambda: settled(id, first, second))
-    eventually(lambda: drained(hasty))
+    eventually(hasty.drained)
     assert hasty.lines().count("it begins") == hasty.lines().count("it ends") == 1
     assert hasty.errors() == {}
     eventually(lambda: [row["state"] for row in hasty.inspector.history.list().rows if row["id"] == id] == ["done"])
@@ -111,7 +99,7 @@ def test_a_worker_alone_adopts_its_own_long_job_and_keeps_serving(hasty: Rig) ->
     hasty.open_gate()
 
     eventually(lambda: settled(id, worker))
-    eventually(lambda: drained(hasty))
+    eventually(hasty.drained)
     assert hasty.lines() == ["it begins", "meanwhile", "it ends"]
 
 
@@ -140,30 +128,29 @@ def test_a_worker_that_is_stopped_in_mid_job_is_not_dead_till_it_is_killed(hasty
 
     eventually(lambda: hasty.lines() == ["it begins"] * 2)
     hasty.open_gate()
-    eventually(lambda: drained(hasty))
+    eventually(hasty.drained)
     assert hasty.errors() == {}
 
 
-def test_a_lone_worker_cut_in_mid_job_finishes_it_once(patient: Rig, proxy: TcpProxy) -> None:
-    id = patient.enqueue("hold", "it")
-    worker = patient.worker(PALERMO_URL=proxy.url(patient.url))
-    eventually(lambda: patient.lines() == ["it begins"])
+def test_a_lone_worker_cut_in_mid_job_finishes_it_once(rabbitmq_rig: Rig, proxy: TcpProxy) -> None:
+    rig = rabbitmq_rig
+    id = rig.enqueue("hold", "it")
+    worker = rig.worker(PALERMO_URL=proxy.url(rig.url))
+    eventually(lambda: rig.lines() == ["it begins"])
     proxy.hang_up()
     eventually(lambda: worker.log.count("INFO connected") >= 2)
-    patient.open_gate()
-
+    rig.open_gate()
     eventually(lambda: settled(id, worker))
-    eventually(lambda: drained(patient))
-    assert patient.lines() == ["it begins", "it ends"]
+    eventually(rig.drained)
+    assert rig.lines() == ["it begins", "it ends"]
 
 
-def test_a_job_holding_the_gil_beyond_three_heartbeats_runs_once(patient: Rig) -> None:
-    worker = patient.worker(PALERMO_URL=f"{patient.url}?heartbeat={HEARTBEAT}")
-    patient.enqueue("hold_the_gil", "long", 3 * HEARTBEAT + 0.5)
-
-    patient.await_lines(2)
-    patient.enqueue("note", "next")
-
-    assert patient.await_lines(3) == ["long begins", "long ends", "next"]
+def test_a_job_holding_the_gil_beyond_three_heartbeats_runs_once(rabbitmq_rig: Rig) -> None:
+    rig = rabbitmq_rig
+    worker = rig.worker(PALERMO_URL=f"{rig.url}?heartbeat={HEARTBEAT}")
+    rig.enqueue("hold_the_gil", "long", 3 * HEARTBEAT + 0.5)
+    rig.await_lines(2)
+    rig.enqueue("note", "next")
+    assert rig.await_lines(3) == ["long begins", "long ends", "next"]
     assert worker.log.count("connected") == 1
-    assert (patient.errors(), patient.pending()) == ({}, 0)
+    assert (rig.errors(), rig.pending()) == ({}, 0)

@@ -20,13 +20,13 @@ from palermo.brokers.rabbitmq.publishing import declarer
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.sweep import Keep
-from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound
 from palermo.settings.settings import Settings
 from tests.chaos.brokers import two_brokers
-from tests.contract.tools import PATIENT, consume, counts, message, messages, put_into_failed, take, until
+from tests.contract.tools import counts, message, messages, put_into_failed, until
+from tests.contract.workers import consume, take
 from tests.harness.rig import COMMAND, Rig
 from tests.helpers import eventually
 
@@ -57,11 +57,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 async def held(broker: Broker, queue: str = "jobs") -> list[str]:
@@ -204,9 +199,7 @@ async def test_killed_at_any_instant_and_run_again_it_loses_nothing(
         assert [info.name for info in await broker.queues() if info.paused] == []
 
 
-async def test_the_queue_of_failed_jobs_is_migrated_and_workers_learn_of_it(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_jobs_migrate_under_workers(session: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declarer, "_ASK_AGAIN", 0.0)
     jobs = ["jobs-0", "jobs-1", "jobs-2"]
 
@@ -253,21 +246,20 @@ def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
         assert worker.alive
 
 
-def test_a_silent_workers_job_outlives_migration_and_worker(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
-    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        worker = rig.worker("-q", "jobs")
-        rig.enqueue("hold", "it")
-        rig.await_lines(1)
-        worker.send(signal.SIGSTOP)
-        command = rig.launch([COMMAND, "migrate", "jobs", "--type", "quorum", "--yes"])
-        eventually(lambda: "waiting for a worker that does not answer" in command.log)
-        worker.kill9()
-
-        assert command.wait() == 0
-        assert "quorum queue, 1 job moved" in command.log
-        rig.open_gate()
-        rig.burst("-q", "jobs")
-        assert rig.lines() == ["it begins", "it begins", "it ends"]
+def test_a_silent_workers_job_outlives_migration_and_worker(rabbitmq_rig: Rig) -> None:
+    rig = rabbitmq_rig
+    worker = rig.worker("-q", "jobs")
+    rig.enqueue("hold", "it")
+    rig.await_lines(1)
+    worker.send(signal.SIGSTOP)
+    command = rig.launch([COMMAND, "migrate", "jobs", "--type", "quorum", "--yes"])
+    eventually(lambda: "waiting for a worker that does not answer" in command.log)
+    worker.kill9()
+    assert command.wait() == 0
+    assert "quorum queue, 1 job moved" in command.log
+    rig.open_gate()
+    rig.burst("-q", "jobs")
+    assert rig.lines() == ["it begins", "it begins", "it ends"]
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])

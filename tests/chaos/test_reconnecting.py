@@ -22,7 +22,8 @@ from palermo.worker.parent import broker_session as sessions
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.session_duties import SessionDuties
 from palermo.worker.registered import Registered
-from tests.contract.tools import Report, until
+from tests.contract.tools import until
+from tests.contract.workers import Report
 from tests.helpers import eventually
 from tests.scale import scaled
 from tests.tcp_proxy import TcpProxy
@@ -56,11 +57,8 @@ class Held:
 
     def beyond(self, before: "Held") -> dict[str, int]:
         """What is more than before. Two connections may be on their way out, each with two ends at the proxy."""
-        more = {
-            "memory": self.memory - before.memory - SLACK,
-            "descriptors": self.descriptors - before.descriptors - 8,
-            "threads": self.threads - before.threads,
-        }
+        more = {"memory": self.memory - before.memory - SLACK, "threads": self.threads - before.threads}
+        more["descriptors"] = self.descriptors - before.descriptors - 8
         return {what: count for what, count in more.items() if count > 0}
 
 
@@ -78,10 +76,8 @@ def test_a_worker_that_reconnects_often_holds_no_more_than_before(
     async def go() -> None:
         opened: asyncio.Queue[BrokerSession] = asyncio.Queue()
         # It stands for leader in each session, without the pause of a worker that runs jobs first.
-        duties = SessionDuties(
-            WorkerOptions(settings=Settings(), modules=("shop",), burst=True),
-            Registered(jobs=(), queues=(), hooks=frozenset()),
-        )
+        registered = Registered(jobs=(), queues=(), hooks=frozenset())
+        duties = SessionDuties(WorkerOptions(settings=Settings(), modules=("shop",), burst=True), registered)
 
         def on_open(session: BrokerSession) -> None:
             duties.begin(session.broker)
@@ -114,9 +110,7 @@ def test_a_worker_that_reconnects_often_holds_no_more_than_before(
     asyncio.run(go())
 
 
-def test_a_program_that_reconnects_often_holds_no_more_than_before(
-    rabbitmq_url: str, exchange: str, proxy: TcpProxy
-) -> None:
+def test_a_program_that_reconnects_often_holds_no_more(rabbitmq_url: str, exchange: str, proxy: TcpProxy) -> None:
     with Client(Settings(url=proxy.url(rabbitmq_url), exchange=exchange, publish_timeout=60.0)) as client:
         for number in range(TIMES):
             client.enqueue("shop.note", (f"{number}",), {})

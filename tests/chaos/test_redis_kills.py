@@ -50,7 +50,7 @@ def test_a_job_runs_once_whichever_of_its_workers_connections_is_cut(tmp_path: P
             eventually(lambda adopted=adopted: worker.log.count("job adopted, another worker runs it") > adopted)  # type: ignore[misc]
         rig.open_gate()
 
-        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues.list()))
+        eventually(rig.drained)
         assert rig.lines() == ["it begins", "it ends"]
         assert rig.failed() == {}
 
@@ -75,10 +75,7 @@ def test_all_enqueued_jobs_run_while_workers_clients_and_server_are_killed(tmp_p
 
 def test_all_enqueued_jobs_run_when_a_replica_takes_over(tmp_path: Path) -> None:
     """The primary server is killed; the Sentinels have a replica take its place."""
-    with (
-        redis_node.watched() as watched,
-        Rig(tmp_path, f"{watched.url}?wait_replicas=1", "palermo", module="shop") as rig,
-    ):
+    with redis_node.watched() as watched, Rig(tmp_path, f"{watched.url}?wait_replicas=1", module="shop") as rig:
         client = enqueuing(rig, "0")
         workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
         go_on(rig)
@@ -91,10 +88,7 @@ def test_all_enqueued_jobs_run_when_a_replica_takes_over(tmp_path: Path) -> None
 
 
 def test_all_jobs_run_while_a_cluster_moves_the_slot_and_loses_a_node(tmp_path: Path) -> None:
-    with (
-        redis_node.cluster() as cluster,
-        Rig(tmp_path, f"{cluster.url}?wait_replicas=1", "palermo", module="shop") as rig,
-    ):
+    with redis_node.cluster() as cluster, Rig(tmp_path, f"{cluster.url}?wait_replicas=1", module="shop") as rig:
         client = enqueuing(rig, "0")
         slot = next(iter(cluster.nodes.values())).ask("CLUSTER KEYSLOT", "palermo:{palermo}:")
         workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
@@ -122,7 +116,7 @@ _SOME = 100
 
 def all_ran(rig: Rig, workers: list[WorkerProcess]) -> None:
     """Assert that every job that was enqueued has run, and that these workers still live."""
-    eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues.list()))
+    eventually(rig.drained)
     assert set(rig.lines("enqueued")) - set(rig.lines()) == set()
     assert rig.failed() == {}
     for worker in workers:

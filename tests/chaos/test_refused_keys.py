@@ -17,7 +17,7 @@ import palermo
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, delay_queue_name, tenant_queue_name
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters
-from palermo.core.time_slots import time_slot_of
+from palermo.core.time_slots import Intake
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import REPLACE, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import NotFound, PublishRefused
@@ -59,8 +59,12 @@ class FullQueue:
         self.make_room: Callable[[], object] = lambda: channel.queue_delete(name)
 
 
+#: Makes a queue that takes no job, by its name.
+Full = Callable[[str], FullQueue]
+
+
 @pytest.fixture
-def full(rabbitmq_url: str) -> Iterator[Callable[[str], FullQueue]]:
+def full(rabbitmq_url: str) -> Iterator[Full]:
     """Makes an AMQP queue full."""
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         yield lambda name: FullQueue(connection.channel(), name)
@@ -76,16 +80,10 @@ def clients(rabbitmq_url: str, exchange: str) -> Iterator[list[Client]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_unique_job_that_a_full_queue_refuses_leaves_no_key(
-    full: Callable[[str], FullQueue], exchange: str, clients: list[Client], form: str
-) -> None:
+def test_a_refused_unique_job_leaves_no_key(full: Full, exchange: str, clients: list[Client], form: str) -> None:
     first, second = clients
-    slot = time_slot_of(TOMORROW, time.time())
-    assert slot is not None
-    names = {
-        "delayed": delay_queue_name(exchange, slot),
-        "declared": tenant_queue_name(exchange, TenantQueue("jobs", "a")),
-    }
+    tenants_own = tenant_queue_name(exchange, TenantQueue("jobs", "a"))
+    names = {"delayed": delay_queue_name(exchange, Intake.NEW), "declared": tenants_own}
     queue = full(names.get(form, amqp_queue(exchange, "jobs")))
 
     for client in (first, second, first):
@@ -114,9 +112,7 @@ asyncio.run(main(Client(Settings(url=sys.argv[1], exchange=sys.argv[2]))))
 """
 
 
-def test_a_refused_unique_job_never_runs_though_its_program_ended_at_once(
-    full: Callable[[str], FullQueue], rabbitmq_url: str, exchange: str, clients: list[Client]
-) -> None:
+def test_a_refused_unique_job_never_runs(full: Full, rabbitmq_url: str, exchange: str, clients: list[Client]) -> None:
     queue = full(amqp_queue(exchange, "jobs"))
     program = subprocess.run([sys.executable, "-c", PROGRAM, rabbitmq_url, exchange], check=False)
     assert program.returncode == 3
@@ -127,9 +123,7 @@ def test_a_refused_unique_job_never_runs_though_its_program_ended_at_once(
     assert clients[0].run(ids) == [other.id]
 
 
-def test_a_refusal_that_is_cut_off_is_not_reported_and_the_job_is_kept(
-    full: Callable[[str], FullQueue], rabbitmq_url: str, exchange: str, proxy: TcpProxy
-) -> None:
+def test_a_refusal_that_is_cut_off_keeps_the_job(full: Full, rabbitmq_url: str, exchange: str, proxy: TcpProxy) -> None:
     queue = full(amqp_queue(exchange, "jobs"))
 
     class CutsOnce(logging.Handler):
@@ -153,9 +147,7 @@ async def waiting(broker: Broker) -> list[str]:
     return []
 
 
-async def test_no_duplicate_of_a_refused_job_is_reported(
-    full: Callable[[str], FullQueue], exchange: str, session: SessionParameters
-) -> None:
+async def test_no_duplicate_of_a_refused_job_is_reported(full: Full, exchange: str, session: SessionParameters) -> None:
     queue = full(amqp_queue(exchange, "jobs"))
 
     async with two_brokers(session) as (leader, broker), time_kept(leader):
@@ -174,17 +166,13 @@ async def test_no_duplicate_of_a_refused_job_is_reported(
         assert await ids(broker) == [answers[0].id]
 
 
-async def test_of_many_keys_at_once_only_those_of_refused_jobs_go_back(
-    full: Callable[[str], FullQueue], exchange: str, session: SessionParameters
-) -> None:
+async def test_of_many_keys_those_of_refused_jobs_return(full: Full, exchange: str, session: SessionParameters) -> None:
     full(amqp_queue(exchange, "jobs"))
 
     async with two_brokers(session) as (leader, broker), time_kept(leader):
         queues = ["jobs" if number % 2 else "other" for number in range(20)]
-        asked = (
-            ask(broker, keyed(f"{number}", key=f"{number}", queue=queue), key=f"{number}")
-            for number, queue in enumerate(queues)
-        )
+        jobs = [keyed(f"{number}", key=f"{number}", queue=queue) for number, queue in enumerate(queues)]
+        asked = (ask(broker, job, key=job.id) for job in jobs)
         answers = await asyncio.gather(*asked, return_exceptions=True)
 
         refused = [number for number, one in enumerate(answers) if isinstance(one, PublishRefused)]

@@ -13,13 +13,10 @@ import pika
 import pytest
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.messages import to_properties
+from palermo.brokers.rabbitmq.amqp.connection import Channel, open_connection
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger
-from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, FarReader
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.clock import wall_clock
@@ -30,33 +27,18 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue, retry
 from palermo.core.message import Message
-from palermo.core.time_slots import TimeSlot
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import DEBOUNCE, RERUN
 from palermo.errors import PalermoError, PublishRefused
 from palermo.settings.settings import Settings
 from tests.chaos.brokers import two_brokers
 from tests.contract.recurring import entry
-from tests.contract.timing import due, time_kept
-from tests.contract.tools import (
-    FAILURE,
-    PATIENT,
-    Worker,
-    consume,
-    ids,
-    message,
-    messages,
-    nothing_for,
-    put_into_failed,
-    queue,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.timing import due, listed, time_kept
+from tests.contract.tools import FAILURE, PATIENT, ids, message, messages, put_into_failed, queue, until
 from tests.contract.unique_jobs import ask, begun, keyed
+from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
 from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.rabbitmq.conftest import outbox_on
 from tests.rabbitmq_node import Node, clear_policy, set_policy, url_of
 
 
@@ -438,41 +420,30 @@ class Ran:
 # -- jobs that are due later and are refused where they would wait
 
 
-async def test_far_jobs_are_not_doubled_by_a_full_list_of_slots(session: SessionParameters, policies: Policies) -> None:
-    far = TimeSlot(1, int(time.time() // 300) + 100)
-    known, unknown = (TimeSlot(0, far.index * 30 + number) for number in (3, 4))
+@pytest.mark.parametrize(("full", "most"), [("a bucket", 2), ("the list of buckets", 0)])
+async def test_far_jobs_are_not_doubled_when_some_are_refused(
+    session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture, full: str, most: int
+) -> None:
+    day = int(time.time() // 86_400) + 3
+    queue = f"~later.day.{day}" if full == "a bucket" else "~later"
+    jobs = [message(f"{number}", run_at=(day + number % 2) * 86_400.0 + number) for number in range(10)]
+    await ctl(policies.limit, queue, most)
+    async with two_brokers(session) as (broker, leader), time_kept(leader):
+        await broker.publish_many(jobs)
+        await asyncio.to_thread(eventually, lambda: "refuses delayed jobs that move on" in caplog.text)
+        await until(lambda: listed(broker), [job.id for job in sorted(jobs, key=lambda job: job.run_at or 0)])
+        await ctl(policies.lift, queue)
+        await until(lambda: counts_of(session, day, day + 1), [5, 5])
 
+
+async def counts_of(session: SessionParameters, *days: int) -> list[int]:
+    """How many jobs wait in the buckets of these days."""
     connection = await open_connection(session, "test")
     try:
-        outbox = outbox_on(connection, session)
-        for slot in (far, known):
-            await outbox.delay_queues.ensure(slot)
-        publisher = await outbox.open()
-        for number, slot in enumerate((known, known, known, unknown)):
-            job = message(f"{number}", run_at=slot.begins + 1)
-            await publisher.send("", delay_queue_name(session.exchange, far), to_properties(job), job.body)
-        await ctl(policies.limit, "~later", 2)
-
-        for _ in range(3):
-            await spread(session, connection, far, outbox)
-
-        counts = await outbox.delay_queues.counts([far, known])
-        assert counts == {far: 1, known: 3}
-        await ctl(policies.lift, "~later")
-        await spread(session, connection, far, outbox)
-        assert await outbox.delay_queues.counts([far, known, unknown]) == {far: 0, known: 3, unknown: 1}
+        probes = [await connection.probe(delay_queue_name(session.exchange, f"day.{day}")) for day in days]
     finally:
         await connection.close()
-
-
-async def spread(session: SessionParameters, connection: Connection, far: TimeSlot, outbox: Outbox) -> None:
-    """Move the jobs of a time slot to shorter ones, as a leader does, until it stops or none is left."""
-    due_jobs = DueJobs(connection, outbox.open, outbox.destinations, now=time.time)
-    reader = FarReader(session.exchange, connection, far, outbox.open, outbox.delay_queues, set(), due_jobs)
-    await reader.open()
-    await reader.caught_up()
-    await until(lambda: reader.closed or not reader.held, True)
-    await reader.leave()
+    return [probe.messages if probe.exists else 0 for probe in probes]
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,low"])

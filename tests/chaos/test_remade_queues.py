@@ -62,26 +62,21 @@ def test_a_job_of_a_recreated_queue_runs_on_an_idle_or_busy_worker(
 
 
 @pytest.mark.parametrize("name", ["control", "presence", "facts", "cancels"])
-def test_a_worker_answers_and_pauses_after_a_queue_of_palermos_own_was_deleted(
-    rabbitmq_url: str, exchange: str, tmp_path: Path, channel: BlockingChannel, name: str
-) -> None:
-    times = {"palermo.brokers.rabbitmq.cluster.worker_control._BIND_EVERY": 0.3}
-    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        worker = rig.worker("-q", "jobs", times=times)
-        rig.ready(worker)
-        rig.enqueue("hold", "held")
-        rig.await_lines(1)
-        rig.inspector.queues.pause("mail")
-
-        channel.exchange_delete(internal(exchange, name))
-        channel.queue_delete(internal(exchange, name))
-
-        eventually(lambda: [row["pid"] for row in rig.workers() if row["answers"]] == [worker.pid])
-        eventually(lambda: "mail" in {row["name"] for row in rig.inspector.queues.list() if row["paused"]})
-        rig.inspector.queues.pause("jobs")
-        rig.enqueue("note", "late")
-        rig.open_gate()
-        eventually(lambda: sorted(rig.lines()) == ["held begins", "held ends"])
-        rig.inspector.queues.resume("jobs")
-        eventually(lambda: sorted(rig.lines()) == ["held begins", "held ends", "late"])
-        assert worker.alive
+def test_a_worker_outlives_a_queue_of_palermos_own(rabbitmq_rig: Rig, channel: BlockingChannel, name: str) -> None:
+    rig, own = rabbitmq_rig, internal(rabbitmq_rig.exchange, name)
+    worker = rig.worker("-q", "jobs", times={"palermo.brokers.rabbitmq.cluster.worker_control._BIND_EVERY": 0.3})
+    rig.ready(worker)
+    rig.enqueue("hold", "held")
+    rig.await_lines(1)
+    rig.inspector.queues.pause("mail")
+    channel.exchange_delete(own)
+    channel.queue_delete(own)
+    eventually(lambda: [row["pid"] for row in rig.workers() if row["answers"]] == [worker.pid])
+    eventually(lambda: "mail" in {row["name"] for row in rig.inspector.queues.list() if row["paused"]})
+    rig.inspector.queues.pause("jobs")
+    rig.enqueue("note", "late")
+    rig.open_gate()
+    eventually(lambda: sorted(rig.lines()) == ["held begins", "held ends"])
+    rig.inspector.queues.resume("jobs")
+    eventually(lambda: sorted(rig.lines()) == ["held begins", "held ends", "late"])
+    assert worker.alive

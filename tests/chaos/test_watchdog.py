@@ -5,9 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import pika
 import pytest
@@ -39,11 +37,10 @@ MANY = scaled(400, 2_000)
 
 
 @pytest.fixture
-def rig(rabbitmq_url: str, exchange: str, proxy: TcpProxy, tmp_path: Path) -> Iterator[Rig]:
+def rig(rabbitmq_rig: Rig, proxy: TcpProxy) -> Rig:
     """Without heartbeats, and its workers behind the proxy: nothing but the watchdog notices a line that is silent."""
-    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        rig.environment["PALERMO_URL"] = f"{proxy.url(rabbitmq_url)}?heartbeat=0"
-        yield rig
+    rabbitmq_rig.environment["PALERMO_URL"] = f"{proxy.url(rabbitmq_rig.url)}?heartbeat=0"
+    return rabbitmq_rig
 
 
 def connected(worker: WorkerProcess, times: int) -> None:
@@ -129,9 +126,7 @@ def test_no_alarm_among_workers_that_share_a_busy_queue(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("kind", "queues"), [("classic", "jobs"), ("quorum", "jobs,mail")])
-def test_a_job_behind_many_delayed_ones_runs(
-    rig: Rig, rabbitmq_url: str, exchange: str, kind: str, queues: str
-) -> None:
+def test_a_job_behind_delayed_ones_runs(rig: Rig, rabbitmq_url: str, exchange: str, kind: str, queues: str) -> None:
     later = time.time() + 3_600
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         channel = connection.channel()

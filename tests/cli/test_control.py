@@ -2,7 +2,6 @@
 
 import getpass
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.errors import NotFound
-from palermo.inspector.control import choose
+from palermo.inspector.workers import choose
 from tests.cli.conftest import Palermo
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
@@ -53,24 +52,11 @@ def test_a_running_job_is_shown_and_cancelled(palermo: Palermo, rig: Rig, worker
     eventually(lambda: rig.lines() == ["held begins"])
     row = rig.only_worker()
 
-    def stacks() -> str:
-        """Of a slot that gets no turn for 2 s there are none."""
-        shown = palermo("control", "stack", str(worker.pid)).stdout
-        return "" if "it gave no answer" in shown else shown
-
-    shown = eventually(stacks)
-    assert shown.startswith("== pid:")
-    assert f"job crew.hold {id} in slot 1:" in shown
-    assert "in hold" in shown
-
-    # A worker answers after 3 s at the latest, whether the job has ended or not; the next answer is of one that has.
-    began = time.monotonic()
-    said = palermo("cancel", id).stdout
-    if "cancelled while running" not in said:
-        assert time.monotonic() - began >= 3, said
-        eventually(lambda: rig.only_worker()["jobs"] == [])
-        said = palermo("cancel", id).stdout
-    assert said == f"{id}: cancelled while running on {row['id']}.\n"
+    # On a busy machine a slot may give no stack in time, and a job end after the answer to its cancel.
+    stack = f"== {row['id']}\njob crew.hold {id} in slot 1:\n"
+    eventually(lambda: palermo("control", "stack", str(worker.pid)).stdout.startswith(stack))
+    said = f"{id}: cancelled while running on {row['id']}.\n"
+    eventually(lambda: palermo("cancel", id).stdout == said)
     assert f"by={getpass.getuser()}@{socket.gethostname()}" in worker.log
 
 
@@ -99,9 +85,9 @@ def test_a_name_must_mean_one_worker() -> None:
     pids = {"pid:12@a": 12, "pid:120@a": 120, "pid:12@b": 12}
 
     assert choose(pids, ["120", "pid:12@b", "pid:12@b"]) == ["pid:120@a", "pid:12@b"]
-    with pytest.raises(NotFound, match="may be any of 2 workers: pid:12@a, pid:12@b"):
+    with pytest.raises(NotFound, match="matches 2 workers: pid:12@a, pid:12@b"):
         choose(pids, ["12"])
-    with pytest.raises(NotFound, match="may be any of 3"):
+    with pytest.raises(NotFound, match="matches 3"):
         choose(pids, ["pid:12"])
     with pytest.raises(NotFound, match="no worker ''"):
         choose(pids, [""])

@@ -5,6 +5,7 @@ import pytest
 from palermo.cli import output
 from palermo.client.client import Client
 from palermo.core.text import safe
+from palermo.inspector.jobs import Jobs
 from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish, publish_failed
 
@@ -21,15 +22,6 @@ def test_text_of_a_job_cannot_drive_the_terminal(palermo: Palermo, client: Clien
     assert safe("a\n\tb", lines=True) == "a\n\tb"
 
 
-def test_rows_that_do_not_decode_are_listed_all_the_same(palermo: Palermo, client: Client) -> None:
-    publish(client, message("1", body=b"\xff\xfe"), message("2", body=b"x", content_type="application/x-pickle"))
-
-    rows = palermo.rows("jobs", "mail")
-
-    assert [(row["args"], row["kwargs"]) for row in rows] == [(None, None), (None, None)]
-    palermo("jobs", "mail")
-
-
 def test_an_id_is_never_broken_over_two_lines_of_a_terminal(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
     id = palermo("enqueue", "shop.mail.SendMail", "-q", "slow", "--args", '["ann@example.com"]').stdout.strip()
     monkeypatch.setattr(output, "is_terminal", lambda _: True)
@@ -42,8 +34,17 @@ def test_an_id_is_never_broken_over_two_lines_of_a_terminal(palermo: Palermo, mo
         assert shown.strip().startswith(first)
 
 
-def test_a_filter_shows_the_matching_jobs_of_a_queue(palermo: Palermo, client: Client) -> None:
+def test_a_filter_shows_the_matching_jobs_of_a_queue(
+    palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish(client, message("1", "order 7"), message("2", "order 8"), message("3", "order 8", job="shop.print"))
 
     assert palermo.ids("jobs", "mail", "--filter", 'job:send "ORDER 8"') == ["2"]
+    assert palermo.ids("jobs", "mail", "--filter", '"order 8"', "--limit", "1", "--page", "2") == ["3"]
     assert palermo.ids("jobs", "mail", "--filter", "state:retrying") == []
+    monkeypatch.setitem(Jobs.list.__kwdefaults__, "depth", 2)
+    shown = palermo("jobs", "mail", "--filter", '"order 8"')
+    assert (shown.stdout.count("order 8"), shown.stderr) == (
+        1,
+        "not compared with the filter: 1 job beyond the first ones.\n",
+    )

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -51,19 +50,3 @@ def test_an_absent_broker_is_named_and_ends_in_3(
     (line,) = done.stderr.splitlines()
     assert (done.stdout, "secret" in line) == ("", False)
     assert re.search(f"BrokerUnavailable: .*127.0.0.1:{port}", line)
-
-
-@pytest.mark.parametrize("command", ["queues", "enqueue shop.send -q mail"])
-def test_a_file_that_is_not_a_broker_is_one_line_and_left_alone(palermo: Palermo, tmp_path: Path, command: str) -> None:
-    (tmp_path / "note.txt").write_text("not a database, but long enough to be looked at as one" * 100)
-    (tmp_path / "folder").mkdir()
-    with sqlite3.connect(tmp_path / "other.db") as other:
-        other.execute("create table customers (name)")
-    other.close()
-    before = [(tmp_path / name).read_bytes() for name in ("note.txt", "other.db")]
-
-    for name in ("note.txt", "other.db", "folder"):
-        (line,) = palermo(*command.split(), "--url", f"sqlite:///{name}", code=3).stderr.splitlines()
-        assert name in line
-
-    assert [(tmp_path / name).read_bytes() for name in ("note.txt", "other.db")] == before

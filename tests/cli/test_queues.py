@@ -5,7 +5,7 @@ from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.jobs.options import ENQUEUE_OPTIONS
 from tests.cli.conftest import Palermo
-from tests.contract.tools import consume
+from tests.contract.workers import consume
 from tests.inspector.jobs import message, publish
 
 

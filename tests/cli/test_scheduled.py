@@ -47,6 +47,17 @@ def test_jobs_of_a_period_are_moved_by_an_hour(palermo: Palermo) -> None:
     assert [row["run_at"] for row in left] == ["2030-01-01T04:00:00Z", "2030-01-01T04:30:00Z"]
 
 
+def test_a_filter_by_error_or_text_lists_and_changes_scheduled_jobs(palermo: Palermo, client: Client) -> None:
+    schedule(client, due("a", 100, "Order 7"), retrying("b", 200), retrying("c", 300, times=2), due("d", 400))
+
+    assert palermo.ids("scheduled", "list", "--filter", "error:keyerror") == ["c"]
+    assert palermo.ids("scheduled", "list", "--filter", '"order 7" due_until:1h') == ["a"]
+    assert palermo.ids("scheduled", "list", "--filter", "state:scheduled", "--page", "2", "--limit", "1") == ["d"]
+    assert palermo("retries", "give-up", "--all", "--error", "Value", "-y").stdout == "b: failed.\n"
+    assert palermo("scheduled", "run", "--all", "--filter", "state:failed", "-y", code=4).stdout == ""
+    assert palermo.ids("scheduled", "list") == ["a", "c", "d"]
+
+
 def test_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> None:
     def one(*arguments: str) -> str:
         return enqueue(palermo, "--in", "1h", *arguments)

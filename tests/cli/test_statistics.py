@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from palermo.cli.top import ScreenData, split_rows, view
-from palermo.cli.top_keys import HELP, TopKeys
+from palermo.cli.top import HELP, ScreenData, TopKeys, split_rows, view
 from palermo.client.client import Client
 from palermo.core.durations import Durations
 from palermo.history.statistics import Rates

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,14 @@ from palermo.errors import (
     MediaTypeUnknown,
     NotFound,
     OptionInvalid,
+    PalermoError,
     QueueNameInvalid,
 )
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.testing.movable_clock import MovableClock
 from tests.client.conftest import Waiting
+from tests.journal.reading import Journal
 
 
 @palermo.job(name="studio.resize")
@@ -222,17 +226,6 @@ def test_an_after_enqueue_hook_runs_once_the_job_is_stored(client: Client, waiti
     assert seen == [("studio.resize", "x.png", 1)]
 
 
-def test_an_error_of_a_before_enqueue_hook_reaches_the_caller(client: Client, waiting: Waiting) -> None:
-    @palermo.hook
-    def before_enqueue(definition: Any, path: str) -> None:
-        raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        resize.enqueue("x.png")
-    with pytest.raises(NotFound):
-        waiting()
-
-
 # -- many
 
 
@@ -304,6 +297,18 @@ def test_the_jobs_before_one_that_is_too_large_are_stored_and_counted(
     assert len(waiting()) == 50
 
 
+def test_no_batch_behind_a_refused_one_is_stored(client: Client, waiting: Waiting, tmp_path: Path) -> None:
+    resize.enqueue("first")
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        refuses = "before insert on job when instr(new.body, 'bad') begin select raise(abort, 'no'); end"
+        db.execute(f"create trigger refuse {refuses}")
+
+    with pytest.raises(PalermoError):
+        resize.enqueue_many([("bad",)] * prepare.BATCH + [("good",)])
+
+    assert len(waiting()) == 1
+
+
 def test_jobs_are_counted_though_their_hook_raises(client: Client, waiting: Waiting) -> None:
     @palermo.hook
     def after_enqueue(definition: Any, path: str) -> None:
@@ -320,11 +325,18 @@ def test_jobs_are_counted_though_their_hook_raises(client: Client, waiting: Wait
 def test_a_call_that_is_neither_tuple_nor_dict_is_refused(call: Any, client: Client) -> None:
     with pytest.raises(OptionInvalid, match="Give each call a tuple"):
         resize.enqueue_many([call])
-    with pytest.raises(OptionInvalid, match="id='x' names one job"):
+    with pytest.raises(OptionInvalid, match="id='x' identifies one job"):
         resize.options(id="x").enqueue_many([("a",)])
 
 
 # -- asyncio, threads and clients
+
+
+def test_a_job_enqueued_just_before_the_close_is_in_the_journal(client: Client) -> None:
+    jobs = [resize.enqueue("a.png") for _ in range(2)]  # the second one is written by this thread
+    client.close()
+
+    assert list(Journal(client).ids("enqueued")) == [job.id for job in jobs]
 
 
 def test_an_asyncio_program_enqueues_side_by_side_and_gets_the_errors(client: Client, waiting: Waiting) -> None:

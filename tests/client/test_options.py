@@ -36,9 +36,23 @@ def test_declared_limits_travel_with_every_job_and_options_override_them(client:
     assert all(message.defect == "" for message in messages)
 
 
-@pytest.mark.parametrize("wrong", [{"timeout": "5m"}, {"timeout": 0}, {"expires": True}, {"expires": 1e300}])
-def test_a_limit_that_is_no_duration_is_refused_when_enqueuing(client: Client, wrong: dict[str, Any]) -> None:
-    with pytest.raises(OptionInvalid, match="is no duration"):
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        *((one, "is not a duration") for one in ({"timeout": "5m"}, {"timeout": 0}, {"expires": True})),
+        ({"expires": 1e300}, "is not a duration"),
+        ({"limit": 0}, "limit=0"),
+        ({"limit": True}, "limit=True"),
+        ({"rate": "often"}, "rate='often'"),
+        ({"limit": 1, "limit_key": ""}, "limit_key=''"),
+        ({"priority": 10}, "priority=10"),
+        ({"lock_for": 0}, "lock_for=0"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused_when_enqueuing(
+    wrong: dict[str, Any], named: str, client: Client
+) -> None:
+    with pytest.raises(OptionInvalid, match=named):
         client.enqueue("limited.plain", ["x"], **wrong)
 
 

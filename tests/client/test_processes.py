@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -71,17 +72,6 @@ time.sleep(0.3)
     python(source, tmp_path)
 
 
-def test_a_thread_that_outlives_the_main_one_goes_on_enqueuing(tmp_path: Path) -> None:
-    source = """
-resize.enqueue("x")
-def work():
-    threading.main_thread().join()
-    print(bool(resize.enqueue("x")))
-threading.Thread(target=work).start()
-"""
-    assert python(source, tmp_path) == "True\n"
-
-
 def test_a_forked_child_enqueues_on_a_session_of_its_own(tmp_path: Path) -> None:
     source = """
 import multiprocessing
@@ -131,23 +121,33 @@ print(len({row["id"] for row in palermo.inspector().jobs.list("jobs", limit=1_00
     assert python(source, tmp_path) == "805\n"
 
 
-@pytest.mark.parametrize("imported", ["", "import logging, concurrent.futures.thread"])
-def test_a_fork_during_the_first_enqueue_of_a_thread_does_not_hang(imported: str, tmp_path: Path) -> None:
-    source = """
+@pytest.mark.parametrize(
+    ("imported", "awaited", "on_redis"),
+    [
+        ("palermo", "palermo.core.", False),
+        ("logging, concurrent.futures.thread, palermo", "palermo.core.", False),
+        # The client's own thread imports it with the first session.
+        ("palermo", "redis.asyncio", True),
+    ],
+)
+def test_a_fork_during_the_first_enqueue_of_a_thread_does_not_hang(
+    imported: str, awaited: str, on_redis: bool, tmp_path: Path
+) -> None:
+    source = f"""
 import os, sys, threading, time
-{imported}
-import palermo
+import {imported}
 before = set(sys.modules)
 threading.Thread(target=lambda: palermo.enqueue("resize", ("thread",))).start()
-while not any(name.startswith("palermo.core.") for name in set(sys.modules) - before):  # it is within the import
+while not any(name.startswith("{awaited}") for name in set(sys.modules) - before):  # it is within the import
     time.sleep(0)
 pid = os.fork()
 if pid == 0:
     palermo.enqueue("resize", ("child",))
     os._exit(0)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-""".replace("{imported}", imported)
-    assert run_program(source, tmp_path) == "0\n"
+"""
+    with redis_node.running() if on_redis else nullcontext() as redis:
+        assert run_program(source, tmp_path, url=redis.url if redis else "") == "0\n"
 
 
 def test_the_first_enqueue_imports_nothing_that_a_fork_does_not_wait_for(tmp_path: Path) -> None:
@@ -169,34 +169,19 @@ print(unguarded)
     assert python(source, tmp_path) == "[]\n"
 
 
-def test_a_fork_while_the_client_imports_its_broker_does_not_hang(tmp_path: Path) -> None:
-    source = """
-import os, sys, threading, time
-import palermo
-threading.Thread(target=lambda: palermo.enqueue("resize", ("thread",))).start()
-while "redis.asyncio" not in sys.modules:  # the client's own thread imports it with the first session
-    time.sleep(0)
-pid = os.fork()
-if pid == 0:
-    palermo.enqueue("resize", ("child",))
-    os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"""
-    with redis_node.running() as redis:
-        assert run_program(source, tmp_path, url=redis.url) == "0\n"
+#: A thread that enqueues once the main one is over.
+OUTLIVING = "threading.Thread(target=lambda: (threading.main_thread().join(), enqueue())).start()"
 
 
 @pytest.mark.parametrize(
     ("first", "later"),
     [
         ("", "atexit.register(enqueue)"),
-        (
-            "palermo.job(name='y')(lambda: 0)",
-            "threading.Thread(target=lambda: (threading.main_thread().join(), enqueue())).start()",
-        ),
+        ("palermo.job(name='y')(lambda: 0)", OUTLIVING),
+        ("palermo.enqueue('resize', ('x',))", OUTLIVING),
     ],
 )
-def test_the_first_enqueue_of_a_program_that_is_ending_stores_the_job(first: str, later: str, tmp_path: Path) -> None:
+def test_an_enqueue_of_a_program_that_is_ending_stores_the_job(first: str, later: str, tmp_path: Path) -> None:
     source = f"""
 import atexit, threading
 import palermo

@@ -1,7 +1,6 @@
 """Jobs that are enqueued once: what an enqueue answers, and which key a job has."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -10,12 +9,11 @@ import palermo
 from palermo.client import announced_jobs
 from palermo.client.announced_jobs import AnnouncedJobs
 from palermo.client.client import Client
-from palermo.core.unique_keys import Mode, UniqueLock, lock_of, with_lock
+from palermo.core.unique_keys import lock_of
 from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
 from tests.client.conftest import Waiting
-from tests.inspector.jobs import failure, message, publish_failed
 
 
 @palermo.job(name="shop.sync", unique="until_done")
@@ -159,18 +157,6 @@ def test_each_job_has_keys_of_its_own(client: Client) -> None:
     assert total.enqueue(1)
 
 
-def test_a_second_enqueue_may_replace_the_arguments(client: Client) -> None:
-    first = index.enqueue(1, "old")
-
-    second = index.options(on_duplicate="replace").enqueue(1, "new")
-
-    assert (second.id, second.enqueued, second.duplicate) == (first.id, True, "waiting")
-    (key,) = client.run(lambda broker: broker.keys.known())
-    assert key.holder is not None
-    assert key.holder.content is not None
-    assert json.loads(key.holder.content.message.body) == [1, "new"]
-
-
 def test_an_id_of_the_callers_own_is_refused_twice(client: Client, waiting: Waiting) -> None:
     order = total.options(id="order-7", dedupe=60)
     assert order.enqueue(1).id == "order-7"
@@ -183,16 +169,6 @@ def test_an_id_of_the_callers_own_is_refused_twice(client: Client, waiting: Wait
     assert not total.options(id="order-8", unique=60).enqueue(1)
     assert total.options(id="order-9").enqueue(1)
     assert total.options(id="order-9").enqueue(1), "without being asked nothing is refused"
-
-
-def test_of_many_each_is_answered(client: Client, waiting: Waiting) -> None:
-    jobs = sync.enqueue_many([("a",), ("b",), ("a",)])
-    mixed = client.enqueue_many([(sync.definition, ("a",), {}), (total.definition, (1,), {})])
-
-    assert [job.enqueued for job in jobs] == [True, True, False]
-    assert jobs[2].id == jobs[0].id
-    assert [job.enqueued for job in mixed] == [False, True]
-    assert len(waiting()) == 3
 
 
 def test_a_hook_hears_only_of_what_was_enqueued(client: Client) -> None:
@@ -236,12 +212,12 @@ def test_debounced_and_throttled_jobs_have_keys_of_their_own(client: Client, wai
         ({"unique": 60, "on_duplicate": "replace"}, "until_done"),
         ({"unique": 60, "dedupe": 5}, "until_done"),
         ({"unique": "until_done", "unique_key": ""}, "function of the arguments"),
-        ({"unique": "until_done", "unique_key": lambda number: None}, "must give text"),
+        ({"unique": "until_done", "unique_key": lambda number: None}, "must return text"),
         ({"unique_key": "a"}, "without unique="),
-        ({"debounce": 5, "unique": "until_done"}, "does not go with unique"),
-        ({"debounce": 5, "throttle": 5}, "does not go with throttle"),
-        ({"throttle": 5, "delay": 5}, "does not go with delay"),
-        ({"debounce": -1}, "no duration"),
+        ({"debounce": 5, "unique": "until_done"}, "cannot be combined with unique"),
+        ({"debounce": 5, "throttle": 5}, "cannot be combined with throttle"),
+        ({"throttle": 5, "delay": 5}, "cannot be combined with delay"),
+        ({"debounce": -1}, "not a duration"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(client: Client, options: dict[str, Any], text: str) -> None:
@@ -252,17 +228,3 @@ def test_options_that_mean_nothing_are_refused(client: Client, options: dict[str
 def test_arguments_that_cannot_be_told_apart_need_a_key(client: Client) -> None:
     with pytest.raises(OptionInvalid, match="unique_key="):
         sync.options(serializer="pickle").enqueue("a", tags=object)
-
-
-def test_a_failed_job_is_not_requeued_beside_one_with_its_key(client: Client) -> None:
-    inspector = Inspector(client)
-    lock = UniqueLock(key="shop.sync:a", mode=Mode.DONE)
-    publish_failed(client, (with_lock(message("first", queue="jobs", job="shop.sync"), lock), failure()))
-    client.enqueue("shop.sync", ["a"], unique="until_done", unique_key="a")
-
-    with pytest.raises(DuplicateJob, match=r"The job stays in `failed`\."):
-        inspector.failed.requeue("first")
-
-    assert [row["id"] for row in inspector.failed.list()] == ["first"]
-    inspector.queues.purge("jobs")
-    assert [taken.id for taken in inspector.failed.requeue("first")] == ["first"]

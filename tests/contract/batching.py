@@ -6,20 +6,8 @@ from msgspec.structs import replace
 from palermo.contract.broker import Broker, Delivery
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
 from palermo.errors import DeliveryLost
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    Worker,
-    consume,
-    counts,
-    ids,
-    message,
-    messages,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, ids, message, messages, until
+from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
 
 
 async def batch(consumer: Worker, first: Delivery, most: int = 10, wait: float = 0.0) -> list[Delivery]:
@@ -64,8 +52,7 @@ class BatchingContract:
             await consumer.settle(one, Ack())
 
         assert [one.message.id for one in taken] == ["jobs-0", "jobs-1"]
-        found = await take(consumer)
-        assert found.message.id == "jobs-2"
+        assert (await take(consumer)).message.id == "jobs-2"
 
     async def test_a_batch_waits_for_what_comes_in_time(self, broker: Broker, another: Open) -> None:
         publisher = await another()
@@ -83,8 +70,7 @@ class BatchingContract:
     async def test_what_is_taken_together_goes_back_with_its_consumer(self, broker: Broker, another: Open) -> None:
         await broker.publish_many(messages(3))
         consumer = await consume(await another())
-        taken = await batch(consumer, await take(consumer), most=2)
-        assert len(taken) == 2
+        assert len(await batch(consumer, await take(consumer), most=2)) == 2
         other = await consume(await another())
         assert (await take(other)).message.id == "jobs-2"
 

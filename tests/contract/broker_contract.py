@@ -1,6 +1,7 @@
 """The contract of every broker. A broker's own test module subclasses BrokerContract and gives it a session."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -53,23 +54,13 @@ class BrokerContract(
 
     @pytest.fixture
     def another(self, session: SessionParameters, sessions: list[Broker]) -> Open:
-        async def another() -> Broker:
-            broker = await open_broker(session)
-            sessions.append(broker)
-            return broker
+        """Opens a session, with some parameters changed."""
+
+        async def another(**changes: Any) -> Broker:
+            sessions.append(await open_broker(replace(session, **changes)))
+            return sessions[-1]
 
         return another
-
-    @pytest.fixture
-    def elsewhere(self, session: SessionParameters, sessions: list[Broker]) -> Open:
-        """The same broker with another exchange."""
-
-        async def elsewhere() -> Broker:
-            broker = await open_broker(replace(session, exchange=f"{session.exchange}-2"))
-            sessions.append(broker)
-            return broker
-
-        return elsewhere
 
     @pytest.fixture
     def broker(self, runner: asyncio.Runner, another: Open) -> Broker:

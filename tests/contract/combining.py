@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -16,8 +17,9 @@ from tests.contract.limiting import limited, permitted, worker
 from tests.contract.prioritizing import urgent
 from tests.contract.tenants import jobs_of, tenants
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, consume, counts, ids, message, take, take_and_ack, until
+from tests.contract.tools import FAILURE, Open, counts, ids, message, until
 from tests.contract.unique_jobs import ask, begun, freed, holders, keyed
+from tests.contract.workers import consume, take, take_and_ack
 
 
 def keyed_of(tenant: str, id: str) -> Message:
@@ -56,11 +58,8 @@ class CombiningContract:
 
     async def test_taking_tenants_jobs_away_frees_their_keys(self, broker: Broker, another: Open) -> None:
         jobs, other = [keyed_of("a", "a-1"), keyed_of("b", "b-1")], await another()
-        for take_away in (
-            lambda: other.purge("jobs"),
-            lambda: other.sweep("jobs", lambda _: Remove()),
-            lambda: other.delete("jobs"),
-        ):
+        swept = partial(other.sweep, "jobs", lambda _: Remove())
+        for take_away in (partial(other.purge, "jobs"), swept, partial(other.delete, "jobs")):
             await broker.publish_many(jobs_of("a", 2))
             assert await enqueued(broker, *jobs) == ["stored", "stored"]
 

@@ -14,8 +14,9 @@ from palermo.core.address import parse_url
 from palermo.core.queue_selection import QueueSelection
 from tests import redis_node
 from tests.contract.files import opened
-from tests.contract.offering import Slots, StartSlots
-from tests.contract.tools import PATIENT, OpenRedis, Report
+from tests.contract.offering import Slots, Start
+from tests.contract.tools import PATIENT, OpenRedis
+from tests.contract.workers import Report
 from tests.redis_node import RedisNode
 
 
@@ -29,11 +30,11 @@ def sessions(runner: asyncio.Runner) -> Iterator[list[Broker]]:
 
 
 @pytest.fixture
-def start_slots(runner: asyncio.Runner) -> Iterator[StartSlots]:
+def start(runner: asyncio.Runner) -> Iterator[Start]:
     """Starts slots that take plain jobs as they are offered, and stops them after the test."""
     made: list[Slots] = []
 
-    async def start(broker: Broker, queues: str = "jobs", *, count: int = 1, takes: bool = True) -> Slots:
+    async def slots(broker: Broker, queues: str = "jobs", *, count: int = 1, takes: bool = True) -> Slots:
         report = Report(queues, slots=count)
         consumer = await broker.consume(QueueSelection.parse(queues), slots=count, tag=report.info.id, report=report)
         made.append(Slots(consumer, count, takes=takes))
@@ -46,7 +47,7 @@ def start_slots(runner: asyncio.Runner) -> Iterator[StartSlots]:
             await asyncio.gather(*slots.receiving.values(), return_exceptions=True)
             await slots.consumer.close()
 
-    yield start
+    yield slots
     runner.run(stop())
 
 

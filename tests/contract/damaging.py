@@ -20,8 +20,9 @@ from tests.contract.events import event
 from tests.contract.limiting import limited
 from tests.contract.recurring import entry, fire
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import FAILURE, Report, Worker, consume, ids, message, until
+from tests.contract.tools import FAILURE, ids, message, until
 from tests.contract.unique_jobs import keyed
+from tests.contract.workers import Report, Worker, consume
 
 DAY = 86_400.0
 
@@ -40,12 +41,10 @@ async def fill(session: SessionParameters) -> list[Broker]:
         await broker.publish(due(f"{name}-later", DAY))
         await broker.change_recurring(EntryChange.put(entry(f"{name}-entry", every=3_600.0)))
         await broker.events.subscribe(group(name))
-        await broker.keys.enqueue(
-            [KeyRequest(key=f"{name}-key", message=keyed(f"{name}-keyed", key=f"{name}-key", queue="keyed"), call=name)]
-        )
-        await broker.keys.announce(
-            [], [UniqueJob(name=f"{name}.unique", options={"unique": 1.0}, parameters=(("x", 1),))]
-        )
+        job = keyed(f"{name}-keyed", key=f"{name}-key", queue="keyed")
+        await broker.keys.enqueue([KeyRequest(key=f"{name}-key", message=job, call=name)])
+        unique = UniqueJob(name=f"{name}.unique", options={"unique": 1.0}, parameters=(("x", 1),))
+        await broker.keys.announce([], [unique])
         await broker.pause(f"{name}-paused", by=name)
         await broker.cancel([f"{name}-cancelled"], by=name)
         await broker.journal.append(encode("w", []))

@@ -7,25 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.events import ReplayFilter, Subscription
 from palermo.contract.sweep import SweepProgress
 from palermo.core.lifecycle import Fail, Reschedule, fail, requeue, retry
 from palermo.core.topics import Event, group_queue
 from palermo.errors import BrokerRefused, NoSubscriber, NotFound
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    consume,
-    counts,
-    ids,
-    look,
-    message,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, ids, look, message, until
+from tests.contract.workers import consume, nothing_for, take, take_and_ack
 
 
 def event(topic: str = "order.paid", id: str = "e1", body: bytes = b'{"a": 1}', **more: Any) -> Event:
@@ -232,11 +221,8 @@ class EventsContract:
         with pytest.raises(NotFound, match="'nobody'"):
             await broker.events.replay("nobody")
 
-    async def test_what_none_wants_is_refused(
-        self, session: SessionParameters, sessions: list[Broker], group: Any
-    ) -> None:
-        strict = await open_broker(replace(session, keep_events=False))
-        sessions.append(strict)
+    async def test_what_none_wants_is_refused(self, another: Open, group: Any) -> None:
+        strict = await another(keep_events=False)
         mail = group("mail", "order.*")
 
         for _ in range(2):
@@ -250,14 +236,11 @@ class EventsContract:
         with pytest.raises(BrokerRefused, match="not kept"):
             await strict.events.replay("mail")
 
-    async def test_kept_events_are_counted_and_forgotten_with_age(
-        self, broker: Broker, session: SessionParameters, sessions: list[Broker], group: Any
-    ) -> None:
+    async def test_kept_events_are_counted_and_forgotten(self, broker: Broker, another: Open, group: Any) -> None:
         await broker.events.publish(event(queued_at=time.time() - 100))
         await until(broker.events.kept, 1)
 
-        forgetful = await open_broker(replace(session, events_age=50.0))
-        sessions.append(forgetful)
+        forgetful = await another(events_age=50.0)
 
         assert await forgetful.events.subscribe(group("mail", "#"), from_start=True) == 0
 

@@ -4,9 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker
 from palermo.contract.journal import FROM_START, JournalReader, ReadFrom
 from palermo.core.journal_records import RecordBatch, encode, names_any
 from tests.contract.tools import Open, until
@@ -124,9 +122,8 @@ class JournalingContract:
 
         assert [len(id) for id in reading.ids] == [1_000_000, 1]
 
-    async def test_what_is_too_much_is_forgotten(self, session: SessionParameters, sessions: list[Broker]) -> None:
-        broker = await open_broker(replace(session, journal_bytes=1_000_000))
-        sessions.append(broker)
+    async def test_what_is_too_much_is_forgotten(self, another: Open) -> None:
+        broker = await another(journal_bytes=1_000_000)
         for number in range(401):
             await broker.journal.append(batch(f"{number}", "x" * 20_000))
         reading = Reading()

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
 from palermo.contract.broker import Broker, Consumer, Delivery
 from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, Report, Worker, consume, message, nothing_for, take, take_and_ack, until
+from tests.contract.tools import FAILURE, Open, message, until
+from tests.contract.workers import Report, Worker, consume, nothing_for, take, take_and_ack
 from tests.helpers import HANGS
 
 
@@ -42,22 +42,6 @@ async def nothing_permitted(consumer: Consumer, slot: int = 1) -> None:
 async def worker(broker: Broker, number: int, *, slots: int = 1) -> Worker:
     """A worker that is told from others by its id."""
     return await consume(broker, slots=slots, report=Report("jobs", slots=slots, pid=number))
-
-
-async def forget_what_is_over(broker: Broker, keeper: Broker, known: Callable[[], Awaitable[set[str]]]) -> None:
-    """Use 499 keys, of which two go on to say something; `known` are the keys that the broker keeps."""
-    over = [limited(f"{n}", None if n % 2 else 1, key=f"user-{n}", rate="1000/s" if n % 2 else "") for n in range(497)]
-    await broker.publish_many([*over, limited("r", None, key="paced", rate="1/day"), limited("1", key="kept")])
-    await broker.publish(limited("2", key="kept"))
-    consumer = await consume(broker, slots=2)
-    for _ in range(498):
-        await consumer.settle(await permitted(consumer, 1), Ack())
-    await permitted(consumer, 1)
-    await nothing_permitted(consumer, 2)
-    assert len(await known()) == 499
-
-    async with time_kept(keeper):
-        await until(known, {"paced", "kept"})
 
 
 class LimitingContract:

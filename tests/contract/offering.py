@@ -10,19 +10,9 @@ from palermo.core.lifecycle import Ack, Fail, Release, Settlement, fail
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
 from tests.contract.limiting import limited
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    consume,
-    empty_looks_are_forgotten,
-    ids,
-    message,
-    messages,
-    queue,
-    take,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, empty_looks_are_forgotten, ids, message, messages, queue, until
 from tests.contract.unique_jobs import keyed
+from tests.contract.workers import consume, take
 
 
 class Slots:
@@ -74,17 +64,15 @@ async def pending(broker: Broker) -> int:
 
 
 #: Starts slots on a session; see the fixture in conftest.py.
-StartSlots = Callable[..., Awaitable[Slots]]
+Start = Callable[..., Awaitable[Slots]]
 
 
 class OfferingContract:
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
-    async def test_plain_jobs_are_offered_one_by_one_while_receive_waits(
-        self, broker: Broker, another: Open, start_slots: StartSlots, queues: str
-    ) -> None:
+    async def test_plain_jobs_come_in_order(self, broker: Broker, another: Open, start: Start, queues: str) -> None:
         sent = [message(f"{number}", body=body) for number, body in enumerate((b"[1]", b"", b"x" * 300_000, b"[2]"))]
         await broker.publish_many(sent)
-        slots = await start_slots(await another(), queues)
+        slots = await start(await another(), queues)
 
         for number in range(4):
             delivery = await slots.given(*(f"{each}" for each in range(number + 1)))
@@ -98,11 +86,9 @@ class OfferingContract:
         await slots.given("0", "1", "2", "3", "late")
         assert not slots.receiving[1].done()
 
-    async def test_a_job_of_a_higher_queue_is_offered_first(
-        self, broker: Broker, another: Open, start_slots: StartSlots
-    ) -> None:
+    async def test_a_job_of_a_higher_queue_is_offered_first(self, broker: Broker, another: Open, start: Start) -> None:
         await broker.publish_many([message("low-1", "low"), message("low-2", "low")])
-        slots = await start_slots(await another(), "high,low")
+        slots = await start(await another(), "high,low")
         first = await slots.given("low-1")
         await broker.publish(message("high-1", "high"))
         await empty_looks_are_forgotten()
@@ -113,22 +99,15 @@ class OfferingContract:
 
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
     @pytest.mark.parametrize(
-        "other", [keyed("second"), limited("second"), message("second")], ids=["keyed", "limited", "cancelled"]
+        ("other", "by"), [(keyed("second"), ""), (limited("second"), ""), (message("second"), "anna@desk")]
     )
     async def test_a_job_that_is_not_plain_is_returned_by_receive(
-        self,
-        request: pytest.FixtureRequest,
-        broker: Broker,
-        another: Open,
-        start_slots: StartSlots,
-        other: Message,
-        queues: str,
+        self, broker: Broker, another: Open, start: Start, other: Message, by: str, queues: str
     ) -> None:
         await broker.publish_many([message("first"), other])
-        by = "anna@desk" if "cancelled" in request.node.name else ""
         if by:
             await broker.cancel(["second"], by=by)
-        slots = await start_slots(await another(), queues)
+        slots = await start(await another(), queues)
 
         await slots.end(await slots.given("first"))
         second = await slots.given("first", "second")
@@ -139,11 +118,9 @@ class OfferingContract:
         await slots.end(second)
 
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
-    async def test_a_job_that_a_slot_does_not_take_is_returned_by_receive(
-        self, broker: Broker, another: Open, start_slots: StartSlots, queues: str
-    ) -> None:
+    async def test_a_declined_job_is_received(self, broker: Broker, another: Open, start: Start, queues: str) -> None:
         await broker.publish(message("declined"))
-        slots = await start_slots(await another(), queues, takes=False)
+        slots = await start(await another(), queues, takes=False)
 
         delivery = await slots.given("declined")
         await slots.end(delivery, Release())
@@ -153,9 +130,9 @@ class OfferingContract:
         assert len(slots.offered) <= 1
         await slots.end(again)
 
-    async def test_an_offered_job_may_fail(self, broker: Broker, another: Open, start_slots: StartSlots) -> None:
+    async def test_an_offered_job_may_fail(self, broker: Broker, another: Open, start: Start) -> None:
         await broker.publish_many(messages(2))
-        slots = await start_slots(await another())
+        slots = await start(await another())
         first = await slots.given("jobs-0")
 
         await slots.end(first, Fail(fail(first.message, FAILURE, worker="w")))
@@ -163,11 +140,9 @@ class OfferingContract:
         await slots.given("jobs-0", "jobs-1")
         assert await ids(broker, "failed") == ["jobs-0"]
 
-    async def test_an_offered_job_goes_back_with_its_consumer(
-        self, broker: Broker, another: Open, start_slots: StartSlots
-    ) -> None:
+    async def test_an_offered_job_returns_with_its_consumer(self, broker: Broker, another: Open, start: Start) -> None:
         await broker.publish_many(messages(2))
-        slots = await start_slots(await another())
+        slots = await start(await another())
         await slots.given("jobs-0")
 
         await slots.consumer.close()

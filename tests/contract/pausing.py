@@ -10,22 +10,10 @@ from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Ack, Release, requeue
 from palermo.core.queue_selection import EVERY_QUEUE
-from palermo.inspector.control import cancel
-from tests.contract.tools import (
-    Open,
-    Report,
-    consume,
-    counts,
-    ids,
-    message,
-    messages,
-    nothing_for,
-    put_into_failed,
-    take,
-    take_and_ack,
-    until,
-)
+from palermo.inspector.workers import cancel
+from tests.contract.tools import Open, counts, ids, message, messages, put_into_failed, until
 from tests.contract.worker_commands import Obeying
+from tests.contract.workers import Report, consume, nothing_for, take, take_and_ack
 
 
 def ahead(seconds: int) -> int:
@@ -151,12 +139,8 @@ class MarkingContract:
             delivery = await take(consumer)
             taken.append((delivery.message.id, delivery.cancelled, delivery.cancelled_by))
             await consumer.settle(delivery, Ack())
-        assert taken == [
-            ("jobs-0", False, ""),
-            ("jobs-1", True, "anna@desk"),
-            ("jobs-2", False, ""),
-            ("jobs-3", True, "anna@desk"),
-        ]
+        anna = (True, "anna@desk")
+        assert taken == [("jobs-0", False, ""), ("jobs-1", *anna), ("jobs-2", False, ""), ("jobs-3", *anna)]
 
     async def test_who_holds_a_cancelled_job_is_told(self, broker: Broker, another: Open) -> None:
         obeying = Obeying(None)
@@ -168,8 +152,7 @@ class MarkingContract:
 
         await until(lambda: obeying.orders, [WorkerCommand(action="cancel", id="7c9e", by="anna@desk")])
         await consumer.settle(held, Release())
-        again = await take(consumer)
-        assert again.cancelled
+        assert (await take(consumer)).cancelled
 
     async def test_only_jobs_made_before_the_cancellation_are_cancelled(self, broker: Broker, another: Open) -> None:
         now, soon = ahead(0), ahead(3_600)

@@ -5,13 +5,14 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue
 from palermo.core.message import Message
 from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import DEBOUNCE
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, consume, ids, look, message, take, take_and_ack, until
+from tests.contract.tools import FAILURE, Open, ids, look, message, until
+from tests.contract.workers import consume, take, take_and_ack
 
 
 def urgent(id: str, priority: int, queue: str = "jobs") -> Message:
@@ -82,12 +83,8 @@ class PrioritizingContract:
 
             assert (await take(worker)).message.priority == 7
 
-    async def test_a_worker_makes_the_queues_of_its_declared_priorities_with_them(
-        self, session: SessionParameters, sessions: list[Broker], broker: Broker, in_order: InOrder
-    ) -> None:
-        worker = await open_broker(replace(session, prioritized=frozenset({"declared"})))
-        sessions.append(worker)
-        consumer = await consume(worker, "declared")
+    async def test_a_worker_makes_prioritized_queues(self, broker: Broker, another: Open, in_order: InOrder) -> None:
+        consumer = await consume(await another(prioritized=frozenset({"declared"})), "declared")
         await broker.publish(message("first", "declared"))
         blocked = await take(consumer)  # so that the next ones wait
 
@@ -95,5 +92,4 @@ class PrioritizingContract:
         await broker.publish_many(sent)
         await consumer.settle(blocked, Ack())
 
-        order = [(await take_and_ack(consumer)).id for _ in range(2)]
-        assert order == [one.id for one in in_order(sent)]
+        assert [(await take_and_ack(consumer)).id for _ in range(2)] == [one.id for one in in_order(sent)]

@@ -16,22 +16,8 @@ from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
 from palermo.core.message import KNOWN_HEADERS, Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, DeliveryLost
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    Report,
-    consume,
-    counts,
-    empty_looks_are_forgotten,
-    ids,
-    look,
-    message,
-    messages,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, empty_looks_are_forgotten, ids, look, message, messages, until
+from tests.contract.workers import Report, consume, nothing_for, take, take_and_ack
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 NAMES = TEXT.filter(lambda name: 0 < len(name.encode()) <= 100)
@@ -51,9 +37,8 @@ HEADER_VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 #: Headers that mean something to Palermo or a broker, so that not any value comes back as an unknown one.
 KNOWN = KNOWN_HEADERS | {"CC", "BCC", "dropped-headers", "perform_job_at"}
-HEADERS = st.dictionaries(
-    NAMES.filter(lambda name: name not in KNOWN and not name.startswith("x-")), HEADER_VALUES, max_size=5
-)
+OTHERS = NAMES.filter(lambda name: name not in KNOWN and not name.startswith("x-"))
+HEADERS = st.dictionaries(OTHERS, HEADER_VALUES, max_size=5)
 MESSAGES = st.builds(
     message,
     id=NAMES,

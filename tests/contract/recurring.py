@@ -19,7 +19,8 @@ from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.session_duties import SessionDuties
 from palermo.worker.registered import Registered
 from tests.contract.timing import time_kept
-from tests.contract.tools import Open, consume, ids, message, nothing_for, take_and_ack, until
+from tests.contract.tools import Open, ids, message, until
+from tests.contract.workers import consume, nothing_for, take_and_ack
 
 
 def entry(
@@ -204,10 +205,8 @@ class RecurringContract:
         now, step = time.time(), passed_step()
         worker_began = (now // step - 3) * step + 1
         sweep = entry(every=step, since=worker_began, missed="all")
-        duties = SessionDuties(
-            WorkerOptions(settings=Settings(), modules=("shop",), burst=True),
-            Registered(jobs=(), queues=(), hooks=frozenset(), recurring=(sweep,)),
-        )
+        registered = Registered(jobs=(), queues=(), hooks=frozenset(), recurring=(sweep,))
+        duties = SessionDuties(WorkerOptions(settings=Settings(), modules=("shop",), burst=True), registered)
         consumer = await consume(await another())
 
         duties.begin(await another())

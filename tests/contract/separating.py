@@ -11,9 +11,10 @@ from tests.contract.events import event
 from tests.contract.journaling import Reading, append, caught_up
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import Open, consume, ids, message, take_and_ack
+from tests.contract.tools import Open, ids, message
 from tests.contract.unique_jobs import ask, keyed
 from tests.contract.worker_commands import Obeying
+from tests.contract.workers import consume, take_and_ack
 
 
 async def found(broker: Broker) -> list[str]:
@@ -48,9 +49,10 @@ class SeparatingContract:
             assert await found(broker) == []
             assert await broker.alter_scheduled(ScheduledFilter(), CANCEL) == []
 
-    async def test_exchanges_share_nothing(self, broker: Broker, elsewhere: Open, session: SessionParameters) -> None:
-        other, obeying = await elsewhere(), Obeying({})
-        mail = group_queue(f"{session.exchange}-2", session.prefix, "mail")
+    async def test_exchanges_share_nothing(self, broker: Broker, another: Open, session: SessionParameters) -> None:
+        elsewhere = f"{session.exchange}-2"
+        other, obeying = await another(exchange=elsewhere), Obeying({})
+        mail = group_queue(elsewhere, session.prefix, "mail")
         await other.publish_many([message("there"), due("later", 86_400.0)])
         await other.change_recurring(EntryChange.put(entry(every=3_600.0)))
         await other.events.subscribe(Subscription(group="mail", queue=mail, topics=("#",)))
@@ -59,7 +61,7 @@ class SeparatingContract:
         await append(other, ["a"])
         await other.pause("jobs")
         await other.pause(EVERY_QUEUE)
-        await consume(await elsewhere(), on_command=obeying)
+        await consume(await another(exchange=elsewhere), on_command=obeying)
 
         assert await found(broker) == []
         assert obeying.orders == []
@@ -70,5 +72,4 @@ class SeparatingContract:
 
         await other.resume(EVERY_QUEUE)
         await other.resume("jobs")
-        there = await ids(other)
-        assert sorted(there) == ["keyed", "there"]
+        assert sorted(await ids(other)) == ["keyed", "there"]

@@ -11,7 +11,8 @@ from subprocess import PIPE, Popen
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
-from tests.contract.tools import PATIENT, Report, consume
+from tests.contract.tools import PATIENT
+from tests.contract.workers import Report, consume
 
 
 def start(url: str, role: str, count: int = 0) -> "Popen[str]":

@@ -6,13 +6,14 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
+from palermo.contract.broker import Broker, Consumer
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.core.message import Message
 from palermo.errors import NotFound
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import FAILURE, Open, consume, counts, ids, message, nothing_for, take, take_and_ack, until
+from tests.contract.tools import FAILURE, Open, counts, ids, message, until
+from tests.contract.workers import consume, nothing_for, take, take_and_ack
 from tests.helpers import Stopwatch
 from tests.scale import scaled
 
@@ -102,9 +103,8 @@ class TenantingContract:
 
         assert 28 <= order.count("a") <= 32
 
-    async def test_tenants_are_served_at_random(self, session: SessionParameters, sessions: list[Broker]) -> None:
-        broker = await open_broker(replace(session, tenant_order="random"))
-        sessions.append(broker)
+    async def test_tenants_are_served_at_random(self, another: Open) -> None:
+        broker = await another(tenant_order="random")
         await broker.publish_many([one for tenant in "abcd" for one in jobs_of(tenant, 100)])
         async with time_kept(broker):
             await known(broker, *"abcd")
@@ -183,10 +183,11 @@ class TenantingContract:
         assert sorted(await ids(onlooker)) == ["a-0", "a-1", "b-0", "b-1", "nobody's"]
         page = await onlooker.browse("jobs", offset=1, limit=2)
         assert (len(page.messages), page.total) == (2, 5)
-        swept = await onlooker.sweep(
-            "jobs",
-            lambda one: Remove() if one.id == "a-0" else Move(replace(one, tenant="c")) if one.id == "b-0" else Keep(),
-        )
+
+        def decide(one: Message) -> SweepDecision:
+            return Remove() if one.id == "a-0" else Move(replace(one, tenant="c")) if one.id == "b-0" else Keep()
+
+        swept = await onlooker.sweep("jobs", decide)
 
         assert (swept.seen, swept.total, swept.removed, swept.moved) == (5, 5, 1, 1)
         await until(lambda: tenants(broker), {"a": 1, "b": 1, "c": 1})

@@ -29,21 +29,8 @@ from tests.contract.prioritizing import InOrder, PrioritizingContract, strictly,
 from tests.contract.publishing import ConsumingContract, PublishingContract
 from tests.contract.tenants import known
 from tests.contract.timing import time_kept
-from tests.contract.tools import (
-    FAILURE,
-    PATIENT,
-    Open,
-    consume,
-    counts,
-    ids,
-    look,
-    message,
-    messages,
-    put_into_failed,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, PATIENT, Open, counts, ids, look, message, messages, put_into_failed, until
+from tests.contract.workers import consume, take, take_and_ack
 from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import version_of
 from tests.rabbitmq_tidy import Tidy
@@ -69,12 +56,8 @@ class TestRabbitmq(BrokerContract):
     @pytest.fixture
     def session(self, rabbitmq_url: str, tidy: Tidy, monkeypatch: pytest.MonkeyPatch) -> Iterator[SessionParameters]:
         have_patience(monkeypatch)
-        session = SessionParameters(
-            address=parse_url(rabbitmq_url),
-            exchange=f"test-{uuid.uuid4().hex[:8]}",
-            queue_type=self.queue_type,
-            timeout=PATIENT,
-        )
+        address, exchange = parse_url(rabbitmq_url), f"test-{uuid.uuid4().hex[:8]}"
+        session = SessionParameters(address=address, exchange=exchange, queue_type=self.queue_type, timeout=PATIENT)
         yield session
         for exchange in (session.exchange, f"{session.exchange}-2"):
             tidy(rabbitmq_url, exchange)

@@ -20,24 +20,11 @@ from palermo.contract.sweep import Keep, Move
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.errors import BrokerError, BrokerRefused, PalermoError
 from tests.contract.damaging import DAY, everything, fill
-from tests.contract.limiting import forget_what_is_over, limited
+from tests.contract.limiting import limited
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import (
-    FAILURE,
-    OpenRedis,
-    Report,
-    consume,
-    counts,
-    end_all_leases,
-    ids,
-    message,
-    messages,
-    places,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, OpenRedis, counts, end_all_leases, ids, message, messages, places, until
 from tests.contract.unique_jobs import ask, keyed
+from tests.contract.workers import Report, consume, take, take_and_ack
 from tests.redis_node import RedisNode
 
 
@@ -312,11 +299,8 @@ async def test_messages_changed_by_another_program_fail_alone(broker: RedisBroke
     store = broker._store
     numbers = await store.call("ZRANGE", store.key("queue:jobs"), 0, -1)
     parts = msgpack.unpackb((await store.call("HGET", store.key("jobs"), numbers[0]))[1:], raw=True)
-    broken = [
-        b"L\xc1junk",
-        b"",
-        *(b"-" + msgpack.packb([*parts[:3], headers, *parts[4:]]) for headers in (b"{", b"[]")),
-    ]
+    odd_headers = [b"-" + msgpack.packb([*parts[:3], headers, *parts[4:]]) for headers in (b"{", b"[]")]
+    broken = [b"L\xc1junk", b"", *odd_headers]
     for number, blob in zip(numbers, broken, strict=False):
         await store.call("HSET", store.key("jobs"), number, blob)
 
@@ -334,27 +318,6 @@ async def test_messages_changed_by_another_program_fail_alone(broker: RedisBroke
     assert (await take_and_ack(worker)).id == "jobs-4"
     assert [one.failure for one in (await broker.browse("failed")).messages] == [FAILURE] * 4
     await until(lambda: counts(broker), (0, 0))
-
-
-async def test_keys_of_limits_that_say_nothing_are_forgotten(broker: RedisBroker, open_redis: OpenRedis) -> None:
-
-    async def known() -> set[str]:
-        return {key.decode() for key in await broker._store.fields("limits")}
-
-    await forget_what_is_over(broker, await open_redis(), known)
-
-
-async def test_an_unreadable_unique_key_is_free(broker: RedisBroker) -> None:
-    store = broker._store
-    await store.call("HSET", store.key("keys"), "broken", "{")
-    await store.call("ZADD", store.key("keys-due"), 1, "broken")
-
-    async with time_kept(broker):
-        await broker.publish(due("7c9e", 0.1))
-        await until(lambda: counts(broker), (1, 0))
-
-    assert await broker.keys.known() == []
-    assert (await ask(broker, keyed("1", key="broken"), key="broken")).outcome == "stored"
 
 
 async def test_a_look_for_orphaned_keys_reads_only_the_jobs_with_keys(node: RedisNode, broker: RedisBroker) -> None:

@@ -17,6 +17,7 @@ from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.connection import Connection
 from palermo.brokers.redis.store import _script
 from palermo.client.client import Client
+from palermo.errors import BrokerRefused
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests import redis_node
@@ -100,17 +101,7 @@ def stored(client: Client) -> int:
     return Inspector(client).queues.size("jobs")
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "unix",
-        "tcp",
-        "user",
-        pytest.param(
-            "tls", marks=pytest.mark.skipif(redis_node.WITHOUT_TLS, reason="this server is built without TLS")
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", ["unix", "tcp", "user", *([] if redis_node.WITHOUT_TLS else ["tls"])])
 def test_a_thread_that_enqueues_reads_the_answer_itself(kind: str, tmp_path: Path, otherwise: list[str]) -> None:
     port = free_port()
     options: tuple[object, ...] = ("--port", port)
@@ -129,6 +120,11 @@ def test_a_thread_that_enqueues_reads_the_answer_itself(kind: str, tmp_path: Pat
         }[kind]
         with Client(Settings(url=url, publish_timeout=PATIENT)) as client:
             enqueues_directly(client, otherwise)
+        if kind == "tls":
+            Authority(tmp_path, "other")
+            url = url.replace("authority.pem", "other.pem")
+            with Client(Settings(url=url)) as client, pytest.raises(BrokerRefused, match="not trusted"):
+                enqueue(client)
 
 
 def enqueues_directly(client: Client, otherwise: list[str]) -> None:
@@ -207,9 +203,7 @@ def test_a_job_whose_server_is_killed_before_the_answer_is_stored_once(
     ready(client)
 
 
-def test_a_session_that_is_given_up_before_the_answer_leaves_one_job(
-    client: Client, monkeypatch: pytest.MonkeyPatch, otherwise: list[str]
-) -> None:
+def test_a_lost_session_leaves_one_job(client: Client, monkeypatch: pytest.MonkeyPatch, otherwise: list[str]) -> None:
     io, before = client._io(), session_of(client)
 
     def give_up() -> None:

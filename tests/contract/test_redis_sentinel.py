@@ -14,7 +14,8 @@ from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError, UrlInvalid
 from tests import redis_node
 from tests.certificates import Authority
-from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
+from tests.contract.tools import PATIENT, message, until
+from tests.contract.workers import consume, take_and_ack
 from tests.redis_node import Watched
 
 pytestmark = [

@@ -5,13 +5,13 @@ import inspect
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import redis.exceptions
 from msgspec.structs import replace
 
+import palermo.errors
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.connection import translated
 from palermo.brokers.redis.consumer import RedisConsumer
@@ -22,48 +22,19 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.message import Message
-from palermo.errors import (
-    BrokerBlocked,
-    BrokerError,
-    BrokerRefused,
-    BrokerUnavailable,
-    DeliveryLost,
-    PalermoError,
-    PublishRefused,
-    UrlInvalid,
-)
+from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, PalermoError, PublishRefused
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests import redis_node
-from tests.certificates import Authority
-from tests.contract.tools import (
-    FAILURE,
-    PATIENT,
-    OpenRedis,
-    Report,
-    consume,
-    counts,
-    end_all_leases,
-    ids,
-    message,
-    messages,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, PATIENT, OpenRedis, counts, end_all_leases, ids, message, messages, until
 from tests.contract.worker_commands import Obeying
+from tests.contract.workers import Report, consume, take, take_and_ack
 from tests.doc_pages import ROOT
 from tests.helpers import Stopwatch, eventually
-from tests.rabbitmq_node import free_port
 from tests.redis_node import RedisNode
 
 #: What the guide for operators says that a user needs.
 PERMISSIONS = re.findall(r"ACL SETUSER shop on >secret (.+)", (ROOT / "docs/guides/redis.md").read_text())[0].split()
-
-
-@pytest.fixture
-def session(redis_session: SessionParameters) -> SessionParameters:
-    return redis_session
 
 
 @pytest.fixture
@@ -81,7 +52,7 @@ async def test_a_worker_without_lease_settles_nothing(broker: RedisBroker, open_
     again = await take(heir)
 
     assert (again.message.id, again.redelivered, again.deaths) == ("7c9e", True, ("pid:1@example",))
-    with pytest.raises((DeliveryLost, BrokerUnavailable)):  # noqa: PT012 - the acknowledgement is sent with the next
+    with pytest.raises((palermo.errors.DeliveryLost, BrokerUnavailable)):  # noqa: PT012 - the ack is sent with the next
         await late.settle(held, Ack())
         await take(late)
     assert await counts(broker) == (0, 1)
@@ -131,9 +102,9 @@ async def test_the_end_of_a_session_reaches_every_slot_as_its_loss(broker: Redis
 
 
 async def test_a_command_reaches_no_worker_of_another_database(
-    node: RedisNode, broker: RedisBroker, open_redis: OpenRedis, session: SessionParameters
+    node: RedisNode, broker: RedisBroker, open_redis: OpenRedis, redis_session: SessionParameters
 ) -> None:
-    other = await open_redis(replace(session, address=parse_url(f"{node.url}?db=1")))
+    other = await open_redis(replace(redis_session, address=parse_url(f"{node.url}?db=1")))
     here, there = Obeying({}), Obeying({})
     await consume(broker, report=Report("jobs", pid=1), on_command=here)
     await consume(other, report=Report("jobs", pid=2), on_command=there)
@@ -207,14 +178,14 @@ async def test_a_publish_whose_script_failed_is_stored_when_repeated(broker: Red
 
 
 async def test_a_redis_user_needs_the_permissions_of_the_guide(
-    broker: RedisBroker, open_redis: OpenRedis, session: SessionParameters
+    broker: RedisBroker, open_redis: OpenRedis, redis_session: SessionParameters
 ) -> None:
     await broker._store.call("ACL", "SETUSER", "shop", "reset", "on", ">right", *PERMISSIONS)
-    path = quote(session.address.path)
-    user = replace(session, address=parse_url(f"redis+unix://shop:right@{path}"))
+    path = quote(redis_session.address.path)
+    user = replace(redis_session, address=parse_url(f"redis+unix://shop:right@{path}"))
 
     with pytest.raises(BrokerRefused) as caught:
-        await open_broker(replace(session, address=parse_url(f"redis+unix://shop:wrong@{path}")))
+        await open_broker(replace(redis_session, address=parse_url(f"redis+unix://shop:wrong@{path}")))
 
     assert "wrong" not in str(caught.value)
     right = await open_redis(user)
@@ -231,25 +202,9 @@ async def test_a_redis_user_needs_the_permissions_of_the_guide(
         await open_redis(user)
 
 
-@pytest.mark.skipif(redis_node.WITHOUT_TLS, reason="this server is built without TLS")
-async def test_with_tls_a_server_is_trusted_by_its_authority_and_by_no_other(tmp_path: Path) -> None:
-    authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
-    own, port = authority.sign("server", host="localhost"), free_port()
-    files = ("--tls-cert-file", str(own.file), "--tls-key-file", str(own.key), "--tls-ca-cert-file", str(other.file))
-    with redis_node.running("--tls-port", str(port), "--tls-auth-clients", "no", *files):
-        url = f"rediss://localhost:{port}/0?ssl_ca_certs="
-        broker = await open_broker(SessionParameters(address=parse_url(f"{url}{authority.file}"), timeout=PATIENT))
-        await broker.publish(message("7c9e"))
-        assert (await take_and_ack(await consume(broker))).id == "7c9e"
-        await broker.close()
-
-        with pytest.raises(BrokerRefused, match="not trusted"):
-            await open_broker(SessionParameters(address=parse_url(f"{url}{other.file}"), timeout=PATIENT))
-
-
 @pytest.mark.parametrize("url", ["redis://h/shop", "redis://h?heartbeat=3", "rediss://h?ssl_ca_certs=/nowhere"])
 async def test_an_address_that_means_nothing_is_refused_in_words(url: str) -> None:
-    with pytest.raises(UrlInvalid):
+    with pytest.raises(palermo.errors.UrlInvalid):
         await open_broker(SessionParameters(address=parse_url(url)))
 
 
@@ -425,8 +380,7 @@ def test_every_error_of_redis_py_becomes_one_of_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["Are you sure your configuration is correct?", "invalid username-password pair.", "user is disabled."],
+    "text", ["Are you sure your configuration is correct?", "invalid username-password pair.", "user is disabled."]
 )
 def test_what_redis_says_to_a_wrong_password_is_told_with_advice(text: str) -> None:
     said = str(translated("h:6379", redis.exceptions.AuthenticationError(text)))

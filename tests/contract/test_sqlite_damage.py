@@ -25,10 +25,8 @@ VALUES = ("null", "-1", "'{'", "x'ff'", "cast(x'ff' as text)")
 
 def columns() -> list[tuple[str, str]]:
     """All columns of all tables of a new file, but for what keeps a second machine out."""
-    query = (
-        "select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c"
-        " where t.type = 'table' and t.name not like 'sqlite_%' and t.name <> 'meta'"
-    )
+    query = """select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c
+        where t.type = 'table' and t.name not like 'sqlite_%' and t.name <> 'meta'"""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript((Path(opening.__file__).parent / "schema.sql").read_text(encoding="utf-8"))
         return db.execute(query).fetchall()
@@ -36,7 +34,7 @@ def columns() -> list[tuple[str, str]]:
 
 def at_once() -> list[list[tuple[str, str]]]:
     """The columns that are damaged at once: one of each table that no other operation reads, and each other alone."""
-    apart = ("event", "cancel", "journal", "command", "recurring", "limited", "unique_job")
+    apart = ("log", "cancel", "message", "recurring", "limited", "unique_job", "told")
     found = columns()
     together = zip_longest(*([one for one in found if one[0] == table] for table in apart))
     alone = [[one] for one in found if one[0] not in apart]
@@ -60,10 +58,9 @@ async def make(path: Path) -> None:
     db = sqlite3.connect(path)
     with db:
         for name in ("a", "b"):
-            number = db.execute(
-                "insert into command (exchange, body, until) values ('palermo', '{}', ?)", (time.time() + DAY,)
-            ).lastrowid
-            db.execute("insert into answer values (?, ?, '{}')", (number, name))
+            values = (name, time.time() + DAY)
+            db.execute("insert into message (exchange, channel, body, at) values ('palermo', ?, '{}', ?)", values)
+            db.execute("insert into told values ('palermo', ?, '0 1')", (name,))
             db.execute(
                 "insert or ignore into turn (queue, mark) select id, 1 from queue where name = ?", (f"{name}-queue",)
             )

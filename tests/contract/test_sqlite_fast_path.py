@@ -12,16 +12,15 @@ from palermo.brokers.sqlite.file import store
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 from tests.contract.files import locked
-from tests.contract.offering import StartSlots
-from tests.contract.tools import consume, counts, ids, message, messages, take, until
+from tests.contract.offering import Start
+from tests.contract.tools import counts, ids, message, messages, until
+from tests.contract.workers import consume, take
 
 
-async def test_ends_of_a_turn_share_a_commit(
-    broker: SqliteBroker, start_slots: StartSlots, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_turns_ends_share_a_commit(broker: SqliteBroker, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RENEW_EVERY", 600.0)  # it is a transaction as well
     await broker.publish_many(messages(4))
-    slots = await start_slots(broker, count=2)
+    slots = await start(broker, count=2)
     await slots.given("jobs-0", "jobs-1")
     committed: list[str] = []
     broker._store._connection.set_trace_callback(committed.append)
@@ -35,11 +34,9 @@ async def test_ends_of_a_turn_share_a_commit(
     assert {delivery.slot for delivery in slots.taken[2:]} == {1, 2}
 
 
-async def test_a_slot_that_stops_receiving_gets_no_job_for_the_one_it_ends(
-    broker: SqliteBroker, start_slots: StartSlots
-) -> None:
+async def test_a_slot_that_stops_gets_no_job_for_the_one_it_ends(broker: SqliteBroker, start: Start) -> None:
     await broker.publish_many(messages(2))
-    slots = await start_slots(broker)
+    slots = await start(broker)
 
     slots.consumer.acknowledge(await slots.given("jobs-0"))
     slots.receiving[1].cancel()
@@ -49,11 +46,9 @@ async def test_a_slot_that_stops_receiving_gets_no_job_for_the_one_it_ends(
     assert not (await take(await consume(broker))).redelivered
 
 
-async def test_while_another_process_writes_the_ordinary_way_waits_for_it(
-    broker: SqliteBroker, start_slots: StartSlots, path: Path
-) -> None:
+async def test_the_ordinary_way_waits_for_the_writer(broker: SqliteBroker, start: Start, path: Path) -> None:
     await broker.publish_many(messages(2))
-    slots = await start_slots(broker)
+    slots = await start(broker)
     first = await slots.given("jobs-0")
 
     with locked(path):

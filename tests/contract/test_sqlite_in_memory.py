@@ -24,9 +24,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def test_sessions_of_one_process_share_what_is_in_memory(sessions: list[Broker]) -> None:
-    first, second, elsewhere = [
-        await open_broker(SessionParameters(address=parse_url(URL), exchange=exchange)) for exchange in ("a", "a", "b")
-    ]
+    at = [SessionParameters(address=parse_url(URL), exchange=exchange) for exchange in ("a", "a", "b")]
+    first, second, elsewhere = [await open_broker(one) for one in at]
     sessions += first, second, elsewhere
     await first.publish(message("7c9e"))
 

@@ -14,10 +14,10 @@ from palermo.brokers.sqlite.workers import OverdueClaims
 from palermo.contract.broker import Broker
 from palermo.contract.sweep import Remove
 from palermo.core.lifecycle import Ack, Release
-from palermo.errors import DeliveryLost
 from tests.contract.files import opened
-from tests.contract.limiting import forget_what_is_over, limited, nothing_permitted, permitted, worker
-from tests.contract.tools import consume, ids, message, take
+from tests.contract.limiting import limited, nothing_permitted, permitted, worker
+from tests.contract.tools import ids, message
+from tests.contract.workers import consume, take
 
 
 async def stand_still(broker: SqliteBroker) -> None:
@@ -68,25 +68,6 @@ async def test_a_job_that_is_not_run_to_its_end_hands_its_permit_on(broker: Sqli
     await session.close()
 
 
-async def test_a_job_returned_before_its_permit_does_not_run(broker: SqliteBroker, path: Path) -> None:
-    standing_still = await opened(path)
-    await broker.publish(limited("1"))
-    late = await worker(standing_still, 1)
-    held = await take(late)
-    await stand_still(standing_still)
-    other = await worker(broker, 2)
-    first = await permitted(other)
-    assert first.message.id == "1"
-    await broker.publish(limited("2"))
-
-    with pytest.raises(DeliveryLost):
-        await late.permit(held)
-
-    await other.settle(first, Ack())
-    assert (await permitted(late)).message.id == "2"
-    await standing_still.close()
-
-
 @pytest.mark.parametrize(
     "remove",
     [
@@ -106,13 +87,3 @@ async def test_a_removal_frees_a_permit(broker: SqliteBroker, remove: Callable[[
     await remove(broker)
 
     assert (await permitted(consumer, 1)).message.id == "3"
-
-
-async def test_keys_of_limits_that_say_nothing_are_forgotten(broker: SqliteBroker, path: Path) -> None:
-    async def known() -> set[str]:
-        rows = await broker._store.read(lambda db: db.execute("select name from limited").fetchall())
-        return {name for (name,) in rows}
-
-    keeper = await opened(path)
-    await forget_what_is_over(broker, keeper, known)
-    await keeper.close()

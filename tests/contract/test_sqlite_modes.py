@@ -57,9 +57,7 @@ def test_the_umask_says_whether_a_group_reads_a_file_and_nobody_else_does(
         assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (file, file, folder)
 
 
-def test_a_file_is_made_where_only_root_may_use_mknod(
-    umask: Callable[[int], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_needs_no_mknod(umask: Callable[[int], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mknod(path: str, mode: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)  # as macOS answers
 
@@ -80,9 +78,7 @@ def test_files_beside_a_shared_file_have_its_group(umask: Callable[[int], int], 
     assert found["jobs.db.d"] == 0o2770
 
 
-def test_a_file_that_everybody_can_read_is_warned_of_once(
-    umask: Callable[[int], int], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_public_files_warn_once(umask: Callable[[int], int], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
         db.execute("vacuum")
     os.chmod(tmp_path / "jobs.db", 0o644)
@@ -102,7 +98,7 @@ async def test_a_file_mounted_without_its_folder_is_refused(path: Path, monkeypa
     mounted = [("/", "overlay"), (str(path), "ext4")]
     monkeypatch.setattr(opening, "mounts", lambda: mounted)
 
-    with pytest.raises(StoreInvalid, match="Mount the folder"):
+    with pytest.raises(StoreInvalid, match="Mount its folder"):
         await opened(path)
 
     mounted[1] = (str(path.parent), "ext4")

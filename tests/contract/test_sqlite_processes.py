@@ -18,19 +18,8 @@ from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from tests.contract.files import locked
 from tests.contract.sqlite_peer import line, start
-from tests.contract.tools import (
-    PATIENT,
-    consume,
-    counts,
-    ids,
-    in_time,
-    message,
-    messages,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import PATIENT, counts, ids, in_time, message, messages, until
+from tests.contract.workers import consume, nothing_for, take, take_and_ack
 from tests.helpers import Stopwatch
 
 Peers = list["Popen[str]"]

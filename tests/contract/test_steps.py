@@ -1,4 +1,4 @@
-"""SQLite and Redis change data only as long as it is as it was read, and remove only jobs that still wait."""
+"""SQLite and Redis change only what is as it was read, remove only what waits, and pass over what says nothing."""
 
 import asyncio
 import time
@@ -12,11 +12,14 @@ from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.sqlite.broker import SqliteBroker
 from palermo.contract.broker import Broker, Delivery
 from palermo.contract.scheduled import RUN, ScheduledFilter
-from palermo.core.lifecycle import Fail, Release, Reschedule, Settlement, fail
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement, fail
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
-from tests.contract.tools import FAILURE, consume, counts, ids, message, messages, take
-from tests.contract.unique_jobs import ask, holders, keyed
+from tests.contract.limiting import limited, nothing_permitted, permitted
+from tests.contract.timing import due, time_kept
+from tests.contract.tools import FAILURE, counts, ids, message, messages, until
+from tests.contract.unique_jobs import RERUN, ask, begun, holders, keyed
+from tests.contract.workers import consume, take
 
 
 @pytest.fixture(params=["broker", "redis_broker"], ids=["sqlite", "redis"])
@@ -93,28 +96,35 @@ async def test_a_job_that_came_due_is_neither_cancelled_nor_put_off(either: Brok
     assert await ids(either) == ["due"]
 
 
-async def test_a_job_that_was_taken_back_is_not_started(either: Broker) -> None:
-    await ask(either, keyed("a"))
+async def test_an_unreadable_recurring_job_is_tried_again_after_a_minute(either: Broker) -> None:
+    steps, now = steps_of(either), time.time()
+    await steps.change((), [("set", "recurring", "sweep", '{"version": 99}', now)])
+
+    async with time_kept(either):
+        await until(lambda: steps.due("recurring", now, 1), [])
+
+    assert await steps.due("recurring", now + 90, 1) == ["sweep"]
+
+
+@pytest.mark.parametrize("step", ["admit", "permit"])
+async def test_a_job_that_was_taken_back_is_not_started(either: Broker, step: str) -> None:
+    await (ask(either, keyed("a")) if step == "admit" else either.publish(limited("a")))
     consumer = await consume(either)
     held = await take(consumer)
     await take_back(steps_of(either), held)
 
     with pytest.raises(DeliveryLost):
-        await consumer.admit(held)
+        await getattr(consumer, step)(held)
 
-    assert await holders(either) == [("a", "waiting")]
+    assert await holders(either) == ([("a", "waiting")] if step == "admit" else [])
     assert await ids(either) == ["a"]
 
 
-@pytest.mark.parametrize(
-    "settlement",
-    [
-        Fail(fail(message("a"), FAILURE, worker="pid:1@h/worker-1")),
-        Reschedule(message("a", retries=1)),
-        Release(),
-    ],
-    ids=["fail", "retry", "release"],
-)
+_FAILED = fail(message("a"), FAILURE, worker="pid:1@h/worker-1")
+SETTLEMENTS = (Fail(_FAILED), Reschedule(message("a", retries=1)), Release())
+
+
+@pytest.mark.parametrize("settlement", SETTLEMENTS, ids=["fail", "retry", "release"])
 async def test_a_job_that_was_taken_back_is_not_settled(either: Broker, settlement: Settlement) -> None:
     await either.publish(message("a"))
     consumer = await consume(either)
@@ -142,4 +152,48 @@ async def test_of_keyed_jobs_to_remove_one_that_was_taken_stays(either: Broker) 
 
     assert [one.id for one in removed] == ["b", "c"]
     assert await holders(either) == [("a", "waiting")]
+    assert await ids(either) == []
+
+
+async def test_an_unreadable_unique_key_is_free(either: Broker) -> None:
+    await steps_of(either).change((), [("key", "broken", "{", 1.0, False, False)])
+
+    async with time_kept(either):
+        await either.publish(due("7c9e", 0.1))
+        await until(lambda: counts(either), (1, 0))
+
+    assert await either.keys.known() == []
+    assert (await ask(either, keyed("1", key="broken"), key="broken")).outcome == "stored"
+
+
+async def test_keys_of_limits_that_say_nothing_are_forgotten(either: Broker) -> None:
+    """Of 499 keys two go on to say something."""
+
+    async def known() -> set[str]:
+        return {text_of(name) for name in await steps_of(either).fields("limits")}
+
+    over = [limited(f"{n}", None if n % 2 else 1, key=f"user-{n}", rate="1000/s" if n % 2 else "") for n in range(497)]
+    await either.publish_many([*over, limited("r", None, key="paced", rate="1/day"), limited("1", key="kept")])
+    await either.publish(limited("2", key="kept"))
+    consumer = await consume(either, slots=2)
+    for _ in range(498):
+        await consumer.settle(await permitted(consumer, 1), Ack())
+    await permitted(consumer, 1)
+    await nothing_permitted(consumer, 2)
+    assert len(await known()) == 499
+
+    async with time_kept(either):
+        await until(known, {"paced", "kept"})
+
+
+async def test_a_purge_drops_the_job_that_was_to_run_next(either: Broker) -> None:
+    await ask(either, keyed("a"))
+    consumer = await consume(either)
+    running = await begun(consumer)
+    assert (await ask(either, keyed("b"), on_duplicate=RERUN)).outcome == "next"
+    await consumer.settle(running, Release())
+
+    assert await either.purge("jobs") == 1
+
+    assert await holders(either) == []
     assert await ids(either) == []

@@ -20,19 +20,8 @@ from palermo.core.failure import Attempt
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, retry
 from palermo.core.message import Message
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    consume,
-    counts,
-    ids,
-    look,
-    message,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, ids, look, message, until
+from tests.contract.workers import consume, nothing_for, take, take_and_ack
 
 DAY = 86_400.0
 
@@ -197,8 +186,7 @@ class TimingContract:
         at = time.time() + 5_000
         await broker.publish_many([due(f"{number}", 55 * 3**number) for number in range(12)])
 
-        ran = await broker.alter_scheduled(by_id("0", "11"), RUN)
-        assert sorted(one.id for one in ran) == ["0", "11"]
+        assert sorted(one.id for one in await broker.alter_scheduled(by_id("0", "11"), RUN)) == ["0", "11"]
         consumer = await consume(await another())
         assert {(await take_and_ack(consumer)).id for _ in range(2)} == {"0", "11"}
 
@@ -239,12 +227,8 @@ class TimingContract:
 
         assert ([(one.id, one.queue) for one in altered], gone) == ([("a", "jobs")], [])
         assert found.keys() == {"a", "b"}
-        assert (found["a"].body, found["a"].preview, found["a"].queue, found["a"].priority) == (
-            b"[42]",
-            "42",
-            "slow",
-            5,
-        )
+        changed = found["a"]
+        assert (changed.body, changed.preview, changed.queue, changed.priority) == (b"[42]", "42", "slow", 5)
         assert (found["a"].run_at, found["a"].retries, found["a"].failure) == (old.run_at, 1, FAILURE)
         assert found["b"].queue == "jobs"
 
@@ -285,9 +269,8 @@ RETRIES = ScheduledFilter(retries=True)
 
 def retrying(id: str, after: float, queue: str = "jobs", **more: object) -> Message:
     """A job that has failed for the third time, and is due again in so many seconds."""
-    earlier = (
-        Attempt(number=1, exception_class="KeyError", message="a", failed_at=1_700_000_000),
-        Attempt(number=2, exception_class="KeyError", message="b", failed_at=1_700_000_001),
+    earlier = tuple(
+        Attempt(number=n, exception_class="KeyError", message="ab"[n - 1], failed_at=1_699_999_999 + n) for n in (1, 2)
     )
     sent = message(id, queue, attempts=earlier, retries=2, policy_retries=2, retrying_since=NOW, **more)
     return retry(sent, FAILURE, worker="pid:1@h/worker-1", now=time.time(), delay=after)
@@ -339,14 +322,8 @@ class RetryingContract:
 
     async def test_a_dead_lettered_job_survives_its_retry(self, broker: Broker) -> None:
         """RabbitMQ silently drops a message whose old x-death shows a cycle: the trap of every second delay."""
-        death = {
-            "count": 1,
-            "reason": "expired",
-            "queue": "jobs",
-            "exchange": "",
-            "routing-keys": ["jobs"],
-            "time": datetime(2026, 1, 1, tzinfo=UTC),
-        }
+        death = {"count": 1, "reason": "expired", "queue": "jobs", "exchange": "", "routing-keys": ["jobs"]}
+        death["time"] = datetime(2026, 1, 1, tzinfo=UTC)
         extra = {"x-death": [death], "x-first-death-queue": "jobs", "x-first-death-reason": "expired", "mine": 1}
         await broker.publish(message("7c9e", extra=extra))
         consumer = await consume(broker)
@@ -366,13 +343,9 @@ class RetryingContract:
         await broker.publish_many([*sent, retrying("slow", 2 * DAY, queue="slow")])
 
         async def found() -> list[list[str]]:
-            every = [
-                RETRIES,
-                ScheduledFilter(retries=False),
-                ScheduledFilter(retries=True, queue="jobs"),
-                ScheduledFilter(retries=True, job="x"),
-            ]
-            return [await listed(broker, chosen) for chosen in every]
+            every: list[dict[str, Any]] = [{"retries": True}, {"retries": False}]
+            every += [{"retries": True, "queue": "jobs"}, {"retries": True, "job": "x"}]
+            return [await listed(broker, ScheduledFilter(**chosen)) for chosen in every]
 
         wanted = [["near", "far", "slow"], ["plain"], ["near", "far"], []]
         assert await found() == wanted
@@ -394,10 +367,8 @@ class RetryingContract:
 
         async with time_kept(await another()) if kept else nullcontext():
             altered = await broker.alter_scheduled(ScheduledFilter(), GIVE_UP, failed_per_queue=apart)
-            assert [(one.id, one.queue, one.run_at) for one in altered] == [
-                ("soon", "jobs", soon.run_at),
-                ("far", "jobs", far.run_at),
-            ]
+            given_up = [(one.id, "jobs", one.run_at) for one in (soon, far)]
+            assert [(one.id, one.queue, one.run_at) for one in altered] == given_up
             assert await broker.alter_scheduled(ScheduledFilter(ids=frozenset(("soon", "plain"))), GIVE_UP) == []
 
         assert await listed(broker, ScheduledFilter()) == ["plain"]

@@ -1,4 +1,4 @@
-"""The tools of the contract tests: messages, workers, and patience."""
+"""The tools of the contract tests: messages, what a broker holds, and patience."""
 
 import asyncio
 import uuid
@@ -7,34 +7,27 @@ from collections.abc import Awaitable, Callable, Coroutine
 from inspect import isawaitable
 from typing import Any
 
-import pytest
-from msgspec.structs import replace
-
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.jobs import id_in
 from palermo.brokers.redis.workers import LEASE
-from palermo.contract.broker import Broker, Consumer, Delivery, QueueInfo
+from palermo.contract.broker import Broker, QueueInfo
 from palermo.contract.sweep import Keep, SweepDecision
-from palermo.contract.worker_info import OnCommand, RunningJob, WorkerInfo, ignore_command
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Ack, Fail, Settlement, fail
-from palermo.core.limits import demand_of
+from palermo.core.lifecycle import Fail, fail
 from palermo.core.message import Message
-from palermo.core.queue_selection import QueueSelection
 from palermo.errors import NotBrowsable
+from tests.contract.workers import consume, take
 from tests.helpers import HANGS, Stopwatch
 
-Open = Callable[[], Coroutine[Any, Any, Broker]]
+Open = Callable[..., Coroutine[Any, Any, Broker]]
 OpenRedis = Callable[..., Coroutine[Any, Any, RedisBroker]]
 
 #: Seconds that a session may take for one call: this is about what is done, and not about how quickly.
 PATIENT = 60.0
 
+_TRACE = "Traceback …\nValueError"
 FAILURE = Failure(
-    exception_class="builtins.ValueError",
-    message="wrong: ü",
-    stack_trace="Traceback …\nValueError",
-    failed_at=1_700_000_000,
+    exception_class="builtins.ValueError", message="wrong: ü", stack_trace=_TRACE, failed_at=1_700_000_000
 )
 
 
@@ -44,116 +37,6 @@ def message(id: str = "", queue: str = "jobs", **more: Any) -> Message:
 
 def messages(count: int, queue: str = "jobs") -> list[Message]:
     return [message(f"{queue}-{number}", queue) for number in range(count)]
-
-
-class Report:
-    """What a worker says of itself; a test may change it."""
-
-    def __init__(self, queues: str, *, slots: int = 1, pid: int = 4711) -> None:
-        self.info = WorkerInfo(
-            id=f"pid:{pid}@example",
-            host="example",
-            pid=pid,
-            queues=tuple(queues.split(",")),
-            slots=slots,
-            state="idle",
-            started_at=1_700_000_000.5,
-        )
-
-    def __call__(self) -> WorkerInfo:
-        return self.info
-
-
-class Worker:
-    """A consumer whose report tells the truth: what is taken and not yet settled is running."""
-
-    def __init__(self, consumer: Consumer, report: Report) -> None:
-        self._consumer = consumer
-        self._report = report
-
-    async def receive(self, slot: int) -> Delivery:
-        delivery = await self._consumer.receive(slot)
-        found = delivery.message
-        now = RunningJob(id=found.id, job=found.job, queue=found.queue, slot=slot, started_at=1_700_000_001.5)
-        self._running(*self._report.info.jobs, now)
-        return delivery
-
-    async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
-        admitted = await self._consumer.admit(delivery, copy=copy)
-        if admitted is None:
-            self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
-        return admitted
-
-    async def permit(self, delivery: Delivery) -> float | None:
-        demand = demand_of(delivery.message)
-        asked = () if demand is None else ((demand.key, delivery.message.id),)
-        before = self._report.info
-        self._report.info = replace(before, asks=(*before.asks, *asked))
-        try:
-            wait = await self._consumer.permit(delivery)
-        finally:
-            now = self._report.info
-            self._report.info = replace(now, asks=tuple(one for one in now.asks if one not in asked))
-        if wait is None:
-            self._ended(delivery)
-        else:
-            self._report.info = replace(self._report.info, permits=(*self._report.info.permits, *asked))
-        return wait
-
-    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        await self._consumer.settle(delivery, settlement)
-        self._ended(delivery)
-
-    def _ended(self, delivery: Delivery) -> None:
-        permits = tuple(one for one in self._report.info.permits if one[1] != delivery.message.id)
-        self._report.info = replace(self._report.info, permits=permits)
-        self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
-
-    async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
-        return await self._consumer.next_for_batch(delivery, wait=wait)
-
-    async def free_slot(self, delivery: Delivery) -> None:
-        await self._consumer.free_slot(delivery)
-
-    async def pause_slot(self, slot: int) -> None:
-        await self._consumer.pause_slot(slot)
-
-    async def close(self) -> None:
-        await self._consumer.close()
-
-    def _running(self, *jobs: RunningJob) -> None:
-        self._report.info = replace(self._report.info, state="working" if jobs else "idle", jobs=jobs)
-
-
-async def consume(
-    broker: Broker,
-    queues: str = "jobs",
-    *,
-    slots: int = 1,
-    report: Report | None = None,
-    on_command: OnCommand = ignore_command,
-) -> Worker:
-    report = report or Report(queues, slots=slots)
-    selection = QueueSelection.parse(queues)
-    return Worker(
-        await broker.consume(selection, slots=slots, tag=report.info.id, report=report, on_command=on_command), report
-    )
-
-
-async def take(consumer: Consumer, slot: int = 1, *, within: float = HANGS) -> Delivery:
-    async with asyncio.timeout(within):
-        return await consumer.receive(slot)
-
-
-async def take_and_ack(consumer: Consumer, slot: int = 1) -> Message:
-    delivery = await take(consumer, slot)
-    await consumer.settle(delivery, Ack())
-    return delivery.message
-
-
-async def nothing_for(consumer: Consumer, slot: int = 1, *, within: float = 0.2) -> None:
-    with pytest.raises(TimeoutError):
-        await take(consumer, slot, within=within)
 
 
 async def put_into_failed(broker: Broker, jobs: list[Message]) -> None:

@@ -20,20 +20,8 @@ from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import DEBOUNCE, REPLACE, RERUN, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import NotBrowsable, PublishRefused
 from tests.contract.timing import time_kept
-from tests.contract.tools import (
-    FAILURE,
-    Open,
-    Worker,
-    consume,
-    counts,
-    ids,
-    look,
-    message,
-    nothing_for,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Open, counts, ids, look, message, until
+from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
 
 KEY = "shop.mail.send:ü"
 
@@ -118,9 +106,8 @@ class KeyingContract:
         assert await ask(other, keyed("d")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
 
     async def test_announced_unique_jobs_are_known(self, broker: Broker, another: Open) -> None:
-        sync = UniqueJob(
-            name="shop.sync", options={"unique": "until_done"}, parameters=(("shop", 1), ("full", 3, False))
-        )
+        parameters = (("shop", 1), ("full", 3, False))
+        sync = UniqueJob(name="shop.sync", options={"unique": "until_done"}, parameters=parameters)
         index = UniqueJob(name="shop.index", options={"unique": 1.5}, keyed_by_code=True)
         other = await another()
         assert await broker.keys.announced() == {}
@@ -148,10 +135,8 @@ class KeyingContract:
         assert await ids(broker) == stored
 
     async def test_many_keys_at_once_in_one_call(self, broker: Broker) -> None:
-        claims = [
-            KeyRequest(key=f"key {n % 30}", message=keyed(f"job {n}", key=f"key {n % 30}"), call=str(n))
-            for n in range(60)
-        ]
+        keys = [f"key {n % 30}" for n in range(60)]
+        claims = [KeyRequest(key=k, message=keyed(f"job {n}", key=k), call=str(n)) for n, k in enumerate(keys)]
 
         answers = await broker.keys.enqueue(claims)
 
@@ -172,9 +157,7 @@ class KeyingContract:
         assert len((await broker.keys.page(message("x").job, offset=0, limit=10)).keys) == 5
         assert (await broker.keys.page("nowhere", offset=0, limit=10)).total == 0
 
-    async def test_a_key_is_found_by_name_with_the_job_that_runs_next(
-        self, broker: Broker, another: Open, worker: Worker, running: Delivery
-    ) -> None:
+    async def test_a_name_finds_its_key(self, broker: Broker, another: Open, worker: Worker, running: Delivery) -> None:
         other = await another()
         await ask(broker, keyed("longer", key=f"{KEY} 2"), key=f"{KEY} 2")
         await ask(broker, keyed("b"), on_duplicate=RERUN)
@@ -378,6 +361,7 @@ class KeyingContract:
         worker = await consume(dying)
         await ask(broker, keyed("a"))
         await begun(worker)
+        assert await outcome(broker, "next", on_duplicate=RERUN) == "next"
         await dying.close()
 
         heir = await consume(await another())
@@ -386,8 +370,10 @@ class KeyingContract:
         assert (delivery.message.id, delivery.redelivered, delivery.duplicate_of) == ("a", True, "")
         assert await outcome(broker, "b") == "duplicate"
         await heir.settle(delivery, Release())
-        delivery = await begun(heir)
-        await heir.settle(delivery, Ack())
+        for id in ("a", "next"):
+            delivery = await begun(heir)
+            assert delivery.message.id == id
+            await heir.settle(delivery, Ack())
         await freed(broker)
 
     async def test_a_job_without_the_key_takes_it_or_is_a_duplicate(self, broker: Broker, worker: Worker) -> None:

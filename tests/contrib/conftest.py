@@ -66,9 +66,8 @@ def waiting(client: Client) -> "Waiting":
 
 def output_of(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> str:
     """What a program of Python prints there; it must end well. An import of plug-ins may take minutes."""
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
-    )
+    command = [sys.executable, *command]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -127,9 +127,7 @@ def test_a_job_in_a_test_sees_the_transaction_of_the_test(shop: Any) -> None:
         (["url"], "settings.PALERMO is ['url'] and must be a dict"),
     ],
 )
-def test_the_system_check_tells_wrong_settings(
-    shop: Any, given: Any, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_tells_wrong_settings(shop: Any, given: Any, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PALERMO_URL")
     with shop.override_settings(PALERMO=given):
         if isinstance(given, dict):

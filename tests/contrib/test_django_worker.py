@@ -103,13 +103,9 @@ def test_a_program_runs_a_worker_beside_itself_and_finds_its_tasks_results(
 @pytest.mark.parametrize(
     ("words", "given"),
     [
-        ("worker -c 2", "-c 2"),
-        ("--url x --debug worker shop.jobs", "--url x --debug shop.jobs"),
-        ("--url=x worker", "--url=x"),
-        ("worker --help", None),
-        ("--url worker queues", None),
-        ("queues worker", None),
-        ("", None),
+        *(("worker -c 2", "-c 2"), ("--url x --debug worker shop.jobs", "--url x --debug shop.jobs")),
+        *(("--url=x worker", "--url=x"), ("worker --help", None), ("--url worker queues", None)),
+        *(("queues worker", None), ("", None)),
     ],
 )
 def test_a_command_line_that_runs_a_worker_is_known(words: str, given: str | None) -> None:

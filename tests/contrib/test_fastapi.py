@@ -72,10 +72,8 @@ def test_the_client_lives_as_long_as_the_application_which_may_start_again(visit
             browser = visit(app, running)
             assert browser.post("/orders/1").status_code == 200
             assert clients.default_client() is jobs.client
-            assert {row["name"]: row["pending"] for row in palermo.inspector().queues.list()} == {
-                "failed": 0,
-                "mine": pending,
-            }
+            rows = palermo.inspector().queues.list()
+            assert {row["name"]: row["pending"] for row in rows} == {"failed": 0, "mine": pending}
             assert browser.get("/ops/jobs/api/queues", headers={"x-user": "ann"}).status_code == 200
 
         assert jobs.client._thread is None

@@ -100,8 +100,7 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("guide", "program"),
-    [("flask", _FLASK), ("fastapi", _FASTAPI), ("sqlalchemy", _SQLALCHEMY), ("sentry", _SENTRY)],
+    ("guide", "program"), [("flask", _FLASK), ("fastapi", _FASTAPI), ("sqlalchemy", _SQLALCHEMY), ("sentry", _SENTRY)]
 )
 def test_the_examples_of_a_guide_run(guide: str, program: str, tmp_path: Path) -> None:
     write(guide, tmp_path)

@@ -16,19 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import palermo
+from palermo import errors
 from palermo.client.client import Client
 from palermo.contrib.sqlalchemy import Outbox, enqueue_after_commit
-from palermo.errors import (
-    ArgumentsInvalid,
-    BrokerUnavailable,
-    JobCancelled,
-    JobFailed,
-    JobTerminated,
-    JobTimeout,
-    NotFound,
-    ResultTimeout,
-    UsageError,
-)
+from palermo.errors import ArgumentsInvalid, BrokerUnavailable, NotFound, ResultTimeout, UsageError
 from palermo.testing import Palermo
 
 Waiting = Callable[[], list[str]]
@@ -193,9 +184,7 @@ def test_a_session_on_the_connection_of_a_test_enqueues_at_its_commit(engine: En
         assert session.execute(outbox.table.select()).first() is None
 
 
-def test_only_one_commit_waits_for_an_absent_broker(
-    engine: Engine, away: Away, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_commit_waits_for_an_absent_broker(engine: Engine, away: Away, caplog: pytest.LogCaptureFixture) -> None:
     with away():
         for number in (1, 2):
             with Session(engine) as session, session.begin():
@@ -249,14 +238,13 @@ def test_a_row_that_can_never_go_lets_others_pass(swept: bool, engine: Engine, a
         rows = connection.execute(outbox.table.select()).mappings().all()
     assert [row["error"] for row in rows] == ["LookupError: no such order"]
     assert (job.status(), "no such order" in job.status().reason) == ("outbox", True)
-    with pytest.raises(JobFailed, match="cannot be enqueued, and its row stays in the outbox: LookupError: no such"):
+    stays = "cannot be enqueued, and its row stays in the outbox: LookupError: no such"
+    with pytest.raises(errors.JobFailed, match=stays):
         job.wait(10)
 
 
-@pytest.mark.parametrize("ended_by", [JobTimeout, JobTerminated, JobCancelled])
-def test_a_sweep_that_is_ended_leaves_its_row_there(
-    ended_by: type[Exception], engine: Engine, waiting: Waiting
-) -> None:
+@pytest.mark.parametrize("ended_by", [errors.JobTimeout, errors.JobTerminated, errors.JobCancelled])
+def test_a_sweep_that_is_ended_leaves_its_row(ended_by: type[Exception], engine: Engine, waiting: Waiting) -> None:
     @palermo.job
     def interrupted(number: int) -> None:
         """A job whose enqueue is interrupted once."""
@@ -288,9 +276,8 @@ def test_many_rows_are_moved_in_their_order(engine: Engine, waiting: Waiting) ->
     assert outbox.sweep(engine, limit=10, min_age=0) == 25
 
     assert waiting() == [f"send({number})" for number in range(100)]
-    assert [row["preview"] for row in palermo.inspector().jobs.list("jobs", offset=100)] == [
-        str(n) for n in range(100, 125)
-    ]
+    rows = palermo.inspector().jobs.list("jobs", offset=100)
+    assert [row["preview"] for row in rows] == [str(n) for n in range(100, 125)]
 
 
 async def gathered(*waits: Awaitable[Any]) -> list[Any]:

@@ -17,18 +17,11 @@ def test_arguments_survive_the_round_trip(args: list[object], kwargs: dict[str, 
 @pytest.mark.parametrize(
     ("value", "args", "kwargs"),
     [
-        (None, [], {}),
-        ([], [], {}),
-        (7, [7], {}),
-        ("x", ["x"], {}),
-        ({}, [], {}),
-        ({"a": 1}, [], {"a": 1}),
+        *((None, [], {}), ([], [], {}), (7, [7], {}), ("x", ["x"], {}), ({}, [], {}), ({"a": 1}, [], {"a": 1})),
         ({1: 2}, [{1: 2}], {}),
     ],
 )
-def test_a_foreign_body_becomes_arguments_by_its_shape(
-    value: object, args: list[object], kwargs: dict[str, object]
-) -> None:
+def test_the_shape_of_a_foreign_body_says_its_use(value: object, args: list[object], kwargs: dict[str, object]) -> None:
     assert unpack(value, "") == (args, kwargs)
     assert unpack(value, "", one=True) == ([value], {})
 
@@ -47,8 +40,7 @@ def test_a_header_that_promises_another_shape_is_an_error() -> None:
         (["x.png", 3], {"width": 640}, "'x.png', 3, width=640"),
         ([[1, {"a": b"b"}]], {}, "[1, {'a': b'b'}]"),
         ([list(range(500))], {}, "<list of 500>"),
-        (["x" * 98], {}, "'" + "x" * 98 + "'"),
-        (["x" * 99], {}, "'" + "x" * 96 + "..."),
+        *((["x" * 98], {}, "'" + "x" * 98 + "'"), (["x" * 99], {}, "'" + "x" * 96 + "...")),
         (["x" * 60, "y" * 60], {}, "'" + "x" * 60 + "', '" + "y" * 32 + "..."),
     ],
 )

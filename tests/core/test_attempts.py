@@ -4,15 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from palermo.core.failure import (
-    ATTEMPTS_BUDGET,
-    Attempt,
-    Failure,
-    append_attempt,
-    attempts_header,
-    attempts_in,
-    cut_attempts,
-)
+from palermo.core import failure
+from palermo.core.failure import Attempt, Failure, append_attempt, attempts_header, attempts_in, cut_attempts
 from palermo.core.message import MAX_HEADERS, Message, fit_headers, headers_size, to_headers
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="", failed_at=1_700)
@@ -29,7 +22,7 @@ def test_the_log_stays_in_its_budget_and_keeps_the_first_and_the_newest(messages
         log = append_attempt(log, attempt(number, text))
 
     numbers = [one.number for one in log]
-    assert sum(one.size for one in log) <= ATTEMPTS_BUDGET
+    assert sum(one.size for one in log) <= failure.ATTEMPTS_BUDGET
     assert numbers[:1] == [1][: len(messages)]
     assert cut_attempts(log, 0) == ()
     assert numbers[1:] == list(range(len(messages) - len(numbers) + 2, len(messages) + 1))
@@ -51,14 +44,9 @@ def test_the_header_reads_as_it_was_written(log: list[Attempt]) -> None:
 def test_the_log_is_cut_before_the_traceback_where_headers_do_not_fit() -> None:
     log = tuple(attempt(number, "m" * 500) for number in range(1, 50))
     trace = "t" * 16_000
-    message = Message(
-        id="1",
-        queue="q",
-        job="j",
-        failure=replace(FAILURE, stack_trace=trace),
-        attempts=cut_attempts(log, ATTEMPTS_BUDGET),
-        extra={"big": "x" * 100_000},
-    )
+    kept = cut_attempts(log, failure.ATTEMPTS_BUDGET)
+    tried = Message(id="1", queue="q", job="j", failure=replace(FAILURE, stack_trace=trace), attempts=kept)
+    message = replace(tried, extra={"big": "x" * 100_000})
 
     cut_down = fit_headers(message)
 

@@ -4,16 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.core.backoff import (
-    BackoffFunction,
-    DelayList,
-    Exponential,
-    Fixed,
-    Linear,
-    backoff,
-    quartic,
-    seconds,
-)
+from palermo.core.backoff import BackoffFunction, DelayList, Exponential, Fixed, Linear, backoff, quartic, seconds
 from palermo.core.times import MAX_DELAY
 from palermo.errors import OptionInvalid
 
@@ -85,7 +76,7 @@ def test_other_values_are_refused(value: object) -> None:
     ],
 )
 def test_a_shape_that_makes_no_wait_is_refused_where_the_job_is_declared(shape: object) -> None:
-    with pytest.raises(OptionInvalid, match=r"backoff=.* makes a wait that is not from 0 seconds to ten years"):
+    with pytest.raises(OptionInvalid, match=r"backoff=.* leads to a wait outside 0 seconds to ten years"):
         backoff(shape)
 
 

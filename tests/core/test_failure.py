@@ -52,9 +52,8 @@ def test_failures_of_one_kind_share_a_fingerprint() -> None:
     other_place = replace(one, stack_trace=trace.replace("in send", "in take").format(1))
 
     assert fingerprint("shop.send", one) == fingerprint("shop.send", other_line)
-    assert (
-        len({fingerprint("shop.send", one), fingerprint("shop.send", other_place), fingerprint("shop.take", one)}) == 3
-    )
+    places = (("shop.send", one), ("shop.send", other_place), ("shop.take", one))
+    assert len({fingerprint(*place) for place in places}) == 3
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_failures_of_one_kind_share_a_fingerprint() -> None:
         ('  File "C:\\app\\a.py", line 3, in <module>\nE', "a.py:<module>"),
         ("java.lang.Error: x\n\tat shop.Mail.send(Mail.java:7)", "shop.Mail.send(Mail.java:7)"),
         (
-            "java.lang.Error: x\n\tat shop.Mail.send(Mail.java:7)\n\tat shop.Main.main(Main.java:3)",
+            "java.lang.Error: x\n\tat shop.Mail.send(Mail.java:7)\n\tat Main.main(Main.java:3)",
             "shop.Mail.send(Mail.java:7)",
         ),
         ('  File "a.py", line 3, in call\n    x()\npy4j.Error: at one(A.java:1)\n  at two(B.java:2)', "two(B.java:2)"),

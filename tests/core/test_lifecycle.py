@@ -3,25 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
+from palermo.core import lifecycle
 from palermo.core.failure import Attempt, Failure
-from palermo.core.lifecycle import (
-    TRANSITIONS,
-    Ack,
-    Cancelled,
-    Dropped,
-    Fail,
-    Interrupted,
-    JobState,
-    Raised,
-    Release,
-    Reschedule,
-    Result,
-    Retrying,
-    Succeeded,
-    attempts,
-    requeue,
-    settle,
-)
+from palermo.core.lifecycle import TRANSITIONS, Ack, Fail, JobState, Release, Reschedule, attempts, requeue, settle
 from palermo.core.message import Message
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="", failed_at=1_700)
@@ -32,29 +16,31 @@ MESSAGE = Message(id="7c9e", queue="mail", job="shop.send", body=b"[1]", extra={
 @pytest.mark.parametrize(
     ("result", "kind"),
     [
-        (Succeeded(), Ack),
-        (Succeeded(skipped=True), Ack),
-        (Raised(FAILURE), Fail),
-        (Interrupted(), Release),
-        (Cancelled(), Ack),
-        (Retrying(FAILURE, 15.0), Reschedule),
-        (Retrying(None, 15.0), Reschedule),
-        (Dropped("gone"), Ack),
+        (lifecycle.Succeeded(), Ack),
+        (lifecycle.Succeeded(skipped=True), Ack),
+        (lifecycle.Raised(FAILURE), Fail),
+        (lifecycle.Interrupted(), Release),
+        (lifecycle.Cancelled(), Ack),
+        (lifecycle.Retrying(FAILURE, 15.0), Reschedule),
+        (lifecycle.Retrying(None, 15.0), Reschedule),
+        (lifecycle.Dropped("gone"), Ack),
     ],
 )
-def test_every_result_calls_for_one_settlement(result: Result, kind: type) -> None:
+def test_every_result_calls_for_one_settlement(result: lifecycle.Result, kind: type) -> None:
     settlement = settle(MESSAGE, result, worker="w", now=NOW)
 
     assert isinstance(settlement, kind)
     if kind is Ack:
-        assert settlement == Ack(done=isinstance(result, Succeeded), cancelled=isinstance(result, Cancelled))
+        done, cancelled = isinstance(result, lifecycle.Succeeded), isinstance(result, lifecycle.Cancelled)
+        assert settlement == Ack(done=done, cancelled=cancelled)
 
 
 def test_a_failed_copy_keeps_id_body_and_headers_and_adds_the_error() -> None:
     copy = replace(MESSAGE, failure=FAILURE, worker="pid:1@h/worker-1", retries=0)
 
-    one = settle(MESSAGE, Raised(FAILURE), worker="pid:1@h/worker-1", now=NOW)
-    of_each_queue = settle(MESSAGE, Raised(FAILURE), worker="pid:1@h/worker-1", now=NOW, failed_per_queue=True)
+    raised = lifecycle.Raised(FAILURE)
+    one = settle(MESSAGE, raised, worker="pid:1@h/worker-1", now=NOW)
+    of_each_queue = settle(MESSAGE, raised, worker="pid:1@h/worker-1", now=NOW, failed_per_queue=True)
 
     assert one == Fail(copy, queue="failed")
     assert of_each_queue == Fail(copy, queue="failed:mail")
@@ -62,13 +48,12 @@ def test_a_failed_copy_keeps_id_body_and_headers_and_adds_the_error() -> None:
 
 def test_a_requeue_adds_a_retry_and_restarts_the_policy() -> None:
     for before, failed_with in ((None, 0), (0, 0), (1, 1), (7, 7)):
-        settlement = settle(replace(MESSAGE, retries=before), Raised(FAILURE), worker="w", now=NOW)
+        settlement = settle(replace(MESSAGE, retries=before), lifecycle.Raised(FAILURE), worker="w", now=NOW)
         assert isinstance(settlement, Fail)
         assert (settlement.message.retries, requeue(settlement.message).retries) == (failed_with, failed_with + 1)
     kept = replace(MESSAGE, timeout=30.0)
-    failed = replace(
-        kept, failure=FAILURE, worker="w", retries=3, policy_retries=3, retrying_since=1.0, run_at=2.0, expires_at=1.0
-    )
+    times = {"retrying_since": 1.0, "run_at": 2.0, "expires_at": 1.0}
+    failed = replace(kept, failure=FAILURE, worker="w", retries=3, policy_retries=3, **times)
 
     log = (Attempt.of(FAILURE, 4),)
     assert requeue(failed) == replace(kept, retries=4, policy_retries=0, attempts=log)
@@ -76,33 +61,31 @@ def test_a_requeue_adds_a_retry_and_restarts_the_policy() -> None:
 
 
 def test_a_retry_is_counted_twice_due_later_and_says_why_it_waits() -> None:
-    first = settle(MESSAGE, Retrying(FAILURE, 15.0), worker="w1", now=NOW)
+    first = settle(MESSAGE, lifecycle.Retrying(FAILURE, 15.0), worker="w1", now=NOW)
     assert isinstance(first, Reschedule)
 
-    assert first.message == replace(
-        MESSAGE, failure=FAILURE, worker="w1", retries=1, policy_retries=1, retrying_since=NOW, run_at=NOW + 15
-    )
+    waits = {"retries": 1, "policy_retries": 1, "retrying_since": NOW, "run_at": NOW + 15}
+    assert first.message == replace(MESSAGE, failure=FAILURE, worker="w1", **waits)
 
     other = replace(FAILURE, message="still no")
-    second = settle(first.message, Retrying(other, 30.0), worker="w2", now=NOW + 20)
+    second = settle(first.message, lifecycle.Retrying(other, 30.0), worker="w2", now=NOW + 20)
     assert isinstance(second, Reschedule)
-    assert second.message == replace(
-        first.message, failure=other, worker="w2", retries=2, policy_retries=2, run_at=NOW + 50,
-        attempts=(Attempt.of(FAILURE, 1),),
-    )  # fmt: skip
+    tried = {"retries": 2, "policy_retries": 2, "run_at": NOW + 50, "attempts": (Attempt.of(FAILURE, 1),)}
+    assert second.message == replace(first.message, failure=other, worker="w2", **tried)
     # One that snoozes is the same message later.
-    snoozed = settle(second.message, Retrying(None, 9.5), worker="w", now=NOW)
+    snoozed = settle(second.message, lifecycle.Retrying(None, 9.5), worker="w", now=NOW)
     assert snoozed == Reschedule(replace(second.message, run_at=NOW + 9.5))
 
 
 def test_every_failed_try_is_known_by_its_number_wherever_the_job_is() -> None:
     message = MESSAGE
     for number in (1, 2, 3):
-        settlement = settle(message, Retrying(replace(FAILURE, message=f"no {number}"), 1.0), worker="w", now=NOW)
+        again = lifecycle.Retrying(replace(FAILURE, message=f"no {number}"), 1.0)
+        settlement = settle(message, again, worker="w", now=NOW)
         assert isinstance(settlement, Reschedule)
         message = settlement.message
         assert [one.number for one in attempts(message, JobState.RETRYING)] == list(range(1, number + 1))
-    settlement = settle(message, Raised(replace(FAILURE, message="no 4")), worker="w", now=NOW)
+    settlement = settle(message, lifecycle.Raised(replace(FAILURE, message="no 4")), worker="w", now=NOW)
     assert isinstance(settlement, Fail)
     failed = settlement.message
 

@@ -24,13 +24,13 @@ _USED = ("queue", "Tenant", "parent-id", "tick", "limit", "unique", "x-death", "
 @pytest.mark.parametrize(
     ("headers", "told"),
     [
-        *(({name: "x"}, f"header '{name}' is one that Palermo or RabbitMQ uses itself") for name in _USED),
-        *(({name: "x"}, "named by 1 to 128 bytes of printable text") for name in ("", "a\n", "n" * 129, 7)),
+        *(({name: "x"}, f"header '{name}' is reserved for Palermo or RabbitMQ") for name in _USED),
+        *(({name: "x"}, "must be 1 to 128 bytes of printable text") for name in ("", "a\n", "n" * 129, 7)),
         *(
             ({"x": value}, r"header 'x' is .*; give text, a number or a bool")
             for value in (None, b"x", ["x"], {"a": 1}, float("nan"), 2**63)
         ),
-        ({f"header-{number}": "x" * 100 for number in range(20)}, f"at most {MAX_OWN_HEADERS:,} travel with a job"),
+        ({f"header-{number}": "x" * 100 for number in range(20)}, f"can carry at most {MAX_OWN_HEADERS:,}"),
         ("request-id=7", "is not a dict"),
     ],
 )

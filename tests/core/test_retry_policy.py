@@ -19,14 +19,8 @@ def decided(options: dict[str, Any], error: BaseException | None = None, **messa
 
 EXHAUSTED = GiveUp(exhausted=True)
 BOTH = {"retries": 2, "retry_for": 60, "backoff": 10}
-NAMED = {
-    "retries": 3,
-    "backoff": Fixed(delay=10),
-    "retry_on": (OSError, JobTimeout),
-    "discard_on": [KeyError, FileNotFoundError],
-}
-
-
+ERRORS = {"retry_on": (OSError, JobTimeout), "discard_on": [KeyError, FileNotFoundError]}
+NAMED = {"retries": 3, "backoff": Fixed(delay=10), **ERRORS}
 HUNG = LockExpired("hung")
 LATER = Retry("later", delay=7)
 

@@ -1,6 +1,5 @@
-"""The time slots that jobs wait in."""
+"""Where a job waits until it is due, and changes of its instant."""
 
-import itertools
 import math
 
 import pytest
@@ -10,101 +9,78 @@ from hypothesis import strategies as st
 from palermo.core.message import MAX_SECONDS, Message
 from palermo.core.time_slots import (
     FOREIGN,
-    KEPT_AFTER_END,
     LEVELS,
-    RING,
-    TimeSlot,
+    Bucket,
+    Intake,
+    bucket_of,
     check_due,
-    in_order,
+    intake_of,
     is_early,
     moved_to,
-    time_slot_of,
     without_foreign_time,
 )
 from palermo.errors import OptionInvalid
 
-NOW = 1_800_000_000.0
+#: The beginning of a day.
+NOW = 1_800_057_600.0
+MINUTE, HOUR, DAY = 60, 3_600, 86_400
 
 instants = st.floats(min_value=0, max_value=MAX_SECONDS)
-waits = st.floats(min_value=0.001, max_value=20 * 366 * 86_400.0)
-
-
-def test_each_level_of_slots_divides_the_next_and_opens_as_that_is_reached() -> None:
-    for below, level in itertools.pairwise(LEVELS):
-        assert level.span % below.span == 0
-        assert level.reach > below.reach
-        assert level.lead == below.reach
-    # Splitting never fills a time slot that is still looked at.
-    assert LEVELS[0].span * RING > LEVELS[1].lead + LEVELS[1].span + KEPT_AFTER_END
+waits = st.floats(min_value=0.001, max_value=399 * DAY)
 
 
 @pytest.mark.parametrize(
-    ("wait", "level"),
+    ("wait", "intake", "level"),
     [
-        (-1e9, None),
-        (0, None),
-        (0.001, 0),
-        (59.9, 0),
-        (60, 1),
-        (3_599, 1),
-        (3_600, 2),
-        (2 * 86_400, 3),
-        (60 * 86_400, 4),
-        (3_599 * 86_400, 4),
-        (3_600 * 86_400, 5),
-        (70_000 * 86_400, 5),
+        (-1e9, None, None),
+        (0, None, None),
+        (0.001, Intake.SOON, None),
+        (119, Intake.SOON, None),
+        (120, Intake.NEW, "minute"),
+        (HOUR - 1, Intake.NEW, "minute"),
+        (HOUR, Intake.NEW, "hour"),
+        (DAY - 1, Intake.NEW, "hour"),
+        (DAY, Intake.NEW, "day"),
+        (300 * DAY, Intake.NEW, "day"),
+        (70_000 * DAY, Intake.NEW, "day"),
     ],
 )
-def test_what_is_farther_away_waits_in_longer_time_slots(wait: float, level: int | None) -> None:
-    found = time_slot_of(NOW + wait, NOW)
+def test_what_is_farther_away_waits_in_longer_buckets(wait: float, intake: Intake | None, level: str | None) -> None:
+    found = bucket_of(NOW + wait, NOW)
 
-    assert (found and found.level) == level
+    assert intake_of(NOW + wait, NOW) == intake
+    assert (found and LEVELS[found.level].name) == level
 
 
 @given(instants, waits)
-def test_an_instant_lies_in_its_time_slot_and_in_all_below_it(now: float, wait: float) -> None:
+def test_a_job_waits_in_shorter_and_shorter_buckets_with_its_instant(now: float, wait: float) -> None:
     due = now + wait
-    found = time_slot_of(due, now)
-    if found is None:  # a wait too short to make a difference to a float
-        assert due == now
-        return
-
-    assert TimeSlot.parse(str(found), now) == found
-    while True:
-        assert found.begins <= due < found.ends
-        assert found.opens < found.begins
-        if found.shortest:
-            break
-        inner = found.inner_slot(due)
-        assert found.begins <= inner.begins
-        assert inner.ends <= found.ends
-        found = inner
+    before, bucket = len(LEVELS), bucket_of(due, now)
+    while bucket is not None:
+        span = LEVELS[bucket.level].span
+        assert bucket.number * span <= due < (bucket.number + 1) * span
+        assert bucket.opens > now
+        assert bucket.level < before
+        assert Bucket.parse(str(bucket)) == bucket
+        now, before = bucket.opens, bucket.level
+        bucket = bucket_of(due, now)
+    assert due - now <= 2 * MINUTE
 
 
-@given(instants, st.floats(min_value=-KEPT_AFTER_END + 10, max_value=360))
-def test_a_name_of_the_ring_means_the_turn_that_can_hold_jobs(now: float, away: float) -> None:
-    index = max(0, int((now + away) // LEVELS[0].span))
-    found = TimeSlot(0, index)
-
-    assert TimeSlot.parse(str(found), now) == found
+def test_a_job_of_another_year_waits_in_the_farthest_day_and_moves_on_from_there() -> None:
+    due = NOW + 3_000 * DAY
+    first = bucket_of(due, NOW)
+    assert first == bucket_of(NOW + 400 * DAY, NOW)
+    assert first is not None
+    assert bucket_of(due, first.opens) == bucket_of(first.opens + 400 * DAY, first.opens)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "1.", "a.b", "9.1", "-1.5", "1.-5", "01.5", "1.5.2", "0.64", "5." + "9" * 300, "1.٣"]
+    "text", ["", "day", "day.", "a.b", "week.1", "minute.-5", "hour.01", "day.5.2", "day." + "9" * 300, "day.٣"]
 )
 def test_other_names_are_none_of_ours(text: str) -> None:
-    with pytest.raises(ValueError, match="names no time slot"):
-        TimeSlot.parse(text, NOW)
-
-
-def test_time_slots_are_ordered_and_the_shortest_is_not_split() -> None:
-    day, hour, near = TimeSlot(3, 1), TimeSlot(2, 24), TimeSlot(0, 8_640)
-
-    with pytest.raises(ValueError, match="lowest level"):
-        near.inner_slot(15.0)
-
-    assert in_order(iter([day, hour, near])) == [near, hour, day]
-    assert in_order(iter([TimeSlot(0, 8_641), day])) == [day, TimeSlot(0, 8_641)]
+    with pytest.raises(ValueError, match="names no bucket"):
+        Bucket.parse(text)
 
 
 def test_what_is_no_instant_is_refused_and_a_moved_job_expires_later() -> None:

@@ -26,11 +26,11 @@ def test_an_instant_is_iso_8601_with_a_zone(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("soon", "'soon' is no time: write 5m or 2d from now, or 2026-12-01T09:00Z."),
-        ("", "'' is no time"),
+        ("soon", "'soon' is not a time: write 5m or 2d from now, or 2026-12-01T09:00Z."),
+        ("", "'' is not a time"),
         ("2026-12-01T09:00", "'2026-12-01T09:00' has no time zone: write 2026-12-01T09:00Z or 2026-12-01T09:00+01:00."),
         ("2026-12-01", "'2026-12-01' has no time zone: write 2026-12-01T00:00Z or 2026-12-01T00:00+01:00."),
-        ("x" * 1_000, f"'{'x' * 40}' is no time"),
+        ("x" * 1_000, f"'{'x' * 40}' is not a time"),
     ],
 )
 def test_what_is_no_time_is_refused_in_words(text: str, told: str) -> None:
@@ -48,5 +48,5 @@ def test_a_duration_is_read_and_goes_before_or_after_now(text: str, seconds: flo
 
 @pytest.mark.parametrize("text", ["", "m", "x", "5 minutes", "-5", "1m1h"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)

@@ -2,15 +2,8 @@
 
 import pytest
 
-from palermo.core.topology import (
-    amqp_queue,
-    check_exchange_name,
-    check_id,
-    check_job_queue,
-    check_new_queue,
-    check_queue_name,
-    internal,
-)
+from palermo.core import topology
+from palermo.core.topology import check_exchange_name, check_id, check_job_queue, check_new_queue, check_queue_name
 from palermo.errors import IdInvalid, QueueNameInvalid, SettingInvalid
 
 
@@ -25,13 +18,13 @@ def test_these_names_are_queues() -> None:
     [
         ("0 bytes", ("",)),
         ("128 bytes", ("x" * 128, "é" * 64)),
-        ("in a blank|begins or ends", ("mail ", "\tmail", "= mail")),
+        ("with a space|begins or ends", ("mail ", "\tmail", "= mail")),
         ("line break", ("two\nlines", "line\u2028separator")),
         ("control character", ("bell\x07", "nul\0", "del\x7fete", "next\x85line")),
         (r"'amq\.'", ("amq.direct", "=amq.gen-1")),
         ("'~'", ("~delays", "=~journal")),
         (r"'(palermo|shop|)\.~'", ("palermo.~facts", "shop.~journal", "=shop.~journal", "=.~journal")),
-        ("nothing behind", ("=",)),
+        ("nothing after", ("=",)),
         ("UTF-8", ("a\udc80",)),
         ("not text", (7, b"mail", None)),
     ],
@@ -63,6 +56,6 @@ def test_an_exchange_name_has_no_dots_and_an_id_1_to_255_bytes() -> None:
 
 
 def test_queue_names_are_prefixed_except_on_the_default_exchange() -> None:
-    assert amqp_queue("palermo", "mail") == "mail"
-    assert amqp_queue("blue", "mail") == "blue.mail"
-    assert internal("palermo", "facts") == "palermo.~facts"
+    assert topology.amqp_queue("palermo", "mail") == "mail"
+    assert topology.amqp_queue("blue", "mail") == "blue.mail"
+    assert topology.internal("palermo", "facts") == "palermo.~facts"

@@ -3,28 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
+from palermo.core import unique_rules as rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Mode, UniqueLock, lock_of, with_lock
-from palermo.core.unique_rules import (
-    DEBOUNCE,
-    REMEMBERED,
-    REPLACE,
-    RERUN,
-    THROTTLE,
-    EnqueueAnswer,
-    EnqueueOutcome,
-    KeyUpdate,
-    RunOutcome,
-    StartAnswer,
-    StartReason,
-    end,
-    enqueue,
-    free,
-    publish_due,
-    readmit,
-    start,
-    with_arguments_of,
-)
+from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, KeyUpdate, RunOutcome, StartReason, end
 
 KEY = "shop.mail.send:a@b.c"
 
@@ -38,13 +20,13 @@ def asked(
     key: Key, message: Message, now: float = 0.0, *, call: str = "", **more: object
 ) -> tuple[KeyUpdate, EnqueueAnswer]:
     claim = KeyRequest(key=KEY, message=message, call=call or f"call {message.id}", **more)  # type: ignore[arg-type]
-    return enqueue(key, claim, now)
+    return rules.enqueue(key, claim, now)
 
 
 def started(
     key: Key, message: Message, now: float = 0.0, *, run: str = "1", again: bool = False
-) -> tuple[KeyUpdate, StartAnswer]:
-    return start(key, message, worker="w", run=run, again=again, now=now)
+) -> tuple[KeyUpdate, rules.StartAnswer]:
+    return rules.start(key, message, worker="w", run=run, again=again, now=now)
 
 
 def taken(message: Message) -> Key:
@@ -53,17 +35,6 @@ def taken(message: Message) -> Key:
 
 def running(message: Message) -> Key:
     return started(taken(message), message)[0].key
-
-
-def test_the_first_job_takes_the_key_and_the_second_is_told_who_has_it() -> None:
-    step, answer = asked(Key(name=KEY), job("a"))
-    assert (step.jobs, answer) == ((job("a"),), EnqueueAnswer(outcome=EnqueueOutcome.STORED, id="a"))
-
-    step, answer = asked(step.key, job("b"))
-    assert (step.jobs, answer) == ((), EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="waiting"))
-
-    _, answer = asked(running(job("a")), job("b"))
-    assert answer == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
 
 
 def test_whoever_got_no_answer_asks_again_and_is_answered_as_before() -> None:
@@ -125,13 +96,14 @@ def test_dedupe_closes_the_key_after_a_good_end_only() -> None:
 @pytest.mark.parametrize("mode", [Mode.DONE, Mode.START])
 def test_replace_gives_the_waiting_job_new_arguments(mode: Mode) -> None:
     first = job("a", mode, body=b"old")
-    step, answer = asked(taken(first), job("b", mode, body=b"new"), on_duplicate=REPLACE)
+    step, answer = asked(taken(first), job("b", mode, body=b"new"), on_duplicate=rules.REPLACE)
     assert (step.jobs, answer.outcome, answer.id) == ((), EnqueueOutcome.REPLACED, "a")
 
     step, begun = started(step.key, first)
     assert begun.content is not None
     assert begun.tell
-    assert (with_arguments_of(first, begun.content).id, with_arguments_of(first, begun.content).body) == ("a", b"new")
+    changed = rules.with_arguments_of(first, begun.content)
+    assert (changed.id, changed.body) == ("a", b"new")
     again, begun = started(step.key, first, 1e5, run="2", again=True)
     assert begun.content is not None
 
@@ -140,10 +112,10 @@ def test_replace_gives_the_waiting_job_new_arguments(mode: Mode) -> None:
     assert asked(over.key, job("c", mode), 1e5)[1].outcome is EnqueueOutcome.STORED
 
 
-@pytest.mark.parametrize("way", [REPLACE, RERUN])
+@pytest.mark.parametrize("way", [rules.REPLACE, rules.RERUN])
 def test_what_comes_too_late_for_the_present_run_runs_once_after_it(way: str) -> None:
     # A rerun of a job that waits is the run that it waits for.
-    step, answer = asked(taken(job("a")), job("b"), on_duplicate=RERUN)
+    step, answer = asked(taken(job("a")), job("b"), on_duplicate=rules.RERUN)
     assert (step.jobs, answer.outcome, answer.id, step.key.next) == ((), EnqueueOutcome.DUPLICATE, "a", None)
     step, answer = asked(running(job("a")), job("b"), on_duplicate=way)
     assert (step.jobs, answer.outcome, answer.id) == ((), EnqueueOutcome.NEXT, "b")
@@ -164,9 +136,9 @@ def test_a_copy_is_not_started_beside_the_job_nor_after_its_end() -> None:
 
     over = end(key, "a", RunOutcome.DONE, serial=1, now=0).key
     assert started(over, job("a"), run="3", again=True)[1].why is StartReason.ENDED
-    assert started(over, job("a"), REMEMBERED + 1, run="3", again=True)[1].why is StartReason.RUN
+    assert started(over, job("a"), rules.REMEMBERED + 1, run="3", again=True)[1].why is StartReason.RUN
     gone_on = asked(over, job("b"), 1)[0].key
-    answer = started(gone_on, job("a"), REMEMBERED + 1, run="3", again=True)[1]
+    answer = started(gone_on, job("a"), rules.REMEMBERED + 1, run="3", again=True)[1]
     assert (answer.why, answer.holder) == (StartReason.DUPLICATE, "b")
 
 
@@ -184,8 +156,7 @@ def test_the_end_of_a_run_says_nothing_of_one_that_was_started_since(how: RunOut
     second, later = started(first.key, job("a"), run="2", again=True)
     assert (answer.starts, later.starts) == (1, 2)
 
-    late = end(second.key, "a", how, serial=1, starts=1, now=1)
-    assert late == KeyUpdate(key=second.key)
+    assert end(second.key, "a", how, serial=1, starts=1, now=1) == KeyUpdate(key=second.key)
 
     over = end(second.key, "a", how, serial=1, starts=2, now=1).key
     assert end(over, "a", how, serial=1, starts=1, now=1).key == over
@@ -193,21 +164,21 @@ def test_the_end_of_a_run_says_nothing_of_one_that_was_started_since(how: RunOut
 
 
 def test_a_job_is_put_back_only_while_none_runs_with_its_key() -> None:
-    assert readmit(taken(job("a")), job("a"), 0)[1]
-    assert not readmit(taken(job("a")), job("b"), 0)[1]
-    assert not readmit(running(job("a")), job("a"), 0)[1]
+    assert rules.readmit(taken(job("a")), job("a"), 0)[1]
+    assert not rules.readmit(taken(job("a")), job("b"), 0)[1]
+    assert not rules.readmit(running(job("a")), job("a"), 0)[1]
     over = end(running(job("a")), "a", RunOutcome.OVER, serial=1, now=0).key
-    step, may = readmit(over, job("a"), 0)
+    step, may = rules.readmit(over, job("a"), 0)
     assert may
     assert started(step.key, job("a"), run="2")[1].why is StartReason.RUN
 
 
 def test_a_freed_key_publishes_or_drops_the_next_and_is_taken_again_at_a_start() -> None:
-    key = asked(running(job("a")), job("b"), on_duplicate=RERUN)[0].key
-    assert free(key, now=1).jobs == (job("b"),)
-    assert free(key, now=1, drop_next=True) == KeyUpdate(key=replace(key, holder=None, next=None))
+    key = asked(running(job("a")), job("b"), on_duplicate=rules.RERUN)[0].key
+    assert rules.free(key, now=1).jobs == (job("b"),)
+    assert rules.free(key, now=1, drop_next=True) == KeyUpdate(key=replace(key, holder=None, next=None))
 
-    key = free(taken(job("a")), now=1).key
+    key = rules.free(taken(job("a")), now=1).key
     assert key.holder is None
     step, answer = started(key, job("a"), 2)
     assert (answer.why, answer.tell) == (StartReason.RUN, True)
@@ -216,40 +187,40 @@ def test_a_freed_key_publishes_or_drops_the_next_and_is_taken_again_at_a_start()
 
 def test_of_a_burst_a_debounce_runs_the_last_and_a_throttle_the_first_too() -> None:
     plain = [Message(id=id, queue="jobs", job="shop.sum") for id in "abcd"]
-    step, answer = asked(Key(name=KEY), plain[0], 0, spread=DEBOUNCE, seconds=5)
+    step, answer = asked(Key(name=KEY), plain[0], 0, spread=rules.DEBOUNCE, seconds=5)
     assert (step.jobs, answer.outcome, step.key.alarm) == ((), EnqueueOutcome.KEPT, 5)
-    step, answer = asked(step.key, plain[1], 4, spread=DEBOUNCE, seconds=5)
+    step, answer = asked(step.key, plain[1], 4, spread=rules.DEBOUNCE, seconds=5)
     assert (answer.instead_of, step.key.alarm) == ("a", 9)
-    assert publish_due(step.key, 8.9).jobs == ()
+    assert rules.publish_due(step.key, 8.9).jobs == ()
 
-    step = publish_due(step.key, 9)
+    step = rules.publish_due(step.key, 9)
 
     assert (step.jobs, step.key.alarm) == ((plain[1],), None)
-    again, answer = asked(step.key, plain[1], 9.1, spread=DEBOUNCE, seconds=5)
+    again, answer = asked(step.key, plain[1], 9.1, spread=rules.DEBOUNCE, seconds=5)
     assert (again.jobs, answer.outcome, again.key.next) == ((), EnqueueOutcome.STORED, None)
 
-    step, answer = asked(Key(name=KEY), plain[0], 0, spread=THROTTLE, seconds=5)
+    step, answer = asked(Key(name=KEY), plain[0], 0, spread=rules.THROTTLE, seconds=5)
     assert (step.jobs, answer.outcome) == ((plain[0],), EnqueueOutcome.STORED)
-    step, _ = asked(step.key, plain[1], 1, spread=THROTTLE, seconds=5)
-    step, answer = asked(step.key, plain[2], 2, spread=THROTTLE, seconds=5)
+    step, _ = asked(step.key, plain[1], 1, spread=rules.THROTTLE, seconds=5)
+    step, answer = asked(step.key, plain[2], 2, spread=rules.THROTTLE, seconds=5)
     assert (step.jobs, answer.outcome, answer.instead_of) == ((), EnqueueOutcome.KEPT, "b")
 
-    step = publish_due(step.key, 5)
+    step = rules.publish_due(step.key, 5)
 
     assert step.jobs == (plain[2],)
-    step, answer = asked(step.key, plain[3], 6, spread=THROTTLE, seconds=5)
+    step, answer = asked(step.key, plain[3], 6, spread=rules.THROTTLE, seconds=5)
     assert (step.jobs, answer.outcome, step.key.alarm) == ((), EnqueueOutcome.KEPT, 10)
 
 
 def test_a_key_survives_being_written_down() -> None:
-    key = asked(running(job("a", linger=3)), job("b", body=b"\x00\xff"), on_duplicate=RERUN)[0].key
-    key = replace(asked(key, job("c"), on_duplicate=REPLACE)[0].key, due=5.0)
-    waiting = asked(taken(job("a")), job("b"), on_duplicate=REPLACE)[0].key
+    key = asked(running(job("a", linger=3)), job("b", body=b"\x00\xff"), on_duplicate=rules.RERUN)[0].key
+    key = replace(asked(key, job("c"), on_duplicate=rules.REPLACE)[0].key, due=5.0)
+    waiting = asked(taken(job("a")), job("b"), on_duplicate=rules.REPLACE)[0].key
     over = end(running(job("a", linger=3)), "a", RunOutcome.DONE, serial=1, now=1).key
     for one in (key, waiting, over, Key(name=KEY)):
         assert Key.from_plain(one.to_plain()) == one
     urgent = replace(job("a"), properties={"priority": 7})
-    claim = KeyRequest(key=KEY, message=urgent, call="1", on_duplicate=RERUN)
+    claim = KeyRequest(key=KEY, message=urgent, call="1", on_duplicate=rules.RERUN)
     assert KeyRequest.from_plain(claim.to_plain()) == claim
 
 

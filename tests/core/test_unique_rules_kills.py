@@ -12,22 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from palermo.core import unique_rules as rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, Phase
-from palermo.core.unique_rules import (
-    REPLACE,
-    RERUN,
-    RETURN,
-    EnqueueAnswer,
-    EnqueueOutcome,
-    KeyUpdate,
-    RunOutcome,
-    StartAnswer,
-    StartReason,
-    end,
-    free,
-    publish_due,
-)
+from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, KeyUpdate, RunOutcome, StartReason, end
 from tests.core.test_unique_rules import KEY, asked, job, started
 from tests.scale import scaled
 
@@ -62,16 +50,14 @@ class World:
         self.store(step)
         return answer
 
-    def start(self, found: Delivery, *, again: bool) -> StartAnswer:
+    def start(self, found: Delivery, *, again: bool) -> rules.StartAnswer:
         step, answer = started(self.key, found.message, self.now, run=found.run, again=again)
         self.store(step)
         return answer
 
     def end(self, found: Delivery, how: RunOutcome) -> None:
         """Stored before anything else is done about the job."""
-        self.store(
-            end(self.key, found.message.id, how, serial=found.serial, starts=found.starts, now=self.now),
-        )
+        self.store(end(self.key, found.message.id, how, serial=found.serial, starts=found.starts, now=self.now))
 
     def settle(self) -> None:
         """Let the leader hear of all that is stored."""
@@ -88,7 +74,7 @@ class Kills(RuleBasedStateMachine):
         self.wanted: set[str] = set()
         self.purged = False
 
-    @rule(way=st.sampled_from([RETURN, REPLACE, RERUN]), linger=st.sampled_from([0.0, 5.0]))
+    @rule(way=st.sampled_from([rules.RETURN, rules.REPLACE, rules.RERUN]), linger=st.sampled_from([0.0, 5.0]))
     def enqueue(self, way: str, linger: float) -> None:
         id = f"job {next(self.numbers)}"
         answer = self.world.enqueue(job(id, linger=linger), way)
@@ -151,14 +137,14 @@ class Kills(RuleBasedStateMachine):
     def purge(self) -> None:
         holder = self.world.key.holder
         if holder is not None and holder.phase == "waiting":
-            self.world.store(free(self.world.key, now=self.world.now, drop_next=True))
+            self.world.store(rules.free(self.world.key, now=self.world.now, drop_next=True))
         self.world.queue.clear()
         self.purged = True
 
     @rule(seconds=st.sampled_from([1.0, 30.0, 61.0]))
     def wait(self, seconds: float) -> None:
         self.world.now += seconds
-        self.world.store(publish_due(self.world.key, self.world.now))
+        self.world.store(rules.publish_due(self.world.key, self.world.now))
 
     @invariant()
     def never_two_run(self) -> None:
@@ -214,7 +200,7 @@ class Logged(World):
             answer = super().enqueue(message, way)
         return answer
 
-    def start(self, found: Delivery, *, again: bool) -> StartAnswer:
+    def start(self, found: Delivery, *, again: bool) -> rules.StartAnswer:
         if again:
             self.hear_all()
         answer = super().start(found, again=again)

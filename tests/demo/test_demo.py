@@ -150,7 +150,7 @@ def test_it_refuses_a_second_one_and_interrupted_leaves_nothing_behind(
     pid = eventually(lambda: [pid for log in scratch.glob("*/worker.log") if (pid := worker_pid(log.read_text()))])[0]
 
     refused = demo("--url", url, code=1)
-    assert "another demo is at work on this broker" in refused.stderr
+    assert "another demo is running on this broker" in refused.stderr
     assert process.poll() is None
 
     os.killpg(process.pid, signal.SIGINT)

@@ -19,7 +19,8 @@ from palermo.core.lifecycle import Ack, Fail, fail, requeue
 from palermo.core.message import Message
 from palermo.core.topics import OCTETS, Event, group_queue
 from palermo.errors import BrokerRefused, BrokerUnavailable
-from tests.contract.tools import FAILURE, consume, ids, look, message, take, until
+from tests.contract.tools import FAILURE, ids, look, message, until
+from tests.contract.workers import consume, take
 
 JSON = b'{"artifact": 17}'
 TOPIC = "tracker.artifact.updated"

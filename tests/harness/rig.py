@@ -255,6 +255,11 @@ class Rig:
         (row,) = eventually(lambda: [row for row in self.workers() if row["answers"]])
         return row
 
+    def drained(self) -> bool:
+        """Whether no job waits or runs."""
+        rows = self.inspector.queues.list()
+        return not any(row["pending"] or row["in_progress"] for row in rows if row["name"] != "failed")
+
     def pending(self, queue: str = "jobs") -> int:
         return {row["name"]: row["pending"] for row in self.inspector.queues.list()}.get(queue, 0)
 

@@ -86,20 +86,6 @@ def test_all_who_keep_something_are_given_all_there_is_and_what_comes(any_settin
             assert follower.progress.version > version
 
 
-def test_a_recreated_journal_is_read_from_its_beginning(rabbitmq_url: str, exchange: str) -> None:
-    settings, kept = patient_settings(rabbitmq_url, exchange), Kept()
-    with Client(settings) as client, pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-        write(client, [ended("a")], [ended("b")])
-        with followed(settings, kept) as follower:
-            assert kept.ids == ["a", "b"]
-
-            connection.channel().queue_delete(internal(exchange, "journal"))
-            write(client, [ended("x")], [ended("y")], [ended("z")])
-
-            eventually(lambda: kept.ids == ["x", "y", "z"] and follower.progress.ready)
-            assert follower.progress.records == 3
-
-
 def test_reading_goes_on_after_an_outage_or_begins_a_new_journal(rabbitmq_url: str, exchange: str) -> None:
     kept = Kept()
     address = pika.URLParameters(rabbitmq_url)
@@ -130,6 +116,12 @@ def test_reading_goes_on_after_an_outage_or_begins_a_new_journal(rabbitmq_url: s
             write(client, [ended("x")], [ended("y")])
             proxy.listen()
             eventually(lambda: kept.ids == ["x", "y"])
+
+            # And with a session that goes on.
+            connection.channel().queue_delete(internal(exchange, "journal"))
+            write(client, [ended("p")], [ended("q")], [ended("r")])
+            eventually(lambda: kept.ids == ["p", "q", "r"] and follower.progress.ready)
+            assert follower.progress.records == 3
 
 
 def test_an_odd_batch_is_not_the_end_and_a_full_disk_a_new_beginning(

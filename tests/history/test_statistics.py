@@ -7,9 +7,8 @@ import pytest
 
 from palermo.core.durations import Durations
 from palermo.core.journal_records import RecordBatch, RecordKind, decode, encode, encode_record
-from palermo.history.series import COARSE, FINE, Dimension, Window, begin
+from palermo.history.series import COARSE, FINE, Dimension, Tally, Window, begin
 from palermo.history.statistics import Deploys, Statistics
-from palermo.history.tally import Tally
 
 #: The beginning of a day.
 MIDNIGHT = 1_795_219_200.0

@@ -63,7 +63,7 @@ def test_a_worker_is_started_seen_paused_and_stopped(client: Client, inspector: 
         eventually(lambda: {row["name"]: row["paused"] for row in inspector.queues.list()}["mail"])
         assert inspector.workers.stop(worker) == 0
         eventually(lambda: inspector.workers.list() == [])
-        with pytest.raises(NotFound, match=f"no worker '{row['id']}' is alive; `palermo workers` lists them"):
+        with pytest.raises(NotFound, match=f"no worker '{row['id']}' is running; `palermo workers` lists the workers"):
             inspector.workers.stop(row["id"])
     finally:
         worker.stop()
@@ -160,6 +160,32 @@ def test_an_edit_that_is_killed_half_way_loses_nothing(
     left = {"amqp": ["new", "old"], "sqlite": ["old"]}.get(settings.url.partition(":")[0], ["new"])
     expected = sorted([("first", ["old"]), *(("a", [args]) for args in left), ("last", ["old"])])
     eventually(lambda: sorted((row["id"], row["args"]) for row in inspector.jobs.list("mail")) == expected)
+
+
+#: Moves the waiting jobs, and dies as soon as some are told to have moved.
+_MOVE_AND_DIE = """
+import os, signal
+from palermo.client.client import Client
+from palermo.inspector.inspector import Inspector
+from palermo.views.filter import EVERYTHING
+
+def die(swept):
+    swept.moved and os.kill(os.getpid(), signal.SIGKILL)
+
+Inspector(Client()).jobs.move("mail", EVERYTHING, "aside", progress=die)
+"""
+
+
+@pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
+def test_a_killed_move_loses_nothing(
+    client: Client, inspector: Inspector, environment: dict[str, str], tmp_path: Path
+) -> None:
+    publish(client, *(message(str(n)) for n in range(COUNT)))
+    move = subprocess.run([sys.executable, "-c", _MOVE_AND_DIE], env=environment, cwd=tmp_path)
+
+    moved = inspector.queues.size("aside")
+    assert (move.returncode, 0 < moved < COUNT, moved + waiting(inspector)) == (-signal.SIGKILL, True, COUNT)
+    assert len(inspector.jobs.move("mail", ALL, "aside")) == COUNT - moved
 
 
 def waiting(inspector: Inspector) -> int:

@@ -1,6 +1,7 @@
 """The problems of a moment, by rows of queues and workers and by how jobs ended."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -154,32 +155,27 @@ def test_equal_findings_about_many_queues_are_one_finding() -> None:
 # -- states that another program has changed
 
 
-def announce(client: Client) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_the_doctor_names_a_state_that_cannot_be_read(
+    kind: str, request: pytest.FixtureRequest, exchange: str, tmp_path: Path
+) -> None:
+    url = request.getfixturevalue("redis_url") if kind == "redis" else f"sqlite:///{tmp_path}/jobs.db"
     unique = UniqueJob(name="shop.unique", options={"unique": "until_done"})
-    client.run(lambda broker: broker.keys.announce(["shop.unique"], [unique]))
+    with Client(Settings(url=url, exchange=exchange)) as client:
+        client.run(lambda broker: broker.keys.announce(["shop.unique"], [unique]))
+        if kind == "redis":
 
+            async def spoil(broker: Any) -> None:
+                await broker._store.call("HSET", broker._store.key("unique-jobs"), "shop.unique", "[1]")
 
-def assert_named(client: Client, text: str) -> None:
-    assert [one.text for one in broker_findings(client) if one.check == "records"] == [text]
-    assert client.enqueue("shop.unique").enqueued
+            client.run(spoil)
+        else:
+            with closing(sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)) as db:
+                db.execute("update unique_job set state = '[1]'")
 
-
-def test_the_doctor_names_a_state_in_sqlite_that_cannot_be_read(tmp_path: Path) -> None:
-    with Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db")) as client:
-        announce(client)
-        with sqlite3.connect(tmp_path / "jobs.db") as db:
-            db.execute("update unique_job set state = '[1]'")
-        db.close()
-
-        assert_named(client, "in table unique_job Palermo passes over 1 row that cannot be read: shop.unique")
-
-
-def test_the_doctor_names_a_state_in_redis_that_cannot_be_read(redis_url: str, exchange: str) -> None:
-    with Client(Settings(url=redis_url, exchange=exchange)) as client:
-        announce(client)
-        client.run(lambda broker: broker._store.call("HSET", broker._store.key("unique-jobs"), "shop.unique", "[1]"))  # type: ignore[attr-defined]
-
-        assert_named(client, "in the hash unique-jobs Palermo passes over 1 field that cannot be read: shop.unique")
+        (found,) = [one.text for one in broker_findings(client) if one.check == "records"]
+        assert found == "Palermo passes over 1 record of unique-jobs that cannot be read: shop.unique"
+        assert client.enqueue("shop.unique").enqueued
 
 
 # -- whether a worker serves a queue

@@ -18,7 +18,6 @@ import palermo
 from palermo.contract.broker import Broker, QueueInfo
 from palermo.contract.row_types import AttemptRow, ErrorRow, RunningRow, WorkerUsageRow
 from palermo.contract.rows import as_json, iso_instant, job_row, queue_row, running_row, worker_row
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.serialization import Serializers
 from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
 from palermo.core.failure import Attempt, Failure
@@ -26,6 +25,7 @@ from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.inspector.inspector import Inspector
+from palermo.views.filter import JobFilter
 from tests.helpers import eventually
 from tests.inspector.jobs import TAG, failure, message, publish, publish_failed
 
@@ -227,13 +227,11 @@ def test_rows_of_queues_and_jobs_have_the_fields_of_their_type(inspector: Inspec
 
     for row in inspector.queues.list():
         check(row, palermo.QueueRow)
-    check(failed, palermo.FailedRow)
+    for job in (failed, inspector.failed.show("1"), waiting, scheduled):
+        check(job, palermo.JobRow)
     assert failed["error"] is not None
     check(failed["error"], ErrorRow)
     check(failed["attempts"][0], AttemptRow)
-    check(inspector.failed.show("1"), palermo.FailedRow)
-    check(waiting, palermo.JobRow)
-    check(scheduled, palermo.ScheduledRow)
 
 
 def test_rows_of_workers_have_the_fields_of_their_type(inspector: Inspector) -> None:
@@ -253,6 +251,6 @@ def test_a_job_due_after_all_calendars_does_not_stop_the_move_of_others(inspecto
     """Its `run_at` is None."""
     publish(inspector._client, message("1", run_at=time.time() + 3_600), message("2", run_at=1e15))
 
-    moved = inspector.scheduled.reschedule(ScheduledFilter(), later=60)
+    moved = inspector.scheduled.reschedule(JobFilter(), later=60)
 
     assert [(row["id"], row["state"]) for row in moved] == [("1", "moved")]

@@ -102,11 +102,11 @@ def test_blank_variables_and_those_of_kubernetes_services_are_no_settings(monkey
         ("max_deaths", 0, "max_deaths is 0 and must be a whole number, 1 or more, or none"),
         ("failed_max_age", "1x", "failed_max_age is '1x' and"),
         ("sign", "maybe", "sign is 'maybe' and must be true or false"),
-        ("imports", 3, "imports is 3 and must be a list of texts"),
+        ("imports", 3, "imports is 3 and must be a list of strings"),
         ("serializer", "", "serializer is '' and must be a name"),
         ("exchange", "a.b", "setting exchange: exchange name 'a.b' has a dot"),
         ("default_queue", "failed", "setting default_queue: queue 'failed' holds failed jobs"),
-        ("signing_keys", ["secret", 3], "signing_keys is a value that is not shown and must be a list of texts"),
+        ("signing_keys", ["secret", 3], "signing_keys is a value that is not shown and must be a list of strings"),
         ("url", 3, "url is a value that is not shown and must be text"),
     ],
 )
@@ -126,7 +126,7 @@ def test_a_wrong_value_is_named_with_its_setting(name: str, value: Any, text: st
         (
             "palermo.toml",
             b'[tool.palermo]\nurl = "x"',
-            r"palermo.toml has a table \[tool\]\. Settings stand at its top",
+            r"palermo.toml has a table \[tool\]\. Write the settings at its top level",
         ),
         ("pyproject.toml", b"[tool]\npalermo = 3", r"tool\.palermo in .* is not a table"),
         ("pyproject.toml", b"tool.palermo = 3", r"tool\.palermo in .* is not a table"),
@@ -193,7 +193,7 @@ def test_the_arguments_that_type_checkers_know_are_the_settings() -> None:
 def test_what_may_be_off_is_switched_off_by_none_as_text() -> None:
     for name in (name for name, of in get_type_hints(SettingArgumentsAndUrl).items() if "none" in str(of)):
         assert getattr(Settings.load(**{name: "none"}), name) is None  # type: ignore[arg-type]
-    with pytest.raises(SettingInvalid, match="signing_keys holds no key"):
+    with pytest.raises(SettingInvalid, match="signing_keys has no key"):
         Settings(sign=True)
 
 

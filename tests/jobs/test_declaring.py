@@ -115,17 +115,20 @@ def test_a_class_is_no_job_until_it_is_decorated_itself() -> None:
         ({"rate_limit": "10/m"}, r"has no option 'rate_limit'. Did you mean 'rate'\?"),
         ({"autoretry_for": OSError}, r"has no option 'autoretry_for'. Did you mean 'retry_on'\?"),
         ({"countdown": 5}, r"has no option 'countdown'. Did you mean 'delay'\?"),
-        ({"arguments": "both"}, "arguments='both' means nothing"),
+        ({"arguments": "both"}, "arguments='both' is invalid"),
         ({"serializer": 3}, "serializer=3 is not text"),
-        ({"timeout": 0}, "timeout=0 is no duration; give seconds above 0"),
-        ({"timeout": True}, "timeout=True is no duration"),
-        ({"expires": float("inf")}, "expires=inf is no duration"),
+        ({"timeout": 0}, "timeout=0 is not a duration; give seconds above 0"),
+        ({"timeout": True}, "timeout=True is not a duration"),
+        ({"expires": float("inf")}, "expires=inf is not a duration"),
         ({"retries": -1}, "retries=-1 is not a whole number from 0 to"),
         ({"retries": True}, "retries=True is not a whole number"),
-        ({"backoff": "expo"}, "backoff='expo' means nothing; it may be"),
+        ({"backoff": "expo"}, "backoff='expo' is invalid; it must be"),
         ({"backoff": lambda: 3}, "cannot be called with the attempt, from 1, and the error: too many positional"),
-        ({"retry_for": 0}, "retry_for=0 is no duration"),
-        ({"retry_on": "ValueError"}, "retry_on='ValueError' is neither an exception class nor a tuple of such"),
+        ({"retry_for": 0}, "retry_for=0 is not a duration"),
+        (
+            {"retry_on": "ValueError"},
+            "retry_on='ValueError' is neither an exception class nor a tuple of exception classes",
+        ),
         ({"discard_on": (KeyError, int)}, "discard_on=.* is neither an exception class"),
         ({"sign": "yes"}, "sign='yes' is neither True nor False"),
         ({"default": "yes"}, "neither True nor False"),
@@ -193,15 +196,15 @@ class _Mailer:
         (3, "3 cannot be a job"),
         (functools.partial(print, 1), "cannot be a job"),
         (resize, "cannot be a job"),
-        (_Mailer.send, r"'_Mailer\.send' is a method, and a worker has nothing to call it on"),
+        (_Mailer.send, r"'_Mailer\.send' is a method, and a worker has no object to call it on"),
         (vars(_Mailer)["made"], r"'_Mailer\.made' is a method"),
-        (vars(_Mailer)["static"], r"'_Mailer\.static' is no function yet: write @staticmethod above @palermo\.job"),
+        (vars(_Mailer)["static"], r"'_Mailer\.static' is not a function yet: write @staticmethod above @palermo\.job"),
         (_generator, "is a generator"),
         (lambda path: path, "a lambda has no name of its own"),
         (type("Mail", (), {}), "has no method `process`"),
         (type("Mail", (), {"process": 3}), "is not a method"),
         (_NeedsArguments, r"cannot be made without arguments \(missing a required argument: 'connection'\)"),
-        (type("Mail", (), {"process": lambda self: None, "enqueue": len}), "has an attribute 'enqueue' of its own"),
+        (type("Mail", (), {"process": lambda self: None, "enqueue": len}), "already has an attribute 'enqueue'"),
     ],
 )
 def test_what_cannot_be_a_job_is_refused(target: Any, text: str) -> None:
@@ -322,7 +325,7 @@ def test_a_queue_has_one_default_job() -> None:
     assert declared.defaults("jobs") == {"events": "a", "jobs": "b"}
 
     declared.register(define(lambda: None, name="c", queue="events", default=True))
-    with pytest.raises(OptionInvalid, match="batch does not go with"):
+    with pytest.raises(OptionInvalid, match="excludes batch"):
         define(lambda bodies: None, name="a", default=True, batch=5)
     with pytest.raises(JobNameTaken, match="queue 'events' has two default jobs, 'a' and 'c'"):
         declared.defaults("jobs")

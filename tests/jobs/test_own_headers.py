@@ -60,7 +60,7 @@ def test_headers_travel_to_the_job_its_hooks_and_reports(test: Palermo, monkeypa
     def before_process() -> None:
         seen.append(("hook", current_headers()))
 
-    with pytest.raises(OptionInvalid, match="header 'tenant' is one that Palermo"):
+    with pytest.raises(OptionInvalid, match="header 'tenant' is reserved for Palermo"):
         headed.options(headers={"tenant": "acme"})
     headed.options(headers=HEADERS).enqueue()
     for _ in range(2):

@@ -66,7 +66,7 @@ def test_a_second_function_of_a_group_is_refused_and_the_same_again_is_not() -> 
     [
         ((), {"group": "mail"}, TopicInvalid, "no topic"),
         (("order.pa*",), {"group": "mail"}, TopicInvalid, "one whole word"),
-        (("order",), {"group": ""}, TopicInvalid, "no name"),
+        (("order",), {"group": ""}, TopicInvalid, "not a name"),
         (("order",), {"group": "~mail"}, TopicInvalid, "group"),
         (("order",), {"group": "mail", "queue": "slow"}, OptionInvalid, "no option 'queue'"),
         (("order",), {"group": "mail", "cron": "* * * * *"}, OptionInvalid, "no option 'cron'"),

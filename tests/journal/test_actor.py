@@ -11,16 +11,13 @@ import palermo
 from palermo.client.actor import Actor, record_action
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import Record
-from palermo.core.lifecycle import Fail, fail
-from palermo.core.queue_selection import QueueSelection
 from palermo.errors import ArgumentsInvalid, NotFound
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
-from tests.contract.tools import FAILURE, Report, take
 from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish_failed
 
 ANNA = Actor("anna", "web")
 
@@ -49,16 +46,7 @@ def actions(client: Client) -> Callable[[int], list[Record]]:
 
 
 def put_into_failed(client: Client, *ids: str, job: str = "a") -> None:
-    async def put(broker: Broker) -> None:
-        consumer = await broker.consume(QueueSelection.parse("jobs"), slots=1, tag="pid:1@h", report=Report("jobs"))
-        for _ in ids:
-            delivery = await take(consumer)
-            await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
-        await consumer.close()
-
-    for id in ids:
-        client.enqueue(job, [1] if job != "a" else [], id=id)
-    client.run(put)
+    publish_failed(client, *((message(id, 1, queue="jobs", job=job), failure()) for id in ids))
 
 
 def without(record: Record, *names: str) -> dict[str, Any]:
@@ -97,7 +85,7 @@ def test_actions_are_written_down_with_who_did_them(client: Client, actions: Cal
         {"action": "purge", "queue": "jobs", "count": 2},
         {"action": "dequeue", "queue": "other", "count": 1, "what": "a"},
         {"action": "delete queue", "queue": "other", "count": 0},
-        {"action": "put recurring", "what": "nightly: every 3600 s, missed once, job a, queue jobs"},
+        {"action": "put recurring", "what": "nightly: job a, every 3600.0, tz UTC, missed once, queue jobs"},
         {"action": "disable recurring", "what": "nightly"},
         {"action": "run recurring", "what": "nightly", "count": 1, "ids": [run]},
         {"action": "remove recurring", "what": "nightly"},
@@ -173,14 +161,14 @@ def test_what_was_done_to_many_jobs_names_the_filter(client: Client, actions: Ca
 
     inspector.failed.requeue(JobFilter(job="a", text="boom"))
     inspector.failed.discard(JobFilter())
-    inspector.scheduled.cancel(ScheduledFilter(queue="jo*", due=(0, 4_000_000_000)))
+    inspector.scheduled.cancel(JobFilter(queue="jo*", due_until=4_000_000_000))
     inspector.jobs.move("jobs", JobFilter(job="a"), "other")
     inspector.jobs.discard("other", JobFilter(text="x"))
 
     assert [one.get("what") for one in actions(5)] == [
         "job:a boom",
         "everything",
-        "queue='jo*' due 1970-01-01T00:00:00Z to 2096-10-02T07:06:40Z",
+        "queue:jo* due_until:2096-10-02T07:06:40Z",
         "from jobs, job:a",
         "x",
     ]
@@ -195,8 +183,8 @@ def test_a_saved_schedule_tells_its_old_and_new_values(client: Client, actions: 
     inspector.recurring.put("nightly", "a", every=60, queue="low", args=["other"])
 
     assert [one["what"] for one in actions(4)] == [
-        "nightly: cron 0 3 * * * (UTC), missed once, job a, queue jobs",
-        "nightly: cron 0 3 * * * (UTC) → 0 4 * * * (UTC), queue jobs → low, other arguments",
-        "nightly: cron 0 4 * * * (UTC) → none, every none → 60 s",
+        "nightly: job a, cron 0 3 * * *, tz UTC, missed once, queue jobs",
+        "nightly: cron 0 3 * * * → 0 4 * * *, queue jobs → low, other arguments",
+        "nightly: cron 0 4 * * * → none, every none → 60.0",
         "nightly: unchanged",
     ]

@@ -310,9 +310,7 @@ async def test_every_end_of_such_a_job_is_stored_once_before_it_is_acknowledged(
         assert record.get("result") == ({"content_type": "application/json", "text": "3"} if result == KEPT else None)
 
 
-async def test_only_an_end_is_stored_where_it_is_asked_for(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_only_an_end_is_stored_where_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     async with tape() as journal:
         for result in (Retrying(FAILURE, 3.0), Retrying(None, 3.0), Interrupted()):
             assert not await keep(events_to(journal), result, keep_result=True)

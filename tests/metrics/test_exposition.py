@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from palermo.core.durations import bucket, upper
 from palermo.core.journal_records import RUN_ENDS, RecordKind
-from palermo.history.tally import Tally
+from palermo.history.series import Tally
 from palermo.metrics.catalogue import WEB
 from palermo.metrics.exposition import BOUNDS, Families, buckets, expose
 from palermo.metrics.totals import Totals

@@ -20,6 +20,11 @@ def write(path, text):
         file.write(text + "\n")
 
 
+def await_file(gate):
+    while not Path(gate).exists():
+        time.sleep(0.01)
+
+
 @palermo.job
 def note(path, text):
     write(path, text)
@@ -97,8 +102,7 @@ def kills_template():
 def hold(path, gate, text="held"):
     """Say that it runs, wait until a file appears, say that it has."""
     write(path, f"{text} begins")
-    while not Path(gate).exists():
-        time.sleep(0.01)
+    await_file(gate)
     write(path, f"{text} ends")
 
 

@@ -1,14 +1,14 @@
 import json
 import signal
 
+from crew import write
+
 import palermo
 
 
 @palermo.job(batch=10, batch_wait=2.0)
 def gather(items: list[tuple[str, int]]) -> None:
-    path = items[0][0]
-    with open(path, "a") as notes:
-        notes.write(json.dumps([number for _, number in items]) + "\n")
+    write(items[0][0], json.dumps([number for _, number in items]))
     if any(number == "bad" for _, number in items):
         raise ValueError("a bad one")
 
@@ -16,8 +16,7 @@ def gather(items: list[tuple[str, int]]) -> None:
 @palermo.job(batch=10, batch_wait=0.5, retries=1, backoff=0)
 def store(batch):
     """Write down what it was called with; one row is bad."""
-    with open(batch[0][0], "a") as notes:
-        notes.write(json.dumps([row for _, row in batch]) + "\n")
+    write(batch[0][0], json.dumps([row for _, row in batch]))
     for index, (_, row) in enumerate(batch):
         if row == "bad":
             batch.fail(index, ValueError("bad row"))
@@ -27,8 +26,7 @@ def store(batch):
 def crash(batch):
     """Write down each row, mark it as done and go on; one row kills the process."""
     for index, (path, row) in enumerate(batch):
-        with open(path, "a") as notes:
-            notes.write(json.dumps([row, len(batch)]) + "\n")
+        write(path, json.dumps([row, len(batch)]))
         if row == "bad":
             signal.raise_signal(signal.SIGSEGV)
         batch.done(index)

@@ -3,14 +3,15 @@
 import os
 from typing import Any
 
+from crew import write
+
 import palermo
 
 
 def note(group: str, payload: Any) -> None:
     job = palermo.current_job()
     assert job is not None
-    with open(os.environ["PALERMO_TEST_TRACE"], "a") as file:
-        file.write(f"{group} {job.topic} {payload!r}\n")
+    write(os.environ["PALERMO_TEST_TRACE"], f"{group} {job.topic} {payload!r}")
 
 
 @palermo.subscribe("tracker.*.updated", group="notifications")

@@ -28,16 +28,8 @@ def queue_size(context, sizes):
         write(f"{TRACE}.sizes", f"queue_size {os.getpid()} {sorted(sizes)}")
 
 
-for name in (
-    "before_first_fork",
-    "before_fork",
-    "after_fork",
-    "queue_empty",
-    "before_pause",
-    "after_pause",
-    "shutdown",
-    "worker_exit",
-):
+WHILE_RUNNING = ("before_first_fork", "before_fork", "after_fork", "queue_empty", "before_pause", "after_pause")
+for name in (*WHILE_RUNNING, "shutdown", "worker_exit"):
     worker_hook(name)
 
 

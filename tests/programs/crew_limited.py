@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from crew import write
+from crew import await_file, write
 
 import palermo
 
@@ -33,8 +33,7 @@ def probed(path, folder, seconds, number):
 @palermo.job(limit=1, limit_key=lambda path, account, gate: account)
 def one_of_each(path, account, gate):
     write(path, f"{account} begins")
-    while not Path(gate).exists():
-        time.sleep(0.01)
+    await_file(gate)
     write(path, f"{account} ends")
 
 

@@ -3,15 +3,12 @@
 import asyncio
 import os
 
+from crew import write
+
 import palermo
 
 lock = asyncio.Lock()
 kept = []
-
-
-def note(path, text):
-    with open(path, "a") as file:
-        file.write(f"{text}\n")
 
 
 async def hold():
@@ -23,21 +20,21 @@ async def hold():
 async def shares(path):
     """A lock that two tasks wait for belongs to the loop of the first two."""
     await asyncio.gather(hold(), hold())
-    note(path, "shared")
+    write(path, "shared")
 
 
 async def lingers(path):
     try:
         await asyncio.sleep(3_600)
     finally:
-        note(path, "cleaned up")
+        write(path, "cleaned up")
 
 
 @palermo.job
 async def leaves_a_task(path):
     kept.append(asyncio.create_task(lingers(path), name="refresh"))
     await asyncio.sleep(0)
-    note(path, "left")
+    write(path, "left")
 
 
 @palermo.job
@@ -46,7 +43,7 @@ async def leaves_a_generator(path):
         try:
             yield 1
         finally:
-            note(path, "generator closed")
+            write(path, "generator closed")
 
     kept.append(count())
     await anext(kept[-1])
@@ -57,7 +54,7 @@ def forks(path):
     pid = os.fork()
     if pid == 0:
         return
-    note(path, f"child exited with {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
+    write(path, f"child exited with {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
 
 
 @palermo.job
@@ -70,4 +67,4 @@ def forks_and_fails(path):
     pid = os.fork()
     if pid == 0:
         raise LookupError("in the child")
-    note(path, f"child exited with {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
+    write(path, f"child exited with {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")

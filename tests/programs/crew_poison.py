@@ -5,14 +5,15 @@ import signal
 import time
 from pathlib import Path
 
+from crew import await_file, write
+
 import palermo
 
 
 @palermo.job
 def kills_worker(path, after):
     """Kill the parent of the template, as a machine does that runs out of memory."""
-    with open(path, "a") as file:
-        file.write("poison\n")
+    write(path, "poison")
     time.sleep(after)
     worker = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(worker, signal.SIGKILL)
@@ -21,8 +22,6 @@ def kills_worker(path, after):
 
 @palermo.job
 def raises_late(path, gate):
-    with open(path, "a") as file:
-        file.write("raising\n")
-    while not Path(gate).exists():
-        time.sleep(0.01)
+    write(path, "raising")
+    await_file(gate)
     raise ArithmeticError("late")

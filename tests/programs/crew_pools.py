@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from crew import hold, note, write  # noqa: F401
+from crew import await_file, hold, note, write  # noqa: F401
 
 import palermo
 from palermo.errors import JobCancelled, JobTerminated, JobTimeout
@@ -96,8 +96,7 @@ async def ahold(path, gate, text="held"):
 @palermo.job
 def crash_after(path, gate):
     write(path, "fuse begins")
-    while not Path(gate).exists():
-        time.sleep(0.01)
+    await_file(gate)
     ctypes.string_at(0)
 
 

@@ -1,11 +1,10 @@
 """Jobs whose results are kept, and that tell of themselves."""
 
 import asyncio
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from crew import write
+from crew import await_file, write
 
 import palermo
 
@@ -18,12 +17,6 @@ class Sum:
 
 @palermo.job(keep_result=True)
 def add(*numbers) -> Sum:
-    return Sum(list(numbers), sum(numbers))
-
-
-@palermo.job(keep_result=True)
-async def aadd(*numbers) -> Sum:
-    await asyncio.sleep(0)
     return Sum(list(numbers), sum(numbers))
 
 
@@ -59,20 +52,10 @@ def unkept(text):
     return text
 
 
-def opened(gate):
-    while not Path(gate).exists():
-        time.sleep(0.01)
-
-
 @palermo.job(keep_result=True)
 def raises_later(gate):
-    opened(gate)
+    await_file(gate)
     raise ValueError("later")
-
-
-@palermo.job
-def held(gate):
-    opened(gate)
 
 
 @palermo.job(keep_result=True)
@@ -81,7 +64,7 @@ def tells(gate):
     job = palermo.current_job()
     job.progress(0.25, "one of four")
     job.log("begun\nand waiting")
-    opened(gate)
+    await_file(gate)
     for number in palermo.track(range(1_000), text="step"):
         job.log(f"line {number}")
     return "told"

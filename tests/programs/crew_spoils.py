@@ -14,55 +14,9 @@ import palermo
 from palermo.worker.signals import CANCEL
 
 
-def limit():
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
-
-
-def memory():
-    resource.setrlimit(resource.RLIMIT_AS, (2**36, 2**36))
-
-
-def folder():
-    os.chdir(tempfile.mkdtemp())
-
-
 def deleted_folder():
     os.chdir(folder := tempfile.mkdtemp())
     os.rmdir(folder)
-
-
-def umask():
-    os.umask(0o777)
-
-
-def mask():
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, CANCEL])
-
-
-def handler():
-    signal.signal(CANCEL, signal.SIG_IGN)
-
-
-def pipe_handler():
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-
-
-def alarm():
-    signal.alarm(1)
-
-
-def output():
-    os.close(1)
-
-
-def errors():
-    taken = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(taken, 2)
-
-
-def descriptors():
-    os.closerange(3, 256)
 
 
 def sockets():
@@ -76,29 +30,39 @@ def sockets():
         os.dup2(own.fileno(), descriptor)
 
 
-SPOILS = (limit, memory, folder, deleted_folder, umask, mask, handler, pipe_handler, alarm, output, errors)
-LOST = (descriptors, sockets)
+NOFILE = resource.RLIMIT_NOFILE
+
+SPOILS = {
+    "limit": lambda: resource.setrlimit(NOFILE, (3, resource.getrlimit(NOFILE)[1])),
+    "memory": lambda: resource.setrlimit(resource.RLIMIT_AS, (2**36, 2**36)),
+    "folder": lambda: os.chdir(tempfile.mkdtemp()),
+    "deleted_folder": deleted_folder,
+    "umask": lambda: os.umask(0o777),
+    "mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, CANCEL]),
+    "handler": lambda: signal.signal(CANCEL, signal.SIG_IGN),
+    "pipe_handler": lambda: signal.signal(signal.SIGPIPE, signal.SIG_DFL),
+    "alarm": lambda: signal.alarm(1),
+    "output": lambda: os.close(1),
+    "errors": lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 2),
+    "descriptors": lambda: os.closerange(3, 256),
+    "sockets": sockets,
+}
 
 
 @palermo.job
 def spoil(how):
-    globals()[how]()
+    SPOILS[how]()
 
 
 @palermo.job
 def spoil_and_fail(how):
-    globals()[how]()
+    SPOILS[how]()
     raise ValueError("spoiled")
-
-
-@palermo.job
-async def spoil_async(how):
-    globals()[how]()
 
 
 def state():
     return {
-        "limits": [resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_AS)],
+        "limits": [resource.getrlimit(NOFILE), resource.getrlimit(resource.RLIMIT_AS)],
         "folder": os.getcwd(),
         "umask": os.umask(0o022),
         "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
@@ -122,9 +86,9 @@ def borrow(path):
     found = os.getcwd()
     os.chdir("/")
     old = os.umask(0)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    limits = resource.getrlimit(NOFILE)
+    resource.setrlimit(NOFILE, (64, limits[1]))
+    resource.setrlimit(NOFILE, limits)
     handler = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, handler)
     os.umask(old)

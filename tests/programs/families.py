@@ -1,19 +1,8 @@
 """Jobs that enqueue others, in each way that there is."""
 
-from shop import hold, note, write
+from shop import fail, fail_for_long, hold, note, write
 
 import palermo
-
-
-@palermo.job(retries=1, backoff=600)
-def fail_for_long(text):
-    """Its retry is not due while a test looks."""
-    raise ValueError(text)
-
-
-@palermo.job
-def fail(text):
-    raise ValueError(text)
 
 
 @palermo.subscribe("family.grown", group="aunts")

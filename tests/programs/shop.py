@@ -15,6 +15,11 @@ def write(file, text):
     os.close(descriptor)
 
 
+def await_file(gate):
+    while not Path(gate).exists():
+        time.sleep(0.01)
+
+
 @palermo.job
 def note(text):
     write("notes", text)
@@ -32,8 +37,7 @@ class Send:
 def hold(text, gate="gate"):
     """Say that it runs, wait until a file appears, say that it ends."""
     write("notes", f"{text} begins")
-    while not Path(gate).exists():
-        time.sleep(0.01)
+    await_file(gate)
     write("notes", f"{text} ends")
 
 
@@ -74,6 +78,5 @@ def hold_the_gil(text, seconds):
 def hold_and_fail(text, gate):
     """Say that it runs, wait until a file appears, and fail."""
     write("notes", f"{text} begins")
-    while not Path(gate).exists():
-        time.sleep(0.01)
+    await_file(gate)
     raise ValueError(text)

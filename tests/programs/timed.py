@@ -7,10 +7,6 @@ from shop import write
 import palermo
 
 
-def say(what):
-    write("notes", f"{what} {time.time():.6f}")
-
-
 @palermo.job
 def stamp(text):
-    say(text)
+    write("notes", f"{text} {time.time():.6f}")

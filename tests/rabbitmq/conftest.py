@@ -20,8 +20,6 @@ from palermo.errors import PalermoError
 from tests.contract.tools import PATIENT, until
 from tests.harness.rig import Rig
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import Node
-from tests.rabbitmq_tidy import Tidy
 from tests.tcp_proxy import TcpProxy
 
 #: Opens a session, with some parameters changed.
@@ -91,9 +89,8 @@ def outbox_on(connection: Connection, session: SessionParameters) -> Outbox:
     async def register(queue: str) -> None:
         pass
 
-    declarer = Declarer(
-        connection, session.exchange, kind="classic", register=register, register_found=lambda queue: None
-    )
+    known = {"register": register, "register_found": lambda queue: None}
+    declarer = Declarer(connection, session.exchange, kind="classic", **known)
     return Outbox(session, connection, declarer)
 
 
@@ -123,9 +120,10 @@ def proxy(session: SessionParameters) -> Iterator[TcpProxy]:
         yield proxy
 
 
-def by_way_of(session: SessionParameters, port: int) -> dict[str, Any]:
-    """What makes a session over this port, for `another`."""
-    return {"address": replace(session.address, hosts=(("127.0.0.1", port),))}
+@pytest.fixture
+def far(runner: asyncio.Runner, another: Open, session: SessionParameters, proxy: TcpProxy) -> RabbitmqBroker:
+    """A session by way of the proxy."""
+    return runner.run(another(address=replace(session.address, hosts=(("127.0.0.1", proxy.port),))))
 
 
 @pytest.fixture
@@ -141,16 +139,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-@pytest.fixture(scope="module")
-def shared_node(request: pytest.FixtureRequest, rabbitmq_url: str, tidy: Tidy) -> Node:
-    """The node that all share, where a test may make users and stop a process. If it is not ours, the module's own."""
-    node: Node = tidy.nodes.get(rabbitmq_url) or request.getfixturevalue("module_node")
-    return node
-
-
 @pytest.fixture
 def rig(tmp_path: Path, rabbitmq_url: str, exchange: str) -> Iterator[Rig]:
     """Workers on the broker that all tests share."""
-    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
-    yield rig
-    rig.close()
+    with Rig(tmp_path, url=rabbitmq_url, exchange=exchange) as rig:
+        yield rig

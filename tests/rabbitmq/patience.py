@@ -10,7 +10,7 @@ from palermo.brokers.rabbitmq import diagnosis
 from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import consumer, run_log, steering
 from palermo.brokers.rabbitmq.publishing import job_destinations
-from palermo.inspector import control, jobs, workers
+from palermo.inspector import jobs, workers
 
 #: Shorter than the tests' own bounds: a worker that went while it was asked is waited for all the same.
 SECONDS = 15.0
@@ -27,6 +27,6 @@ def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_destinations, "_ASK_WITHIN", SECONDS)
     monkeypatch.setattr(diagnosis, "_PATIENCE", SECONDS)
     # And on every broker.
-    monkeypatch.setattr(control, "PATIENCE", SECONDS)
+    monkeypatch.setattr(workers, "PATIENCE", SECONDS)
     for module in (jobs, workers):
         monkeypatch.setattr(module, "PROMPT", SECONDS)

@@ -1,4 +1,4 @@
-"""Scheduled jobs: the leader moves each job once, reads a time slot once for all pages, and deletes what is over."""
+"""Scheduled jobs on RabbitMQ: the leader moves each once, reads a bucket once for all pages, and deletes it then."""
 
 import time
 from typing import Any
@@ -6,34 +6,23 @@ from typing import Any
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.messages import Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, RecordQueue
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
-from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues, delay_queue_name
-from palermo.brokers.rabbitmq.scheduling import slot_index
+from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
+from palermo.brokers.rabbitmq.scheduling import buckets
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import CANCEL, MOVE, ScheduledFilter
-from palermo.core.election import Duty
 from palermo.core.failure import Failure
 from palermo.core.message import Message
-from palermo.core.time_slots import KEPT_AFTER_END, LEVELS, TimeSlot
+from palermo.core.time_slots import Bucket, Intake
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import DAY, by_id, due, listed, time_kept
 from tests.contract.tools import counts, ids, message, until
-from tests.rabbitmq.conftest import Open, becomes, on_both_kinds
+from tests.rabbitmq.conftest import Open, on_both_kinds, outbox_on
 
-
-@pytest.fixture
-def over() -> TimeSlot:
-    """A time slot whose queue the leader deletes."""
-    return TimeSlot(1, int((time.time() - KEPT_AFTER_END) // LEVELS[1].span) - 1)
-
-
-async def publisher_of(broker: RabbitmqBroker, slot: TimeSlot) -> Publisher:
-    """A publisher, once the queue of the time slot is there."""
-    await broker._outbox.delay_queues.ensure(slot)
-    return await broker._outbox.open()
+HOUR = 3_600
 
 
 async def messages_in(connection: Connection, queue: str) -> int:
@@ -41,44 +30,25 @@ async def messages_in(connection: Connection, queue: str) -> int:
     return found.messages if found.exists else 0
 
 
-async def test_the_queue_of_a_far_time_slot_is_deleted_when_that_is_over(
-    session: SessionParameters, broker: RabbitmqBroker, connection: Connection, over: TimeSlot
+async def test_the_next_leader_finds_overdue_jobs_in_a_bucket_and_then_deletes_it(
+    session: SessionParameters, broker: RabbitmqBroker, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await publisher_of(broker, over)
+    monkeypatch.setattr(buckets, "_KEPT", 0.1)
+    over = Bucket(1, int(time.time() // HOUR) - 5)
+    queue = delay_queue_name(session.exchange, over)
+    outbox = outbox_on(connection, session)
+    names = RecordQueue(f"{session.exchange}.~later", connection, outbox.open, {"x-queue-type": session.queue_type})
+    await names.write({"made": str(over)})
+    await connection.declare(queue, {"x-queue-type": session.queue_type})
+    await (await outbox.open()).send_job("", queue, due("late", -5 * HOUR))
 
     async def is_there() -> bool:
-        return (await connection.probe(delay_queue_name(session.exchange, over))).exists
+        return (await connection.probe(queue)).exists
 
-    assert await is_there()
     async with time_kept(broker):
+        await until(lambda: counts(broker), (1, 0))
         await until(is_there, False)
-        assert await broker.queues() == []
-
-
-async def test_a_time_slot_that_is_made_again_after_its_deletion_loses_no_job(
-    session: SessionParameters, broker: RabbitmqBroker, another: Open, over: TimeSlot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As by a program whose clock is slow."""
-    leader, delete, delay_queues = await another(), DelayQueues.delete, broker._outbox.delay_queues
-    publisher = await publisher_of(broker, over)
-
-    def read() -> int:
-        return len(leader._leader_client._leaders[Duty.MAIN]._work._scheduled_jobs._slot_names._records)  # type: ignore[attr-defined]
-
-    async def deleted(self: DelayQueues, slot: TimeSlot) -> bool:
-        gone, before = await delete(self, slot), read()
-        if gone and slot == over:
-            monkeypatch.setattr(DelayQueues, "delete", delete)
-            delay_queues.forget(over)
-            await delay_queues.ensure(over)
-            job = due("late", over.begins - time.time())
-            await publisher.send("", delay_queue_name(session.exchange, over), to_properties(job), job.body)
-            await becomes(read, before + 1)
-        return gone
-
-    monkeypatch.setattr(DelayQueues, "delete", deleted)
-    async with time_kept(leader):
-        await until(lambda: counts(leader), (1, 0))
+        assert [found.name for found in await broker.queues()] == ["jobs"]
 
 
 @on_both_kinds
@@ -97,36 +67,35 @@ async def test_a_leader_that_ends_while_it_moves_jobs_doubles_none(
         await until(lambda: counts(broker), (401, 0))
 
 
-async def test_leaders_that_end_while_they_fill_shorter_slots_double_none(
+async def test_leaders_that_end_while_they_fill_buckets_double_none(
     session: SessionParameters, broker: RabbitmqBroker, connection: Connection
 ) -> None:
-    slot = TimeSlot(2, int(time.time() // LEVELS[2].span) + 1)
-    queue = delay_queue_name(session.exchange, slot)
-    jobs = [message(f"{number}", run_at=slot.ends - 1.0) for number in range(1_000)]
-    publisher = await publisher_of(broker, slot)
-    for job in jobs:
-        await publisher.send_job("", queue, job)
+    jobs = [job(number, number % 2 * DAY) for number in range(1_000)]
+    await broker.publish_many(jobs)
+    queue = delay_queue_name(session.exchange, Intake.NEW)
     for _ in range(5):
         before = await messages_in(connection, queue)
 
         async def fewer(before: int = before) -> bool:
-            return await messages_in(connection, queue) < before
+            return await messages_in(connection, queue) < before or before == 0
 
         async with time_kept(broker):
             await until(fewer, True)
     assert sorted(await listed(broker, limit=2_000)) == sorted(job.id for job in jobs)
 
 
-@pytest.mark.parametrize(("kind", "level"), [("classic", 0), ("classic", 1), ("quorum", 0)])
+@pytest.mark.parametrize(
+    ("kind", "intake"), [("classic", Intake.SOON), ("classic", Intake.NEW), ("quorum", Intake.SOON)]
+)
 async def test_a_scheduled_job_too_large_for_the_leader_fails_and_others_run(
-    session: SessionParameters, broker: RabbitmqBroker, another: Open, small: dict[str, Any], level: int
+    session: SessionParameters, broker: RabbitmqBroker, another: Open, small: dict[str, Any], intake: Intake
 ) -> None:
     leader = await another(**small)
     lost = Failure(exception_class="shop.Full", message="no", stack_trace="line\n" * 4_000, failed_at=5)
     jobs = [due("large", 0.5, extra={"note": "n" * 20_000}), due("retry", 0.6, failure=lost), due("small", 0.7)]
+    await broker._outbox.destinations.ensure(intake)
     for job in jobs:
-        slot = TimeSlot(level, int((job.run_at or 0.0) // LEVELS[level].span))
-        await (await publisher_of(broker, slot)).send_job("", delay_queue_name(session.exchange, slot), job)
+        await (await broker._outbox.open()).send_job("", delay_queue_name(session.exchange, intake), job)
 
     async with time_kept(leader):
         await until(lambda: counts(broker, "failed"), (1, 0))
@@ -165,7 +134,7 @@ async def test_what_a_leader_has_failed_is_shown_also_if_the_leader_then_ends(
 
 @on_both_kinds
 async def test_a_queue_in_use_is_not_deleted(session: SessionParameters, connection: Connection) -> None:
-    queue = delay_queue_name(session.exchange, TimeSlot(1, 1))
+    queue = delay_queue_name(session.exchange, Bucket(1, 1))
     await connection.declare(queue, {"x-queue-type": session.queue_type})
     channel = await connection.channel()
     await channel.consume(queue, lambda _: None)
@@ -188,13 +157,13 @@ TOMORROW = (time.time() + 1.25 * DAY) // 3_600 * 3_600
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the time slots that are read."""
+    """The names of the queues of delayed jobs that are read for a request, once each time."""
     found, pages = list[str](), Reader.pages
 
-    def noted(self: Reader, *args: object, **more: object) -> object:
-        if "~later." in self._name:
+    def noted(self: Reader, count: int, **more: Any) -> object:
+        if "~later." in self._name and self.only_look and count:
             found.append(self._name.partition("~later.")[2])
-        return pages(self, *args, **more)  # type: ignore[arg-type]
+        return pages(self, count, **more)
 
     monkeypatch.setattr(Reader, "pages", noted)
     return found
@@ -204,14 +173,15 @@ def job(number: int, second: float, **more: str) -> Message:
     return message(f"job-{number}", run_at=TOMORROW + second, body=b'["x"]', **more)
 
 
-async def test_a_slot_with_many_jobs_is_read_once_until_it_changes(
-    another: Open, broker: RabbitmqBroker, read: list[str], monkeypatch: pytest.MonkeyPatch
+async def test_a_bucket_is_read_once_for_all_requests(
+    session: SessionParameters, another: Open, broker: RabbitmqBroker, connection: Connection, read: list[str]
 ) -> None:
-    monkeypatch.setattr(slot_index, "MOST_MESSAGES", 4)
+    bucket = Bucket(2, int(TOMORROW // DAY))
     # The last one that is enqueued is due first.
     sent = [job(number, 60 - number, queue="odd" if number % 2 else "even") for number in range(20)]
-    async with time_kept(leader := await another()):
+    async with time_kept(await another()):
         await broker.publish_many(sent)
+        await until(lambda: messages_in(connection, delay_queue_name(session.exchange, bucket)), 20)
         for _ in range(2):
             page = await broker.scheduled(ScheduledFilter(), limit=3)
             assert ([found.id for found in page.messages], page.total) == (["job-19", "job-18", "job-17"], 20)
@@ -220,13 +190,7 @@ async def test_a_slot_with_many_jobs_is_read_once_until_it_changes(
         assert ([found.id for found in chosen.messages], chosen.total) == (["job-19", "job-17"], 10)
         assert await listed(broker, by_id("job-18")) == ["job-18"]
         assert await listed(broker, by_id("nobody")) == []
-        assert len(read) == 1
-
-        # Only the first four messages are kept; those of others are kept once they are shown.
-        for _ in range(2):
-            assert await listed(broker, by_id("job-3")) == ["job-3"]
-            assert await listed(leader, offset=15, limit=10) == [f"job-{number}" for number in range(4, -1, -1)]
-        assert len(read) == 3
+        assert read.count(str(bucket)) == 1
 
         # One job fewer and one more: other jobs of the same number.
         await broker.alter_scheduled(by_id("job-19"), CANCEL)
@@ -234,6 +198,7 @@ async def test_a_slot_with_many_jobs_is_read_once_until_it_changes(
         assert await listed(broker, limit=3) == ["job-18", "job-98", "job-17"]
         await broker.alter_scheduled(by_id("job-10"), MOVE, at=TOMORROW + 1)
         assert await listed(broker, limit=2) == ["job-10", "job-18"]
+        assert read.count(str(bucket)) == 1
 
 
 async def test_pages_of_jobs_that_are_due_together_have_each_job_once(another: Open, broker: RabbitmqBroker) -> None:

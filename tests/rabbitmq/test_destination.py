@@ -20,20 +20,23 @@ from palermo.contract.recurring_entries import EntryChange
 from palermo.core.address import parse_url
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Reschedule, fail
-from palermo.core.time_slots import FOREIGN, TimeSlot
+from palermo.core.time_slots import FOREIGN, Intake
 from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import consume, counts, ids, message, take_and_ack, until
+from tests.contract.tools import counts, ids, message, until
 from tests.contract.unique_jobs import ask, begun, freed, keyed
+from tests.contract.workers import consume, take_and_ack
 from tests.rabbitmq.conftest import Open, outbox_on
 from tests.rabbitmq_node import Node, url_of
 
+#: Deletes the exchange and the queue of this name, as another program does.
+Delete = Callable[[str], None]
+
 
 @pytest.fixture
-def delete(rabbitmq_url: str) -> Iterator[Callable[[str], None]]:
-    """Deletes the exchange and the queue of this name, as another program does."""
+def delete(rabbitmq_url: str) -> Iterator[Delete]:
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
     channel = connection.channel()
 
@@ -58,9 +61,7 @@ async def connected(session: SessionParameters) -> AsyncIterator[Connection]:
 FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
 
 
-async def test_a_record_is_stored_in_a_queue_that_was_deleted_since_it_was_made(
-    connection: Connection, exchange: str, delete: Callable[[str], None]
-) -> None:
+async def test_a_record_is_stored_after_a_deletion(connection: Connection, exchange: str, delete: Delete) -> None:
     publisher = await Publisher.open(connection)
 
     async def ours() -> Publisher:
@@ -88,9 +89,7 @@ async def being_made(connection: Connection, node: Node, name: str) -> "asyncio.
     return making
 
 
-async def test_a_record_is_stored_in_a_quorum_queue_that_is_being_made(
-    session: SessionParameters, shared_node: Node
-) -> None:
+async def test_a_record_waits_for_a_quorum_queue_being_made(session: SessionParameters, shared_node: Node) -> None:
     session, opened = replace(session, address=parse_url(url_of(shared_node))), list[Publisher]()
     async with connected(session) as one, connected(session) as other:
 
@@ -136,9 +135,9 @@ async def test_what_cannot_be_stored_is_refused_and_not_sent_for_ever(
     assert len(sent) == times
 
 
-@pytest.mark.parametrize("place", ["jobs", TenantQueue("jobs", "a"), TimeSlot(0, int(time.time() // 10) + 1_000)])
+@pytest.mark.parametrize("place", ["jobs", TenantQueue("jobs", "a"), Intake.NEW])
 async def test_a_job_is_stored_at_its_place_also_after_that_was_deleted(
-    session: SessionParameters, connection: Connection, delete: Callable[[str], None], place: Place
+    session: SessionParameters, connection: Connection, delete: Delete, place: Place
 ) -> None:
     outbox, job = outbox_on(connection, session), message("one")
     exchange, key = outbox.destinations.route(place)
@@ -154,9 +153,7 @@ async def test_a_job_is_stored_at_its_place_also_after_that_was_deleted(
 
 
 @pytest.mark.parametrize("job", ["scheduled", "recurring", "tenant"])
-async def test_a_leader_continues_after_the_exchange_or_the_queue_was_deleted(
-    exchange: str, broker: RabbitmqBroker, another: Open, delete: Callable[[str], None], job: str
-) -> None:
+async def test_a_leader_survives_deletions(broker: RabbitmqBroker, another: Open, delete: Delete, job: str) -> None:
     async def publish(id: str) -> None:
         match job:
             case "scheduled":
@@ -170,7 +167,7 @@ async def test_a_leader_continues_after_the_exchange_or_the_queue_was_deleted(
         await publish("before")
         consumer = await consume(await another())
         taken = {(await take_and_ack(consumer)).id}
-        for gone in (exchange, f"{exchange}.jobs"):
+        for gone in (broker._exchange, f"{broker._exchange}.jobs"):
             delete(gone)
             await publish(f"after {gone}")
             found = await take_and_ack(consumer)
@@ -207,9 +204,7 @@ async def snooze(worker: RabbitmqBroker) -> None:
     await consumer.settle(delivery, Reschedule(replace(delivery.message, run_at=time.time() + 60)))
 
 
-async def test_a_snoozed_unique_job_too_large_for_the_worker_fails(
-    broker: RabbitmqBroker, narrow: RabbitmqBroker
-) -> None:
+async def test_a_snoozed_unique_job_with_large_headers_fails(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     async with time_kept(broker):
         await ask(broker, keyed("large", extra=LARGE))
 
@@ -233,12 +228,10 @@ async def test_with_failed_per_queue_such_jobs_fail_in_their_own_queue(another: 
     assert await counts(broker, "failed") in ((0, 0), None)
 
 
-async def test_a_job_of_others_that_is_not_due_and_does_not_fit_the_frames_fails(
-    broker: RabbitmqBroker, narrow: RabbitmqBroker, exchange: str
-) -> None:
+async def test_anothers_job_that_is_too_large_for_frames_fails(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     await broker.publish(message("small"))
     early = message("large", extra=LARGE | {FOREIGN: 1}, run_at=time.time() + 60)
-    await (await broker._outbox.open()).send_job(exchange, "jobs", early)
+    await (await broker._outbox.open()).send_job(broker._exchange, "jobs", early)
     await broker.publish(message("last"))
     consumer = await consume(narrow)
 
@@ -246,9 +239,7 @@ async def test_a_job_of_others_that_is_not_due_and_does_not_fit_the_frames_fails
     await has_failed(broker, "large")
 
 
-async def test_a_failed_job_is_migrated_with_its_error_cut_to_the_frames(
-    broker: RabbitmqBroker, narrow: RabbitmqBroker
-) -> None:
+async def test_a_failed_job_is_migrated_with_its_error_cut(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     failure = Failure(exception_class="shop.Full", message="no", stack_trace="line\n" * 4_000, failed_at=5)
     await broker._outbox.publish(fail(message("long"), failure, worker="w"), "failed")
 
@@ -259,9 +250,7 @@ async def test_a_failed_job_is_migrated_with_its_error_cut_to_the_frames(
     assert (failed.id, failed.failure.exception_class, failed.failure.message) == ("long", "shop.Full", "no")
 
 
-async def test_a_migration_stopped_by_small_frames_continues_with_larger_ones(
-    broker: RabbitmqBroker, narrow: RabbitmqBroker
-) -> None:
+async def test_a_migration_continues_with_larger_frames(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:
     await broker.publish_many([message("first"), message("large", extra=LARGE), message("last")])
 
     for _ in range(2):

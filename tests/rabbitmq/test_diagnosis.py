@@ -83,11 +83,8 @@ def test_each_missing_permission_is_a_problem(module_node: Node, monkeypatch: py
     add_user(module_node, "clerk", "secret")
     url = url_of(module_node, user="clerk", password="secret")
     lacking = {}
-    for what, permissions in {
-        "declare": ("^$", ".*", ".*"),
-        "publish": (".*", r"^palermo\.~", ".*"),
-        "nothing": (".*", ".*", ".*"),
-    }.items():
+    permitted = {"declare": ("^$", ".*", ".*"), "publish": (".*", r"^palermo\.~", ".*"), "nothing": (".*", ".*", ".*")}
+    for what, permissions in permitted.items():
         set_permissions(module_node, "clerk", *permissions)
         found = diagnosed(url_of(module_node), "palermo", publish="mail") and diagnosed(url, "palermo")
         lacking[what] = {check for check, finding in found.items() if finding.level == "problem"}
@@ -101,9 +98,7 @@ def test_each_missing_permission_is_a_problem(module_node: Node, monkeypatch: py
     assert "~check" not in left
 
 
-def test_the_permissions_of_the_guide_are_enough_for_doctor_and_worker(
-    module_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_guides_permissions_are_enough(module_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = (_REPOSITORY / "docs" / "guides" / "deploying.md").read_text()
     [command] = re.findall(r"^rabbitmqctl set_permissions mail (.*)$", document, re.MULTILINE)
     add_user(module_node, "mail", "secret")
@@ -146,27 +141,16 @@ def alarmed(node: Node) -> dict[str, Finding]:
 
 
 @pytest.mark.parametrize(
-    ("judge", "given", "level"),
+    ("judge", "levels"),
     [
-        (versions.server, "3.9.29", "problem"),
-        (versions.server, "3.10.8", "ok"),
-        (versions.server, "4.3.5", "ok"),
-        (versions.server, "5.0.0-rc.1", "warning"),
-        (versions.client, "1.3.1", "problem"),
-        (versions.client, "1.3.2", "ok"),
-        (versions.client, "1.4.4", "ok"),
-        (versions.client, "1.5.0", "problem"),
-        (versions.heartbeat, 0, "warning"),
-        (versions.heartbeat, 2, "warning"),
-        (versions.heartbeat, 60, "ok"),
-        (versions.heartbeat, 580, "warning"),
-        (versions.consumer_timeout, "3.11.28", "warning"),
-        (versions.consumer_timeout, "3.12.0", "ok"),
-        (versions.consumer_timeout, "4.3.0", "ok"),
+        (versions.server, {"3.9.29": "problem", "3.10.8": "ok", "4.3.5": "ok", "5.0.0-rc.1": "warning"}),
+        (versions.client, {"1.3.1": "problem", "1.3.2": "ok", "1.4.4": "ok", "1.5.0": "problem"}),
+        (versions.heartbeat, {0: "warning", 2: "warning", 60: "ok", 580: "warning"}),
+        (versions.consumer_timeout, {"3.11.28": "warning", "3.12.0": "ok", "4.3.0": "ok"}),
     ],
 )
-def test_what_a_version_or_a_number_means(judge: Callable[[Any], Finding], given: object, level: str) -> None:
-    assert judge(given).level == level
+def test_what_a_version_or_a_number_means(judge: Callable[[Any], Finding], levels: dict[Any, str]) -> None:
+    assert {given: judge(given).level for given in levels} == levels
 
 
 def test_other_products_and_older_versions_are_told_apart() -> None:

@@ -155,9 +155,7 @@ async def test_an_unexpected_error_ends_one_duty_for_a_moment_only(
 
 
 @pytest.mark.parametrize(("duty", "loses"), [*((duty, "queue") for duty in Duty), (Duty.MAIN, "connection")])
-async def test_after_a_lost_queue_or_connection_the_next_leader_knows_all(
-    alone: Crew, session: SessionParameters, duty: Duty, loses: str
-) -> None:
+async def test_the_next_leader_knows_all_keys(alone: Crew, session: SessionParameters, duty: Duty, loses: str) -> None:
     (broker,) = alone.brokers
     assert (await ask(broker, keyed("a"))).outcome == "stored"
     leader = broker._leader_client._leaders[duty]
@@ -172,9 +170,7 @@ async def test_after_a_lost_queue_or_connection_the_next_leader_knows_all(
     assert leader._connection.error is not None
 
 
-async def test_a_leader_hands_over_to_a_session_that_asks_in_a_newer_format(
-    alone: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_leader_hands_over_to_a_session_of_a_newer_format(alone: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     (older,) = alone.brokers
     monkeypatch.setattr(operations, "FORMAT", 2)
     (newer,) = await alone.start(1)
@@ -188,9 +184,7 @@ async def test_a_leader_hands_over_to_a_session_that_asks_in_a_newer_format(
 # -- standing in
 
 
-async def test_a_leader_that_stands_in_hands_over_to_a_session_that_stands_by(
-    broker: RabbitmqBroker, another: Open
-) -> None:
+async def test_a_leader_that_stands_in_hands_over_to_one_that_stands_by(broker: RabbitmqBroker, another: Open) -> None:
     assert (await ask(broker, keyed("a"))).outcome == "stored"
     assert (list(broker._leader_client._leaders), broker.duties) == ([Duty.MAIN], ())
     worker = await another()
@@ -214,8 +208,7 @@ async def test_a_leader_that_stands_in_publishes_no_job_that_is_due(broker: Rabb
     page = await broker.scheduled(ScheduledFilter())
 
     assert [message.id for message in page.messages] == ["overdue"]
-    cancelled = await broker.alter_scheduled(ScheduledFilter(), CANCEL)
-    assert [job.id for job in cancelled] == ["overdue"]
+    assert [job.id for job in await broker.alter_scheduled(ScheduledFilter(), CANCEL)] == ["overdue"]
 
 
 # -- what one needs of another
@@ -284,9 +277,7 @@ async def test_a_session_that_is_being_closed_asks_no_leader_any_more(broker: Ra
         await ask(broker, keyed("1"))
 
 
-async def test_a_leader_whose_end_is_cut_short_closes_its_connection(
-    broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_leader_cut_short_ends_its_connection(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = await broker._leader_client._take(Duty.MAIN)
     assert leader is not None
     monkeypatch.setattr(leader._work, "close", asyncio.Event().wait)

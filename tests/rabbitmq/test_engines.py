@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
@@ -16,8 +15,9 @@ from palermo.brokers.rabbitmq.amqp.rpc import Responder, Rpc
 from palermo.contract.broker import SessionParameters
 from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
-from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
-from tests.rabbitmq.conftest import Open, by_way_of
+from tests.contract.tools import PATIENT, message, until
+from tests.contract.workers import consume, take_and_ack
+from tests.rabbitmq.conftest import Open
 from tests.tcp_proxy import TcpProxy
 
 
@@ -36,9 +36,7 @@ def second(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Conne
 # -- mutex
 
 
-async def test_one_session_and_one_of_its_tasks_at_a_time_holds_a_mutex(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_mutex_is_held_by_one_session_and_task(connection: Connection, second: Connection, lock: str) -> None:
     ours, theirs = Mutex(lock), Mutex(lock)
     async with ours.held(connection) as mine, theirs.held(second, patience=0.0) as other:
         assert (mine, other) == (True, False)
@@ -53,9 +51,7 @@ async def test_one_session_and_one_of_its_tasks_at_a_time_holds_a_mutex(
             assert at_last
 
 
-async def test_tasks_that_share_a_mutex_hold_it_until_the_last_one_ends(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_tasks_share_a_mutex_until_the_last_ends(connection: Connection, second: Connection, lock: str) -> None:
     mutex = Mutex(lock)
     async with mutex.shared(connection):
         async with mutex.shared(connection) as both:
@@ -64,9 +60,7 @@ async def test_tasks_that_share_a_mutex_hold_it_until_the_last_one_ends(
     assert not (await second.probe(lock)).exists
 
 
-async def test_a_session_that_gave_up_waiting_leaves_no_lock_behind(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_session_that_gave_up_leaves_no_lock(connection: Connection, second: Connection, lock: str) -> None:
     for turns in range(20):
         taking = asyncio.ensure_future(Mutex(lock).take(connection))
         for _ in range(turns):
@@ -83,9 +77,7 @@ async def test_a_session_that_gave_up_waiting_leaves_no_lock_behind(
 # -- probes and declarations
 
 
-async def test_a_probe_says_what_there_is_and_leaves_the_connection_usable(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_probe_leaves_the_connection_usable(connection: Connection, second: Connection, lock: str) -> None:
     missing = await connection.probe(lock)
     assert not missing.exists
     with pytest.raises(NotFound):
@@ -104,40 +96,32 @@ async def test_a_probe_says_what_there_is_and_leaves_the_connection_usable(
     assert await connection.purge(lock) is None
 
 
-def test_a_session_is_lost_though_its_end_settles_another_message(
-    runner: asyncio.Runner, session: SessionParameters, lock: str
-) -> None:
+async def test_a_session_is_lost_though_it_settles(far: RabbitmqBroker, proxy: TcpProxy, lock: str) -> None:
     """As when the leader gives back a tenant's job whose publish was not confirmed."""
+    connection = far._connection
+    await connection.declare(lock)
+    publisher, holder = await Publisher.open(connection), await connection.channel()
+    await publisher.send("", lock, PERSISTENT_JSON, b"{}")
+    got = await holder.get(lock)
+    assert got is not None
+    could = []
 
-    async def go(proxy: TcpProxy) -> tuple[list[bool], bool]:
-        connection = await open_connection(replace(session, **by_way_of(session, proxy.port)), "test")
-        await connection.declare(lock)
-        publisher, holder = await Publisher.open(connection), await connection.channel()
-        await publisher.send("", lock, PERSISTENT_JSON, b"{}")
-        got = await holder.get(lock)
-        assert got is not None
-        could = []
+    def unconfirmed(_: object) -> None:
+        could.append(holder.is_open)
+        if holder.is_open:
+            holder.requeue(got.tag)
 
-        def unconfirmed(_: object) -> None:
-            could.append(holder.is_open)
-            if holder.is_open:
-                holder.requeue(got.tag)
+    proxy.stall("down")
+    publisher.post("", lock, b"".join(PERSISTENT_JSON.encode()), b"{}", unconfirmed, None)
+    proxy.hang_up(reset=True)
+    async with asyncio.timeout(PATIENT):
+        await connection.lost.wait()
 
-        proxy.stall("down")
-        publisher.post("", lock, b"".join(PERSISTENT_JSON.encode()), b"{}", unconfirmed, None)
-        proxy.hang_up(reset=True)
-        async with asyncio.timeout(PATIENT):
-            await connection.lost.wait()
-        return could, holder.is_open
-
-    with TcpProxy(*session.address.hosts[0]) as proxy:
-        assert runner.run(go(proxy)) == ([False], False)
+    assert (could, holder.is_open) == ([False], False)
 
 
 @pytest.mark.parametrize("call", ["get_each", "close"])
-async def test_a_call_without_an_answer_ends(
-    connection: Connection, lock: str, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_calls_end(connection: Connection, lock: str, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     channel = await connection.channel()
     with monkeypatch.context() as patch:
         patch.setattr("palermo.brokers.rabbitmq.amqp.connection.CALL_TIMEOUT", 0.2)
@@ -170,9 +154,7 @@ async def test_each_request_gets_its_own_reply(connection: Connection, second: C
     assert await asyncio.gather(*(client.ask(body, silence=60.0) for body in bodies)) == bodies
 
 
-async def test_a_slow_reply_is_waited_for_while_its_process_lives(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_slow_reply_of_a_live_process_is_awaited(connection: Connection, second: Connection, lock: str) -> None:
     # Where no sign of life comes none of them is answered; where the machine stands still the longest is.
     for number, silence in enumerate((1.5, 5.0, 15.0)):
         await responder(second, f"{lock}.{number}", delay=2 * silence)
@@ -182,9 +164,7 @@ async def test_a_slow_reply_is_waited_for_while_its_process_lives(
     assert reply == b"1"
 
 
-async def test_a_request_that_no_process_takes_or_answers_ends(
-    connection: Connection, second: Connection, lock: str
-) -> None:
+async def test_a_request_that_nobody_answers_ends(connection: Connection, second: Connection, lock: str) -> None:
     client = Rpc(connection, lock)
     for is_there in (False, True):
         if is_there:  # a queue that has no consumer
@@ -211,9 +191,7 @@ def filled(runner: asyncio.Runner, broker: RabbitmqBroker, exchange: str, channe
     return broker
 
 
-async def test_all_are_listed_looked_at_and_served(
-    filled: RabbitmqBroker, another: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_all_are_seen_and_served(filled: RabbitmqBroker, another: Open, caplog: pytest.LogCaptureFixture) -> None:
     there = [name for name in NAMES if name != DELETED]
     assert any("x-expires" in record.getMessage() for record in caplog.get_records("setup"))
     onlooker = await another()
@@ -250,9 +228,7 @@ def mail(channel: Any, exchange: str) -> str:
     return name
 
 
-async def test_several_messages_are_asked_for_in_one_write(
-    connection: Connection, exchange: str, mail: str, channel: Any
-) -> None:
+async def test_several_are_asked_for_at_once(connection: Connection, exchange: str, mail: str, channel: Any) -> None:
     empty = amqp_queue(exchange, "empty")
     channel.queue_declare(empty, durable=True)
     asking = await connection.channel()
@@ -275,9 +251,7 @@ async def test_whoever_asked_and_is_cancelled_gives_back_what_came(connection: C
     assert [got and got.body for got in await channel.get_each([mail] * 4)] == [b"first", LONG, b"last", None]
 
 
-async def test_a_queue_that_is_missing_among_them_ends_the_channel(
-    connection: Connection, exchange: str, mail: str
-) -> None:
+async def test_a_missing_queue_among_them_ends_the_channel(connection: Connection, exchange: str, mail: str) -> None:
     channel = await connection.channel()
     with pytest.raises(NotFound):
         await channel.get_each([mail, amqp_queue(exchange, "missing"), mail])

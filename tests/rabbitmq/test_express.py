@@ -1,7 +1,6 @@
 """The quick way of plain jobs: those are shown to a lane at once and in order, and all others come by `receive`."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -12,27 +11,15 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.consuming import idle_subscriptions
-from palermo.contract.admission import is_plain
 from palermo.contract.broker import Delivery
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import amqp_queue
-from palermo.core.unique_keys import Mode, UniqueLock, with_lock
 from palermo.errors import DeliveryLost
-from tests.contract.tools import Report, empty_looks_are_forgotten, message, until
+from tests.contract.tools import empty_looks_are_forgotten, message, until
+from tests.contract.workers import Report
 from tests.rabbitmq.conftest import Open, becomes
-
-
-def test_plain_is_what_asks_nobody() -> None:
-    plain, later = message(extra={"x-trace": "abc"}), time.time() + 60
-    assert is_plain(plain)
-    assert is_plain(message(run_at=time.time() - 1))
-    assert not is_plain(message(run_at=later, extra={"perform_job_at": later}))
-    assert not is_plain(with_lock(plain, UniqueLock(key="k", mode=Mode.DONE)))
-    assert not is_plain(with_lock(plain, UniqueLock(key="k", mode=Mode.WINDOW, seconds=5.0)))
-    assert not is_plain(message(extra={"limit": 3}))
-    assert not is_plain(message(extra={"rate": "10/s"}))
 
 
 def jobs(count: int, queue: str, **fields: Any) -> list[Message]:
@@ -115,9 +102,8 @@ def serve(runner: asyncio.Runner, another: Open, connection: Connection) -> Iter
 
     async def serve(queues: str) -> Served:
         report = Report(queues)
-        consumer = await (await another()).consume(
-            QueueSelection.parse(queues), slots=1, tag=report.info.id, report=report
-        )
+        selection, session = QueueSelection.parse(queues), await another()
+        consumer = await session.consume(selection, slots=1, tag=report.info.id, report=report)
         made.append(Served(await another(), connection, consumer))
         return made[-1]
 

@@ -118,11 +118,8 @@ def method(channel: int, what: Any) -> bytes:
 def parts(channel: int, said: Any, properties: spec.BasicProperties, body: bytes) -> list[bytes]:
     """The frames of a message, as pika writes them."""
     pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
-    return [
-        method(channel, said),
-        frame.Header(channel, len(body), properties).marshal(),
-        *(frame.Body(channel, piece).marshal() for piece in pieces),
-    ]
+    bodies = [frame.Body(channel, piece).marshal() for piece in pieces]
+    return [method(channel, said), frame.Header(channel, len(body), properties).marshal(), *bodies]
 
 
 def properties_of(tag: int) -> Properties:
@@ -448,13 +445,8 @@ def ends() -> Iterator[Ends]:
 
 def connected(loop: asyncio.AbstractEventLoop, line: Line) -> AsyncioConnection:
     """A connection on the line that has sent its greeting."""
-    connection = AsyncioConnection(
-        pika.ConnectionParameters(heartbeat=0),
-        loop,
-        on_open=lambda _: None,
-        on_error=lambda *_: None,
-        on_close=lambda *_: None,
-    )
+    unheard = dict.fromkeys(("on_open", "on_error", "on_close"), lambda *_: None)
+    connection = AsyncioConnection(pika.ConnectionParameters(heartbeat=0), loop, **unheard)
     connection.connection_made(line)
     connection.flush()
     line.sent = b""

@@ -1,117 +1,68 @@
 """Finding a job on RabbitMQ, which cannot look jobs up by id: the search is bounded, and says what it left out."""
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing import job_search
 from palermo.client.status import locate
-from palermo.contract.broker import Broker, Page, SessionParameters, open_broker
-from palermo.contract.finding import JobLocation
-from palermo.core.lifecycle import JobState
+from palermo.contract.broker import Page
 from palermo.core.topology import QUORUM
-from palermo.settings.settings import Settings
 from tests.contract.browsing import states
-from tests.contract.tools import PATIENT, ids, message, messages, put_into_failed, until
-from tests.harness.rig import Rig
-from tests.helpers import eventually
+from tests.contract.tools import ids, message, messages, put_into_failed, until
+from tests.rabbitmq.conftest import Open
 
 
-@pytest.fixture
-def parameters(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT).session("test")
-
-
-@asynccontextmanager
-async def opened(parameters: SessionParameters) -> AsyncIterator[Broker]:
-    broker = await open_broker(parameters)
-    try:
-        yield broker
-    finally:
-        await broker.close()
-
-
-def test_a_silent_workers_job_is_found_by_its_last_answer(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
-    with Rig(tmp_path, url=rabbitmq_url, exchange=exchange) as rig:
-        worker = rig.worker()
-        id = rig.hold()
-
-        def where() -> JobLocation:
-            return rig.client.run(lambda broker: locate(broker, id, "jobs"))
-
-        eventually(lambda: where().state == JobState.WORKING)
-        worker.send(signal.SIGSTOP)
-
-        silent = where()
-
-        assert (silent.state, silent.silent, silent.gone) == (JobState.WORKING, True, False)
-        worker.send(signal.SIGCONT)
-        eventually(lambda: where().state == JobState.WORKING)
-        rig.open_gate()
-        eventually(lambda: where().gone)
-
-
-async def test_unsearched_places_are_named(parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unsearched_places_are_named(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_search, "DEPTH", 2)
     monkeypatch.setattr(job_search, "QUEUES", 1)
-    async with opened(parameters) as broker:
-        await broker.publish_many([*messages(5), *messages(6, "other")])
+    await broker.publish_many([*messages(5), *messages(6, "other")])
 
-        assert await states(broker, "jobs-0", "jobs-1", "jobs-2", "jobs-4") == ["pending", "pending", "", "pending"]
-        middle, elsewhere = await locate(broker, "jobs-2", "jobs"), await locate(broker, "other-0")
-        assert (middle.gone, middle.unseen) == (False, ("the middle of queue 'jobs', where 1 job waits",))
-        assert (elsewhere.gone, "the 1 longest queues" in elsewhere.unseen) == (False, True)
+    assert await states(broker, "jobs-0", "jobs-1", "jobs-2", "jobs-4") == ["pending", "pending", "", "pending"]
+    middle, elsewhere = await locate(broker, "jobs-2", "jobs"), await locate(broker, "other-0")
+    assert (middle.gone, middle.unseen) == (False, ("the middle of queue 'jobs', where 1 job waits",))
+    assert (elsewhere.gone, "the 1 longest queues" in elsewhere.unseen) == (False, True)
 
 
-async def test_reading_the_end_of_a_long_queue_is_given_up_in_time(
-    parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_queues_end_is_given_up_in_time(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_search, "DEPTH", 2)
     monkeypatch.setattr(job_search, "_LONG", 5)
-    async with opened(parameters) as broker:
-        await broker.publish_many(messages(6))
-        assert await states(broker, "jobs-0", "jobs-5") == ["pending", "pending"]
+    await broker.publish_many(messages(6))
+    assert await states(broker, "jobs-0", "jobs-5") == ["pending", "pending"]
 
-        browse = broker.browse
+    browse = broker.browse
 
-        async def browse_for_ever(name: str, *, newest: bool = False, **more: Any) -> Page:
-            page = await browse(name, newest=newest, **more)
-            if newest:  # a broker that is quick has answered by now
-                await asyncio.Event().wait()
-            return page
+    async def browse_for_ever(name: str, *, newest: bool = False, **more: Any) -> Page:
+        page = await browse(name, newest=newest, **more)
+        if newest:  # a broker that is quick has answered by now
+            await asyncio.Event().wait()
+        return page
 
-        monkeypatch.setattr(job_search, "_READ_WITHIN", 0)
-        monkeypatch.setattr(broker, "browse", browse_for_ever)
+    monkeypatch.setattr(job_search, "_READ_WITHIN", 0)
+    monkeypatch.setattr(broker, "browse", browse_for_ever)
 
-        assert await states(broker, "jobs-0", "jobs-5") == ["pending", ""]
-        found = await locate(broker, "jobs-5", "jobs")
-        assert found.unseen == ("queue 'jobs' behind its first 2 jobs, where 4 wait",)
-        # The jobs that were being read are in their queue again.
-        await until(lambda: ids(broker), [f"jobs-{number}" for number in range(6)])
+    assert await states(broker, "jobs-0", "jobs-5") == ["pending", ""]
+    found = await locate(broker, "jobs-5", "jobs")
+    assert found.unseen == ("queue 'jobs' behind its first 2 jobs, where 4 wait",)
+    # The jobs that were being read are in their queue again.
+    await until(lambda: ids(broker), [f"jobs-{number}" for number in range(6)])
 
 
-async def test_a_failed_job_behind_many_is_found_through_their_log(
-    parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_job_is_found_in_the_log(another: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_search, "FAILED", 2)
-    async with opened(replace(parameters, queue_type=QUORUM)) as broker:
-        await put_into_failed(broker, messages(5))
+    broker = await another(queue_type=QUORUM)
+    await put_into_failed(broker, messages(5))
 
-        assert await states(broker, "jobs-4") == ["failed"]
+    assert await states(broker, "jobs-4") == ["failed"]
 
 
-async def test_unseen_failed_jobs_are_named(parameters: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unseen_failed_jobs_are_named(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_search, "FAILED", 2)
-    async with opened(parameters) as broker:
-        await put_into_failed(broker, messages(5))
+    await put_into_failed(broker, messages(5))
 
-        assert (await locate(broker, "jobs-4", "jobs")).unseen == ("3 failed jobs",)
-        assert (await locate(broker, "nobody", "jobs", failed=False)).gone
-        await broker.publish(message("waits"))
-        assert await states(broker, "waits") == ["pending"]
+    assert (await locate(broker, "jobs-4", "jobs")).unseen == ("3 failed jobs",)
+    assert (await locate(broker, "nobody", "jobs", failed=False)).gone
+    await broker.publish(message("waits"))
+    assert await states(broker, "waits") == ["pending"]

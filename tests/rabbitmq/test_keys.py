@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pika
@@ -13,17 +12,17 @@ from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.publishing import ledger, ledger_records
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger
-from palermo.brokers.rabbitmq.unique import unique_keys
+from palermo.brokers.rabbitmq.unique import orphaned_keys, unique_keys
 from palermo.brokers.rabbitmq.unique.run_ends import key_queue
 from palermo.core.instants import Instants
 from palermo.core.lifecycle import Ack, Release
-from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.unique_keys import Key
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable
 from tests.contract.timing import time_kept
-from tests.contract.tools import Report, consume, counts, ids, take, until
-from tests.contract.unique_jobs import ask, holders, keyed
+from tests.contract.tools import counts, ids, until
+from tests.contract.unique_jobs import ask, begun, holders, keyed
+from tests.contract.workers import Report, Worker, consume, take
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, becomes
 
@@ -96,56 +95,33 @@ async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBro
         assert await ids(broker) == ["first", "third"]
 
 
-# -- a leader that is killed
+# -- jobs that wait in a worker
 
 
-@pytest.mark.parametrize("step", ["before the record", "after the record", "after the jobs", "after all"])
-async def test_a_leader_killed_at_any_step_of_a_commit_leaves_one_key_and_one_job(
-    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch, step: str
+async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, killed, recorded = await another(), asyncio.Event(), asyncio.Event()
-    replace, publish, write_stored = StateLog.replace, Ledger._publish, Ledger._write_stored
+    searches, suspects = list[float](), orphaned_keys.suspects
 
-    async def kill_at(here: str) -> None:
-        if here == step and not killed.is_set():
-            killed.set()
-            leaders = broker._leader_client._leaders.values()
-            for connection in [broker._connection, *(leader._connection for leader in leaders)]:
-                connection.raw.abort()
-            await asyncio.Event().wait()
+    async def search(*given: Any, **named: Any) -> orphaned_keys.Suspects:
+        searches.append(named["now"])
+        return await suspects(*given, **named, patience=0.0)
 
-    async def replacing(log: StateLog, old: Iterable[Record], *values: Any) -> list[Record]:
-        await kill_at("before the record")
-        found = await replace(log, old, *values)
-        recorded.set()
-        return found
-
-    async def publishing(log: Ledger, jobs: Sequence[Message]) -> dict[str, PalermoError]:
-        if not jobs:
-            return {}
-        if step == "after the record":
-            await recorded.wait()
-        await kill_at("after the record")
-        refused = await publish(log, jobs)
-        await kill_at("after the jobs")
-        return refused
-
-    async def writing(log: Ledger[Key], records: Sequence[Any]) -> None:
-        await write_stored(log, records)
-        await kill_at("after all")
-
+    monkeypatch.setattr(orphaned_keys, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(orphaned_keys, "suspects", search)
+    for id in ("runs", "waits"):
+        await ask(broker, keyed(id, key=id), key=id)
+    selection = QueueSelection.parse("jobs")
+    source = await (await another()).consume(selection, slots=1, tag="w", report=(report := Report("jobs")), prefetch=2)
+    worker = Worker(source, report)
     async with time_kept(broker):
-        monkeypatch.setattr(StateLog, "replace", replacing)
-        monkeypatch.setattr(Ledger, "_publish", publishing)
-        monkeypatch.setattr(Ledger, "_write_stored", writing)
+        running = await begun(worker)
+        searches.clear()
+        await becomes(lambda: len(searches) > 3)
 
-        assert (await ask(client, keyed("a"))).outcome == "stored"
-
-        async with asyncio.timeout(HANGS):
-            await killed.wait()
-        assert (await ask(client, keyed("b"))).outcome == "duplicate"
-        await until(lambda: ids(client), ["a"])
-        assert await holders(client) == [("a", "waiting")]
+        assert sorted(await holders(broker)) == [("runs", "running"), ("waits", "waiting")]
+        await worker.settle(running, Ack())
+        assert (await begun(worker)).duplicate_of == ""
 
 
 # -- copies of one job
@@ -166,12 +142,10 @@ def unsay(url: str, exchange: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["queue", "worker"])
-async def test_a_new_leader_publishes_no_job_again_that_it_finds(
-    broker: RabbitmqBroker, another: Open, rabbitmq_url: str, exchange: str, place: str
-) -> None:
+async def test_a_new_leader_doubles_none(broker: RabbitmqBroker, another: Open, rabbitmq_url: str, place: str) -> None:
     await ask(broker, keyed("a"))
     await broker.close()
-    unsay(rabbitmq_url, exchange)
+    unsay(rabbitmq_url, broker._exchange)
     worker = await consume(await another())
     delivery = await take(worker) if place == "worker" else None
 
@@ -190,17 +164,14 @@ async def test_a_new_leader_publishes_no_job_again_that_it_finds(
     await until(lambda: counts(others), (0, 0))
 
 
-async def test_a_redelivered_copy_waits_until_the_new_run_can_be_seen(
-    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_copy_waits_for_the_run(broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker that gets the copy asked the others before the run began, and so knows nothing of it."""
     monkeypatch.setattr(unique_keys, "_YOUNG", 3_600.0)
     async with time_kept(broker):
         await ask(broker, keyed("a"))
         shows_nothing = Report("jobs")
-        first = await (await another()).consume(
-            QueueSelection.parse("jobs"), slots=1, tag="first", report=shows_nothing
-        )
+        session, jobs = await another(), QueueSelection.parse("jobs")
+        first = await session.consume(jobs, slots=1, tag="first", report=shows_nothing)
         run = await first.admit(await take(first))
         assert run is not None
         await broker.publish(keyed("a"))

@@ -20,9 +20,10 @@ from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable
 from palermo.settings.settings import Settings
 from tests.contract.prioritizing import urgent
-from tests.contract.tools import PATIENT, consume, message, take_and_ack
+from tests.contract.tools import PATIENT, message
+from tests.contract.workers import consume, take_and_ack
 from tests.helpers import Stopwatch, eventually
-from tests.rabbitmq.conftest import Open, becomes, by_way_of
+from tests.rabbitmq.conftest import Open, becomes
 from tests.rabbitmq_node import free_port
 from tests.tcp_proxy import TcpProxy
 
@@ -47,14 +48,11 @@ async def test_options_of_the_url_that_have_no_effect_are_warned_of_once(
     assert said.endswith("options=connection_attempts,socket_timeout")
 
 
-async def test_a_program_that_only_enqueues_has_one_connection_and_a_worker_two(
-    session: SessionParameters, another: Open, proxy: TcpProxy
-) -> None:
-    broker = await another(**by_way_of(session, proxy.port))
-    await broker.publish(message())
+async def test_only_a_worker_has_two_connections(far: RabbitmqBroker, proxy: TcpProxy) -> None:
+    await far.publish(message())
     assert proxy.accepted == 1
 
-    consumer = await consume(broker)
+    consumer = await consume(far)
     await take_and_ack(consumer)
 
     assert proxy.accepted == 2
@@ -149,13 +147,9 @@ async def test_a_worker_with_too_many_slots_is_told_how_many_it_may_have(broker:
 
 
 @pytest.mark.parametrize("turns", [0, 10, 100, 1_000])
-async def test_a_worker_whose_line_is_cut_while_it_begins_hears_of_it(
-    session: SessionParameters, another: Open, proxy: TcpProxy, turns: int
-) -> None:
-    broker = await another(**by_way_of(session, proxy.port))
-
+async def test_a_worker_cut_off_as_it_begins_hears_of_it(far: RabbitmqBroker, proxy: TcpProxy, turns: int) -> None:
     async def work() -> None:
-        await (await consume(broker)).receive(1)
+        await (await consume(far)).receive(1)
 
     beginning: Awaitable[None] = asyncio.ensure_future(work())
     for _ in range(turns):
@@ -185,9 +179,7 @@ def hosts(rabbitmq_url: str) -> Iterator[tuple[TcpProxy, TcpProxy]]:
         yield first, second
 
 
-def test_a_program_whose_session_fails_begins_at_the_next_host(
-    rabbitmq_url: str, exchange: str, hosts: tuple[TcpProxy, TcpProxy]
-) -> None:
+def test_a_lost_session_tries_the_next_host(rabbitmq_url: str, exchange: str, hosts: tuple[TcpProxy, TcpProxy]) -> None:
     url = with_hosts(rabbitmq_url, *(host.port for host in hosts))
     with Client(Settings(url=url, exchange=exchange, publish_timeout=PATIENT)) as client:
         for connected in ([True, False], [False, True], [True, False]):

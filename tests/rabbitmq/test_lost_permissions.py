@@ -87,9 +87,7 @@ def test_a_worker_announces_its_unique_jobs_once_it_may(node: Node, exchange: st
         eventually(lambda: "syncs.sync" in rig.client.run(lambda broker: broker.keys.announced()))
 
 
-def test_a_journal_that_is_refused_holds_no_job_up_and_is_written_later(
-    node: Node, exchange: str, tmp_path: Path
-) -> None:
+def test_a_refused_journal_holds_no_job_up_and_is_written_later(node: Node, exchange: str, tmp_path: Path) -> None:
     # Few, so that one batch of the journal holds them. The test's own client would make the journal.
     jobs = [f"{number}" for number in range(20)]
     with Rig(tmp_path, url_of(node), exchange, module="shop", journal="off") as rig:
@@ -116,14 +114,11 @@ async def test_a_user_is_told_which_permissions_a_unique_job_needs(two: Two) -> 
 
 async def test_a_job_that_needs_one_queue_more_than_allowed_is_refused_at_once(two: Two) -> None:
     await two.free.publish(message("first", "jobs"))
-    # Now the lists of time slots and tenants are there, and only the queue of the job itself is missing.
-    for other in (message("soon", "jobs", run_at=time.time() + 7_200), message("theirs", "jobs", tenant="b")):
+    # Now the list of tenants is there, and one of the two queues for delayed jobs.
+    for other in (message("later", "jobs", run_at=time.time() + 7_200), message("theirs", "jobs", tenant="b")):
         await two.free.publish(other)
-    needs_a_queue = (
-        message("new", "new"),
-        message("later", "jobs", run_at=time.time() + 3_600),
-        message("ours", "jobs", tenant="a"),
-    )
+    soon = message("soon", "jobs", run_at=time.time() + 60)
+    needs_a_queue = (message("new", "new"), soon, message("ours", "jobs", tenant="a"))
     none = binary('{"max-queues": 0}')
     assert two.node.evaluate(f'rabbit_vhost_limit:parse_set(<<"/">>, {none}, <<"tests">>)') == "ok"
     try:

@@ -12,7 +12,8 @@ from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import QUORUM
-from tests.contract.tools import Report, until
+from tests.contract.tools import until
+from tests.contract.workers import Report
 from tests.rabbitmq.conftest import Open
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pika
@@ -11,15 +10,10 @@ import pytest
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.core.topology import amqp_queue
 from palermo.inspector.doctor import broker_findings
-from tests.contract.tools import consume, message, take_and_ack
+from tests.contract.tools import message
+from tests.contract.workers import consume, take_and_ack
 from tests.harness.rig import Rig
 from tests.helpers import eventually
-
-
-@pytest.fixture
-def rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        yield rig
 
 
 @contextmanager
@@ -36,7 +30,8 @@ def in_use(rig: Rig, queue: str, *, by: str = "consumer") -> Iterator[None]:
 
 
 @pytest.mark.parametrize("by", ["consumer", "declaration"])
-def test_a_worker_serves_its_other_queues_while_one_is_in_exclusive_use(rig: Rig, by: str) -> None:
+def test_a_worker_serves_its_other_queues_while_one_is_in_exclusive_use(rabbitmq_rig: Rig, by: str) -> None:
+    rig = rabbitmq_rig
     if by == "consumer":
         rig.enqueue("note", "held by the other program", queue="mail")
     with in_use(rig, "mail", by=by):
@@ -55,7 +50,8 @@ def test_a_worker_serves_its_other_queues_while_one_is_in_exclusive_use(rig: Rig
     rig.await_lines(22 if by == "consumer" else 21)
 
 
-def test_a_worker_waits_for_a_queue_in_use_and_the_doctor_says_why(rig: Rig) -> None:
+def test_a_worker_waits_for_a_queue_in_use_and_the_doctor_says_why(rabbitmq_rig: Rig) -> None:
+    rig = rabbitmq_rig
     rig.enqueue("note", "held by the other program", queue="mail")
     with in_use(rig, "mail"):
         worker = rig.worker("-q", "mail")

@@ -22,7 +22,8 @@ from palermo.core.message import Message
 from palermo.core.topology import internal
 from palermo.errors import NotFound, PalermoError
 from tests.contract.recurring import entry, seldom
-from tests.contract.tools import Report, consume, nothing_for, take_and_ack, until
+from tests.contract.tools import until
+from tests.contract.workers import Report, consume, nothing_for, take_and_ack
 from tests.rabbitmq.conftest import Open, becomes, outbox_on
 from tests.rabbitmq.patience import have_patience
 

@@ -16,7 +16,8 @@ from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.worker_info import RunningJob
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.topology import internal
-from tests.contract.tools import Report, consume, message, take, until
+from tests.contract.tools import message, until
+from tests.contract.workers import Report, consume, take
 from tests.rabbitmq.conftest import Open, becomes
 
 pytestmark = pytest.mark.usefixtures("patient")

@@ -15,9 +15,9 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable
-from tests.contract.tools import Report, consume, message, take_and_ack
+from tests.contract.tools import message
+from tests.contract.workers import Report, consume, take_and_ack
 from tests.helpers import HANGS
-from tests.rabbitmq.conftest import Open, by_way_of
 from tests.rabbitmq_node import Node, add_user, set_permissions
 from tests.tcp_proxy import TcpProxy
 
@@ -39,12 +39,11 @@ def unread(runner: asyncio.Runner) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("queues", ["mail", "mail,images"])
 async def test_a_slot_stopped_twice_on_a_silent_line_leaves_no_error_unread(
-    unread: list[str], proxy: TcpProxy, session: SessionParameters, another: Open, queues: str
+    unread: list[str], proxy: TcpProxy, far: RabbitmqBroker, queues: str
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(str(context)))
-    broker = await another(**by_way_of(session, proxy.port))
-    consumer = await consume(broker, queues)
-    await broker.publish(message(queue="mail"))
+    consumer = await consume(far, queues)
+    await far.publish(message(queue="mail"))
     await take_and_ack(consumer)
     receiving = asyncio.ensure_future(consumer.receive(1))
     await asyncio.sleep(0)
@@ -55,31 +54,26 @@ async def test_a_slot_stopped_twice_on_a_silent_line_leaves_no_error_unread(
         await asyncio.sleep(0)
     await asyncio.wait({receiving})
     proxy.hang_up()
-    await broker.lost()
-    await broker.close()
+    await far.lost()
+    await far.close()
 
 
-async def test_whoever_still_waits_for_a_session_hears_that_it_has_ended(
-    proxy: TcpProxy, session: SessionParameters, another: Open
-) -> None:
-    broker = await another(**by_way_of(session, proxy.port))
-    consumer = await broker.consume(QueueSelection.parse("mail,images"), slots=1, tag="pid:1@h", report=Report("mail"))
+async def test_calls_on_a_closing_session_end(proxy: TcpProxy, far: RabbitmqBroker) -> None:
+    consumer = await far.consume(QueueSelection.parse("mail,images"), slots=1, tag="pid:1@h", report=Report("mail"))
     proxy.stall("down")
-    waiting = [asyncio.ensure_future(consumer.queues_with_jobs()), asyncio.ensure_future(broker.queues())]
+    waiting = [asyncio.ensure_future(consumer.queues_with_jobs()), asyncio.ensure_future(far.queues())]
     await asyncio.sleep(0)
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
-            await broker.close()
+            await far.close()
 
     async with asyncio.timeout(60):
         ended = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(error) for error in ended] == [BrokerUnavailable, BrokerUnavailable]
 
 
-async def test_a_get_that_is_cancelled_and_then_refused_leaves_no_error_unread(
-    unread: list[str], connection: Connection, exchange: str
-) -> None:
+async def test_a_cancelled_get_leaves_no_error_unread(unread: list[str], connection: Connection, exchange: str) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(str(context)))
     channel = await connection.channel()
     asking = asyncio.ensure_future(channel.get(f"{exchange}.nobody"))

@@ -18,7 +18,7 @@ from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
-from palermo.core.time_slots import TimeSlot
+from palermo.core.time_slots import Bucket
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 from tests.contract.tools import PATIENT, until
@@ -133,9 +133,7 @@ async def test_a_record_that_the_queue_refuses_replaces_none(lead: Lead, shared_
         assert third.values == [{"number": 2}]
 
 
-async def test_a_list_of_names_outlives_a_queue_that_is_deleted(
-    session: SessionParameters, lead: Lead, queue: str
-) -> None:
+async def test_a_list_of_names_outlives_its_deleted_queue(session: SessionParameters, lead: Lead, queue: str) -> None:
     await write_names(lead, 60)
     async with leading(session, internal(session.exchange, "other")) as leader:
         names = list_of_names(leader, queue)
@@ -193,15 +191,15 @@ def list_of_names(leader: Leader, queue: str, parse: Callable[[str], str] = str)
 
 async def test_a_name_that_cannot_be_read_hides_no_other_of_its_record(session: SessionParameters, queue: str) -> None:
     def parsed(name: str) -> str:
-        return str(TimeSlot.parse(name, 0.0))
+        return str(Bucket.parse(name))
 
     async with leading(session, f"{queue}.other") as leader:
         names, records = list_of_names(leader, queue, parsed), records_of(leader, queue)
-        await records.write({"all": ["1.5", "x", 7, "5." + "9" * 300, None, "2.8"]})
+        await records.write({"all": ["day.5", "x", 7, "day." + "9" * 300, None, "hour.8"]})
         for odd in ({"all": 7}, {"made": None}, {"from": "a later version"}):
             await records.write(odd)
         await names.read()
-        assert names.names == {"1.5", "2.8"}
+        assert names.names == {"day.5", "hour.8"}
 
 
 async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records(lead: Lead, kind: str) -> None:
@@ -271,9 +269,7 @@ async def test_a_log_that_is_read_again_acknowledges_none_of_its_old_records(lea
         assert second.values == [{"number": 1}, {"number": 2}, {"number": 4}]
 
 
-async def test_what_others_write_is_read_and_a_mark_comes_behind_it(
-    lead: Lead, session: SessionParameters, queue: str, kind: str
-) -> None:
+async def test_a_mark_comes_behind_other_records(lead: Lead, session: SessionParameters, queue: str, kind: str) -> None:
     async with lead(kind) as leader, leading(session, queue + ".other") as other:
         publisher, channel = await other.publisher(), await leader.connection.channel()
         await publisher.send("", queue, PERSISTENT_JSON, b"not JSON")

@@ -26,18 +26,17 @@ from palermo.core.address import parse_url
 from palermo.core.queue_selection import NONE_PAUSED, PausedQueues
 from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
 from palermo.errors import BrokerUnavailable
-from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
+from tests.contract.tools import PATIENT, message, until
+from tests.contract.workers import consume, take_and_ack
 from tests.helpers import HANGS
-from tests.rabbitmq.conftest import Open, becomes, by_way_of
+from tests.rabbitmq.conftest import Open, becomes
 from tests.rabbitmq_node import Node, add_user, binary, set_permissions, url_of
 from tests.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.usefixtures("patient")
 
 
-async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(
-    connection: Connection, exchange: str
-) -> None:
+async def test_a_question_on_a_closing_connection_ends_with_its_error(connection: Connection, exchange: str) -> None:
     """Otherwise a queue that is missing seems to exist, and a session looks for the next free name for ever."""
     assert not await exists(connection, internal(exchange, "facts.2"))
 
@@ -49,9 +48,7 @@ async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(
     await closing
 
 
-async def test_a_reader_of_a_stream_that_was_made_anew_with_fewer_records_ends(
-    connection: Connection, exchange: str
-) -> None:
+async def test_a_reader_of_a_stream_that_became_shorter_ends(connection: Connection, exchange: str) -> None:
     """It asks where the stream ends, and then reads up to there: somebody may delete the stream between the two."""
     stream = Stream(internal(exchange, "records"), partial(Publisher.open, connection), patience=PATIENT, holds="")
     await stream.write({"number": 1})
@@ -66,9 +63,7 @@ async def test_a_reader_of_a_stream_that_was_made_anew_with_fewer_records_ends(
     assert found[-1] == {"format": 1, "number": 1}
 
 
-async def test_a_reader_of_a_journal_that_was_made_anew_with_fewer_batches_ends(
-    broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reader_of_a_shorter_journal_ends(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is not said to have caught up."""
     monkeypatch.setattr(journal, "CALL_TIMEOUT", 0.2)
     found = list[Any]()
@@ -87,7 +82,7 @@ async def test_a_reader_of_a_journal_that_was_made_anew_with_fewer_batches_ends(
 
 
 async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
-    session: SessionParameters, another: Open, connection: Connection, exchange: str, proxy: TcpProxy
+    far: RabbitmqBroker, connection: Connection, exchange: str, proxy: TcpProxy
 ) -> None:
     """Else others would find it without a leader, and RabbitMQ 3.10 would close their connections."""
     name = internal(exchange, "starts")
@@ -98,7 +93,6 @@ async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
     async def is_being_made() -> bool:
         return (await connection.probe(internal(exchange, "making.starts"))).exists
 
-    far = await another(**by_way_of(session, proxy.port))
     proxy.delay = 0.1
     making = asyncio.ensure_future(stream(far._connection).make())
     await until(is_being_made, True)
@@ -110,9 +104,7 @@ async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
     await far.close()
 
 
-async def test_a_stream_that_opens_late_is_used_and_the_one_made_in_its_place_is_deleted(
-    session: SessionParameters, shared_node: Node
-) -> None:
+async def test_a_stream_that_opens_late_replaces_its_stand_in(session: SessionParameters, shared_node: Node) -> None:
     """It is down for as long as one that is broken, and comes back within the time of grace."""
     session = replace(session, address=parse_url(url_of(shared_node)))
     connection = await open_connection(session, "test")
@@ -147,9 +139,9 @@ async def test_a_stream_that_opens_late_is_used_and_the_one_made_in_its_place_is
 _WORKERS = 20
 
 
-async def records(connection: Connection, session: SessionParameters) -> list[Record]:
+async def records(connection: Connection, exchange: str) -> list[Record]:
     """The facts that the stream still has."""
-    stream = Stream(internal(session.exchange, "facts"), lambda: Publisher.open(connection), patience=5.0, holds="")
+    stream = Stream(internal(exchange, "facts"), lambda: Publisher.open(connection), patience=5.0, holds="")
     end = await stream.end(connection) or 0
     return [read_object(body) async for _, _, body in stream.read(connection, 0, end)]
 
@@ -177,7 +169,7 @@ async def test_workers_that_start_together_leave_few_records_of_each_queue(
         await broker._registration.done()
         assert await names(broker) == ["images", "mail"]
 
-    found = Counter(str(one["name"]) for one in await records(connection, session) if one.get("kind") == QUEUE)
+    found = Counter(str(one["name"]) for one in await records(connection, session.exchange) if one.get("kind") == QUEUE)
     # One, as a rule. A session that misses the queue just before it is made may write another one.
     assert found.keys() == {"mail", "images"}
     assert max(found.values()) <= _WORKERS / 2
@@ -223,7 +215,7 @@ async def test_the_facts_are_bounded_and_forget_no_queue_that_exists_and_no_paus
         assert await leader._facts.write_again(connection) == 0
 
     async def is_short() -> bool:
-        return len(await records(connection, session)) < 1_500  # of more than 2,400
+        return len(await records(connection, session.exchange)) < 1_500  # of more than 2,400
 
     await until(is_short, True)
     late = await another()
@@ -254,16 +246,14 @@ async def test_names_that_are_written_again_are_no_news_to_a_worker(
     await becomes(lambda: told, [{"mail"}, {"images", "mail"}, {"images", "mail", "new"}])
 
 
-async def test_a_deleted_stream_of_facts_is_written_again_from_a_workers_memory(
-    broker: RabbitmqBroker, another: Open, session: SessionParameters
-) -> None:
+async def test_deleted_facts_are_written_again_from_a_workers_memory(broker: RabbitmqBroker, another: Open) -> None:
     await broker.publish(message(queue="mail"))
     await broker.pause("mail")
     await broker.cancel(["a"])
     await consume(await another(), "other")
 
     for stream in ("facts", "cancels"):
-        await broker._connection.delete(internal(session.exchange, stream))
+        await broker._connection.delete(internal(broker._exchange, stream))
 
     late = await another()
 
@@ -276,21 +266,19 @@ async def test_a_deleted_stream_of_facts_is_written_again_from_a_workers_memory(
     assert await broker._paused() == NONE_PAUSED
 
 
-async def test_facts_of_a_later_version_are_ignored_and_kept(
-    broker: RabbitmqBroker, connection: Connection, session: SessionParameters
-) -> None:
+async def test_facts_of_a_later_version_are_ignored_and_kept(broker: RabbitmqBroker, connection: Connection) -> None:
     publisher, later = await Publisher.open(connection), {"format": 2, "kind": "shard", "name": "a", "value": [1]}
     paused = {**fact(PAUSE, "mail", {"by": "me", "until": 5}), "format": 2, "zone": "eu"}
     await broker.publish(message(queue="mail"))
     for record in (later, paused):
         body = json.dumps(record).encode()
-        await publisher.send("", internal(session.exchange, "facts"), PERSISTENT_JSON, body)
+        await publisher.send("", internal(broker._exchange, "facts"), PERSISTENT_JSON, body)
     assert "mail" in await broker._paused()
 
-    await broker._connection.delete(internal(session.exchange, "facts"))
+    await broker._connection.delete(internal(broker._exchange, "facts"))
 
     assert "mail" in await broker._paused()
-    assert [one for one in await records(connection, session) if one.get("format") == 2] == [later, paused]
+    assert [one for one in await records(connection, broker._exchange) if one.get("format") == 2] == [later, paused]
     assert broker._connection.unreadable.counts == {}
 
 
@@ -330,11 +318,8 @@ async def test_looks_before_there_is_anything_are_no_errors_and_hide_nothing(
     await maker.publish(message("a", queue="mail"))
     await maker.publish(message("b", queue=FAILED_QUEUE))
 
-    assert [(each.name, each.pending, each.paused) for each in await broker.queues()] == [
-        (FAILED_QUEUE, 1, False),
-        ("mail", 1, True),
-        ("other", 0, False),
-    ]
+    shown = [(each.name, each.pending, each.paused) for each in await broker.queues()]
+    assert shown == [(FAILED_QUEUE, 1, False), ("mail", 1, True), ("other", 0, False)]
     assert len(await broker.workers()) == 1
 
 
@@ -353,21 +338,17 @@ async def test_a_queue_that_was_deleted_is_seen_when_it_is_made_again(
     assert [(each.name, each.pending) for each in await broker.queues()] == [("mail", 1)]
 
 
-async def test_a_failed_queue_that_another_program_makes_is_seen_after_a_while(
-    broker: RabbitmqBroker, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_foreign_failed_queue_is_seen_in_time(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "_MISSING", 0.0)
     assert await broker.queues() == []
 
-    await broker._connection.declare(amqp_queue(session.exchange, FAILED_QUEUE))
+    await broker._connection.declare(amqp_queue(broker._exchange, FAILED_QUEUE))
 
     assert [each.name for each in await broker.queues()] == [FAILED_QUEUE]
-    await broker._connection.delete(amqp_queue(session.exchange, FAILED_QUEUE))
+    await broker._connection.delete(amqp_queue(broker._exchange, FAILED_QUEUE))
 
 
-async def test_a_user_who_may_write_to_no_queue_sees_the_first_pause_too(
-    another: Open, shared_node: Node, exchange: str
-) -> None:
+async def test_a_user_who_may_only_read_sees_the_first_pause(another: Open, shared_node: Node, exchange: str) -> None:
     add_user(shared_node, "pauses", "secret")
     set_permissions(shared_node, "pauses", "^$", f"^{exchange}", ".*")
     maker = await another(address=parse_url(url_of(shared_node)))
@@ -380,9 +361,7 @@ async def test_a_user_who_may_write_to_no_queue_sees_the_first_pause_too(
     assert "mail" in await viewer._paused()
 
 
-async def test_one_question_at_most_gets_into_the_queue_that_was_missing(
-    broker: RabbitmqBroker, session: SessionParameters
-) -> None:
+async def test_one_probe_at_most_gets_into_a_missing_queue(broker: RabbitmqBroker, session: SessionParameters) -> None:
     connection, name = broker._connection, internal(session.exchange, "records")
     publisher = await Publisher.open(connection)
     missing = MissingQueues(broker._open_publisher)

@@ -60,14 +60,10 @@ async def shown(broker: Broker) -> list[str]:
     return [job.id for job in page.messages] if page.total == 30 else []
 
 
-@pytest.mark.parametrize(
-    ("count", "act", "result"),
-    [
-        (30, removed, 30),
-        (10, shown, [f"jobs-{number}" for number in range(30)]),
-        (30, shown, [f"jobs-{number}" for number in range(30)]),
-    ],
-)
+THIRTY = [f"jobs-{number}" for number in range(30)]
+
+
+@pytest.mark.parametrize(("count", "act", "result"), [(30, removed, 30), (10, shown, THIRTY), (30, shown, THIRTY)])
 async def test_failed_jobs_that_another_session_looks_at_are_waited_for(
     thirty_failed: RabbitmqBroker, connection: Connection, exchange: str, count: int, act: Act, result: object
 ) -> None:
@@ -80,13 +76,11 @@ async def test_failed_jobs_that_another_session_looks_at_are_waited_for(
     assert await acting == result
 
 
-async def test_jobs_that_are_looked_at_during_a_sweep_are_swept(
-    thirty_failed: RabbitmqBroker, another: Open, connection: Connection, exchange: str
-) -> None:
+async def test_jobs_looked_at_are_swept(thirty_failed: RabbitmqBroker, another: Open, connection: Connection) -> None:
     moved, looks, looking = list[str](), list[asyncio.Task[None]](), asyncio.Event()
 
     async def look() -> None:
-        reader = await held(connection, exchange, 10)
+        reader = await held(connection, thirty_failed._exchange, 10)
         looking.set()
         await asyncio.sleep(0.3)
         await reader.close()
@@ -98,11 +92,11 @@ async def test_jobs_that_are_looked_at_during_a_sweep_are_swept(
             await looking.wait()
         moved.extend(job.id for job in jobs)
 
-    reader = Reader((await another())._connection, exchange, FAILED_QUEUE)
+    reader = Reader((await another())._connection, thirty_failed._exchange, FAILED_QUEUE)
     swept = await sweep(reader, FAILED_QUEUE, Move, publish, lambda _: None)
 
     assert swept.moved == 30
-    assert sorted(moved) == sorted(f"jobs-{number}" for number in range(30))
+    assert sorted(moved) == sorted(THIRTY)
 
 
 async def test_a_count_of_failed_jobs_does_not_wait_for_who_requeues_them(

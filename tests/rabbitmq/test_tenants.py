@@ -21,8 +21,9 @@ from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
-from tests.contract.tools import Worker, consume, counts, message, messages, take_and_ack, until
+from tests.contract.tools import counts, message, messages, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
+from tests.contract.workers import Worker, consume, take_and_ack
 from tests.helpers import eventually
 from tests.rabbitmq.conftest import Open
 from tests.scale import scaled
@@ -30,8 +31,8 @@ from tests.scale import scaled
 Probe = Callable[[], Awaitable[Any]]
 
 
-def own_queue(session: SessionParameters, tenant: str) -> str:
-    return tenant_queue_name(session.exchange, TenantQueue("jobs", tenant))
+def own_queue(exchange: str, tenant: str) -> str:
+    return tenant_queue_name(exchange, TenantQueue("jobs", tenant))
 
 
 @pytest.fixture
@@ -40,14 +41,12 @@ def there(session: SessionParameters, connection: Connection, monkeypatch: pytes
     monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
 
     async def is_it_there() -> bool:
-        return (await connection.probe(own_queue(session, "a"))).exists
+        return (await connection.probe(own_queue(session.exchange, "a"))).exists
 
     return is_it_there
 
 
-async def test_a_tenants_job_too_large_for_the_leader_fails_and_others_run(
-    broker: RabbitmqBroker, another: Open, small: dict[str, Any]
-) -> None:
+async def test_a_tenants_large_job_fails_alone(broker: RabbitmqBroker, another: Open, small: dict[str, Any]) -> None:
     worker = await another(**small)
     await broker.publish(message("large", tenant="a", extra={"note": "n" * 20_000}))
     await broker.publish(message("small", tenant="a"))
@@ -58,9 +57,7 @@ async def test_a_tenants_job_too_large_for_the_leader_fails_and_others_run(
     assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
 
 
-async def test_an_idle_tenant_leaves_no_trace_and_may_return(
-    broker: RabbitmqBroker, another: Open, there: Probe
-) -> None:
+async def test_an_idle_tenant_leaves_no_trace_and_returns(broker: RabbitmqBroker, another: Open, there: Probe) -> None:
     async with time_kept(worker := await another()):
         consumer = await consume(worker)
         for number in range(3):
@@ -115,7 +112,7 @@ async def test_a_job_is_not_lost_as_its_tenants_queue_goes(another: Open, monkey
 
 
 async def test_other_programs_enqueue_for_a_tenant(session: SessionParameters, another: Open, channel: Any) -> None:
-    name, tenants = own_queue(session, "ü"), f"{session.exchange}.~tenants"
+    name, tenants = own_queue(session.exchange, "ü"), f"{session.exchange}.~tenants"
     for queue in (name, tenants):
         channel.queue_declare(queue, durable=True)
     record = json.dumps({"made": ["jobs", "ü"]}).encode()
@@ -153,9 +150,7 @@ async def test_a_queue_gone_as_the_leader_listens_holds_up_no_other_tenant(
     assert deleted
 
 
-async def test_a_unique_job_in_no_queue_and_with_no_tenant_is_a_stray(
-    session: SessionParameters, broker: RabbitmqBroker, another: Open, channel: Any
-) -> None:
+async def test_a_unique_job_in_no_queue_is_a_stray(broker: RabbitmqBroker, another: Open, channel: Any) -> None:
     leader = await another()
 
     async def has_jobs(place: TenantQueue) -> bool:
@@ -163,18 +158,18 @@ async def test_a_unique_job_in_no_queue_and_with_no_tenant_is_a_stray(
 
     async def suspected() -> list[str]:
         keys, later = await leader.keys.known(), time.time() + 60
-        found = await orphaned_keys.suspects(session.exchange, leader._connection, keys, now=later, apart=has_jobs)
+        found = await orphaned_keys.suspects(broker._exchange, leader._connection, keys, now=later, apart=has_jobs)
         return [stray.id for stray in found.values()]
 
     async with time_kept(leader):
         # The queue is full of nobody's, so that the tenant's job stays where it is; then that is emptied.
         await broker.publish_many(messages(20))
         await ask(broker, keyed("unique", tenant="a"))
-        channel.queue_purge(amqp_queue(session.exchange, "jobs"))
+        channel.queue_purge(amqp_queue(broker._exchange, "jobs"))
         assert await suspected() == []
 
         async def taken_away() -> list[str]:
-            for queue in (own_queue(session, "a"), amqp_queue(session.exchange, "jobs")):
+            for queue in (own_queue(broker._exchange, "a"), amqp_queue(broker._exchange, "jobs")):
                 channel.queue_purge(queue)
             return await suspected()
 

@@ -116,9 +116,7 @@ def named(certificate: Certificate) -> dict[str, Path]:
 # -- it works --------------------------------------------------------------------------------------
 
 
-def test_jobs_travel_with_a_private_authority_and_a_client_certificate(
-    secured: Ports, made: Certificates, tmp_path: Path, exchange: str
-) -> None:
+def test_jobs_travel_with_a_certificate(secured: Ports, made: Certificates, tmp_path: Path, exchange: str) -> None:
     address = url(secured["strict"], cafile=made.ours.file, **named(made.client))
     with Rig(tmp_path, address, exchange, module="shop") as rig:
         with ThreadPoolExecutor(4) as threads:
@@ -229,9 +227,7 @@ WRONGS = {
 
 
 @pytest.mark.parametrize("wrong", WRONGS.values(), ids=WRONGS.keys())
-def test_a_connection_that_tls_forbids_is_refused_at_once_in_one_line(
-    secured: Ports, made: Certificates, exchange: str, wrong: Wrong
-) -> None:
+def test_a_forbidden_connection_is_refused(secured: Ports, made: Certificates, exchange: str, wrong: Wrong) -> None:
     with TcpProxy(WRONG, secured[wrong.listener]) as proxy:
         address = url(proxy.port, host=wrong.host, scheme=wrong.scheme, **wrong.files(made))
         client = Client(Settings(url=address, exchange=exchange, publish_timeout=HANGS))
@@ -246,9 +242,7 @@ def test_a_connection_that_tls_forbids_is_refused_at_once_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_a_command_and_a_worker_that_cannot_connect_end_with_the_same_line(
-    secured: Ports, made: Certificates, tmp_path: Path, exchange: str
-) -> None:
+def test_no_connection_is_told_in_one_line(secured: Ports, made: Certificates, tmp_path: Path, exchange: str) -> None:
     with Rig(tmp_path, url(secured["open"], cafile=made.other.file), exchange, module="shop") as rig:
         done, worker = rig.run("queues"), rig.worker()
 
@@ -338,7 +332,7 @@ def folder(made: Certificates, tmp_path: Path) -> Path:
         ("certfile=client.pem&keyfile=no-such.key", "keyfile=no-such.key .* No such file"),
         ("certfile=client.pem&keyfile=client.pem", "keyfile=client.pem .* holds no private key in PEM form"),
         ("certfile=broken.pem&keyfile=client.key", "its key or certificate cannot be read"),
-        ("certfile=client.pem&keyfile=stranger.key", r"private key is not that of the certificate in client\.pem"),
+        ("certfile=client.pem&keyfile=stranger.key", r"private key does not belong to the certificate in client\.pem"),
         ("certfile=client.pem&keyfile=encrypted.key", "keyfile=encrypted.key .* private key is encrypted"),
         ("certfile=client.pem", "certfile= without keyfile=, and the file holds no private key"),
         ("keyfile=client.key", "keyfile= without certfile="),
@@ -348,9 +342,7 @@ def folder(made: Certificates, tmp_path: Path) -> Path:
         ("no_such_option=1", "no_such_option"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named_with_the_reason(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, query: str, said: str
-) -> None:
+def test_an_unusable_file_is_told_and_why(folder: Path, monkeypatch: pytest.MonkeyPatch, query: str, said: str) -> None:
     monkeypatch.chdir(folder)
 
     with pytest.raises(UrlInvalid, match=said) as raised:

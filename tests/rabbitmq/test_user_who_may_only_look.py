@@ -31,7 +31,7 @@ MAY_NOT_ASK = f"User {USER} of RabbitMQ at"
 REFUSED = f"does not let user '{USER}' do this"
 
 #: What must not be said of a worker that is well.
-BLAMES = ("does not answer", "do not answer", "no worker", "none runs", "silent", "dead", "kill -9", "0 workers")
+BLAMES = ("does not answer", "do not answer", "no worker", "none is running", "silent", "dead", "kill -9", "0 workers")
 
 
 class Look(NamedTuple):
@@ -134,9 +134,8 @@ def test_a_command_that_is_refused_says_what_the_user_may_not_do(look: Look, wha
 
 @pytest.fixture(scope="module")
 def web(look: Look, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
-    with WebProcess(
-        tmp_path_factory.mktemp("web"), "--no-token", PALERMO_URL=look.url, PALERMO_EXCHANGE=look.rig.exchange
-    ) as web:
+    as_user = {"PALERMO_URL": look.url, "PALERMO_EXCHANGE": look.rig.exchange}
+    with WebProcess(tmp_path_factory.mktemp("web"), "--no-token", **as_user) as web:
         eventually(lambda: web.http.get("/workers").status_code == 200)
         yield web
 

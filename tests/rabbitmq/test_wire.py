@@ -13,18 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from pika import exceptions, spec
 
-from palermo.brokers.rabbitmq.amqp import fields, replies
+from palermo.brokers.rabbitmq.amqp import fields, messages, replies
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
-from palermo.brokers.rabbitmq.amqp.messages import (
-    MAX_PROPERTIES,
-    Properties,
-    message_of,
-    read_properties,
-    to_message,
-    to_properties,
-    unread,
-    written,
-)
+from palermo.brokers.rabbitmq.amqp.messages import Properties, message_of, to_message, to_properties, written
 from palermo.contract.rows import job_row
 from palermo.contract.serialization import Serializers
 from palermo.core.failure import from_exception
@@ -48,7 +39,7 @@ def test_a_message_is_known_by_its_id_unread(names: set[str], headers: dict[str,
     given_values = {name: 7 if name == "priority" else f"a {name}" for name in names}
     properties = Properties(message_id=id, headers=headers, delivery_mode=2, **given_values)
     data = b"before" + b"".join(properties.encode())
-    message = unread(Delivered(len(data), 1, False, "", "", len(b"before"), b"", 2), data)
+    message = messages.unread(Delivered(len(data), 1, False, "", "", len(b"before"), b"", 2), data)
 
     assert message.may_have({(id or "none").encode()})
     assert message.may_have({b"another"}) is (id is None)
@@ -101,25 +92,16 @@ def test_a_decimal_too_long_for_amqp_travels_as_text() -> None:
 
 
 def test_other_properties_travel_with_the_job_unless_they_would_harm_it() -> None:
-    properties = spec.BasicProperties(
-        message_id="7c9e",
-        headers={"job-class": "a.b"},
-        priority=3,
-        correlation_id="c",
-        reply_to="r",
-        type="t",
-        app_id="a",
-        timestamp=5,
-        expiration="10",
-        user_id="guest",
+    kept = {"priority": 3, "correlation_id": "c", "reply_to": "r", "type": "t", "app_id": "a", "timestamp": 5}
+    of_a_job, dropped = (
+        {"message_id": "7c9e", "headers": {"job-class": "a.b"}},
+        {"expiration": "10", "user_id": "guest"},
     )
+    properties = spec.BasicProperties(**of_a_job, **dropped, **kept)
 
     again = to_properties(to_message(properties, b"", taken_from="mail"))
 
-    kept = {
-        name: getattr(again, name) for name in ("priority", "correlation_id", "reply_to", "type", "app_id", "timestamp")
-    }
-    assert kept == {"priority": 3, "correlation_id": "c", "reply_to": "r", "type": "t", "app_id": "a", "timestamp": 5}
+    assert {name: getattr(again, name) for name in kept} == kept
     assert (again.expiration, again.user_id, again.delivery_mode) == (None, None, 2)
 
 
@@ -130,29 +112,25 @@ def test_a_message_without_properties_or_headers_is_a_message() -> None:
     assert len(message.id) == 36
 
 
-@given(
-    preview=st.none() | st.text(st.characters(codec="utf-8"), max_size=100),
-    retries=st.none() | st.integers(0, 99),
-    seconds=st.none() | st.floats(min_value=0.001, max_value=2e9),
-    text=st.sampled_from(["", "both", "é" * 20]),
-    kept=st.none() | st.booleans(),
-    extra=st.sampled_from([{}, {"my-own": 1}]),
-    priority=st.none() | st.integers(0, 9),
+texts = st.sampled_from(["", "both", "é" * 20])
+seconds = st.none() | st.floats(min_value=0.001, max_value=2e9)
+writable = st.fixed_dictionaries(
+    {
+        "preview": st.none() | st.text(st.characters(codec="utf-8"), max_size=100),
+        "retries": st.none() | st.integers(0, 99),
+        "keep_result": st.none() | st.booleans(),
+        "extra": st.sampled_from([{}, {"my-own": 1}]),
+        "properties": st.just({}) | st.fixed_dictionaries({"priority": st.integers(0, 9)}),
+        "worker": texts.map(lambda text: text or None),
+        **dict.fromkeys(("timeout", "queued_at"), seconds),
+        **dict.fromkeys(("arguments", "tenant", "job", "content_encoding"), texts),
+    }
 )
-def test_what_is_written_at_once_says_the_same_as_pikas_properties(
-    preview: str | None,
-    retries: int | None,
-    seconds: float | None,
-    text: str,
-    kept: bool | None,
-    extra: dict[str, Any],
-    priority: int | None,
-) -> None:
-    message = a_message(
-        preview=preview, retries=retries, timeout=seconds, queued_at=seconds, arguments=text, tenant=text, job=text,
-        content_encoding=text, keep_result=kept, worker=text or None, extra=extra,
-        properties={} if priority is None else {"priority": priority},
-    )  # fmt: skip
+
+
+@given(writable)
+def test_what_is_written_at_once_says_the_same_as_pikas_properties(fields: dict[str, Any]) -> None:
+    message = a_message(**fields)
 
     at_once = Properties().decode(written(message))
 
@@ -201,11 +179,7 @@ _NO_REPLICA = "PRECONDITION_FAILED - stream queue 'x' does not have a running re
         (_LOGIN("StreamLostError: ('the broker closed the connection',)"), BrokerUnavailable, "may be stopping"),
         (_VHOST(repr(_CONNECTION(530, "NOT_ALLOWED - vhost v not found"))), BrokerRefused, "rabbitmqctl add_vhost v"),
         (_VHOST(repr(_CONNECTION(530, _REFUSED))), BrokerRefused, "rabbitmqctl set_permissions -p v u"),
-        (
-            _VHOST(repr(_CONNECTION(530, _LIMIT))),
-            BrokerUnavailable,
-            "connection limit (1)",
-        ),
+        (_VHOST(repr(_CONNECTION(530, _LIMIT))), BrokerUnavailable, "connection limit (1)"),
         (_VHOST("ConnectionClosedByBroker: (320) 'CONNECTION_FORCED - bye'"), BrokerUnavailable, "may be stopping"),
         (struct.error("odd"), PalermoError, "odd"),
     ],
@@ -225,7 +199,7 @@ _LEFT_OUT = {"CC", "BCC", "x-death", "x-first-death-queue", "x-delivery-count"}
 def test_whatever_the_broker_delivers_is_read_and_written_again(random: Random) -> None:
     data = hostile.any_properties(random)
 
-    message = message_of(read_properties(data, 0), b"[]", taken_from="jobs")
+    message = message_of(messages.read_properties(data, 0), b"[]", taken_from="jobs")
 
     pickle.loads(pack(("run", fields_of(message)))[4:])
     json.dumps(job_row(message, JobState.PENDING, Serializers()), ensure_ascii=False).encode()
@@ -238,8 +212,8 @@ def test_whatever_the_broker_delivers_is_read_and_written_again(random: Random) 
         message_from_plain(json.loads(json.dumps(message_to_plain(message)))),
     ):
         data = written(copy)
-        assert len(data) <= MAX_PROPERTIES
-        again = message_of(read_properties(data, 0), b"[]", taken_from="jobs")
+        assert len(data) <= messages.MAX_PROPERTIES
+        again = message_of(messages.read_properties(data, 0), b"[]", taken_from="jobs")
         assert again.id == copy.id
         travelling = {name for name in copy.extra if name not in KNOWN_HEADERS and name not in _LEFT_OUT}
         assert travelling <= again.extra.keys() or "dropped-headers" in again.extra

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from palermo.client.journal_watch import JournalWatch
 from palermo.client.session_keeper import SessionKeeper
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.journal_records import Record, encode
+from tests.contract.tools import until
 from tests.scale import scaled
 
 
@@ -30,6 +31,9 @@ class Post:
     def wait(self, id: str, *, since: float | None = None, **more: Any) -> "asyncio.Task[Record]":
         begun = time.time() if since is None else since
         return asyncio.ensure_future(self.watch.end(id, more.pop("created", None), begun, **more))
+
+    async def catch_up(self) -> None:
+        await until(self.watch._caught_up.is_set, True)
 
 
 @asynccontextmanager
@@ -53,21 +57,11 @@ async def soon(*tasks: "asyncio.Task[Record]") -> list[Record]:
         return list(await asyncio.gather(*tasks))
 
 
-async def until(probe: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not probe():  # noqa: ASYNC110 - what it looks at has no event
-            await asyncio.sleep(0.01)
-
-
-async def caught_up(post: Post) -> None:
-    await until(post.watch._caught_up.is_set)
-
-
 async def test_any_number_wait_by_one_subscription(any_session: SessionParameters) -> None:
     count = scaled(1_000, 10_000)
     async with post(any_session) as office:
         tasks = [office.wait(f"{number}") for number in range(count)]
-        await caught_up(office)
+        await office.catch_up()
         for start in range(0, count, 500):
             await office.write(*(ended(f"{n}", result=n) for n in range(start, min(count, start + 500))))
 
@@ -95,7 +89,7 @@ async def test_a_job_enqueued_under_the_id_of_another_is_not_taken_for_it(sessio
     async with post(session) as office:
         await office.write(ended("1", result="old", created=100))
         task = office.wait("1", since=0.0, created=200)
-        await caught_up(office)
+        await office.catch_up()
         assert not task.done()
 
         await office.write(ended("1", result="older", created=100), ended("1", result="new", created=200))
@@ -107,7 +101,7 @@ async def test_what_ended_before_the_subscription_is_found_for_all_who_ask(sessi
     async with post(session) as office:
         await office.write(*(ended(f"{n}", result=n) for n in range(300)))
         later = office.wait("later", since=time.time() + 100)
-        await caught_up(office)
+        await office.catch_up()
         # By the clock of who asks they are older than what has been read.
         office.watch._ends.since = time.time() + 100
 
@@ -122,9 +116,9 @@ async def test_a_lost_session_is_replaced_and_reading_goes_on_where_it_was(any_s
     async with post(any_session) as office:
         heard: list[Record] = []
         task = office.wait("1", on_record=heard.append)
-        await caught_up(office)
+        await office.catch_up()
         await office.write(ended("1", "log", text="before"))
-        await until(lambda: heard)
+        await until(lambda: len(heard), 1)
 
         office.keeper.give_up(await office.watch.session())
         await office.write(ended("1", "log", text="meanwhile"))
@@ -138,10 +132,10 @@ async def test_who_gives_up_leaves_nothing_behind(session: SessionParameters, mo
     monkeypatch.setattr(journal_watch, "LINGER", 0.05)
     async with post(session) as office:
         task = office.wait("1")
-        await caught_up(office)
+        await office.catch_up()
         task.cancel()
 
-        await until(lambda: office.watch._reading is None)
+        await until(lambda: office.watch._reading is None, True)
         assert office.watch._waiters == {}
 
         # The next one begins again, with what was stored in the meantime.
@@ -149,19 +143,3 @@ async def test_who_gives_up_leaves_nothing_behind(session: SessionParameters, mo
         await office.write(ended("2"))
         await soon(office.wait("2", since=began))
         assert office.watch.subscriptions == 2
-
-
-async def test_counts_wake_those_who_wait_for_jobs_without_records(session: SessionParameters) -> None:
-    async with post(session) as office:
-        task = office.wait("1")
-        await caught_up(office)
-        with office.watch.counting("jobs", "a") as counted:
-            counts = {"kind": "counts", "at": time.time(), "queue": "jobs", "job": "a"}
-            await office.write({**counts, "failed": 1}, {**counts, "job": "b", "succeeded": 1})
-            await office.write(ended("1"))
-            await soon(task)
-            assert not counted.is_set()
-
-            await office.write({**counts, "succeeded": 3})
-            async with asyncio.timeout(60):
-                await counted.wait()

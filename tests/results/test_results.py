@@ -14,6 +14,7 @@ from palermo.client import results, status
 from palermo.client.handle import Job
 from palermo.client.journal_watch import JournalWatch
 from palermo.client.status import status_at_end
+from palermo.contract.finding import JobLocation
 from palermo.errors import (
     JobFailed,
     JournalOff,
@@ -25,7 +26,6 @@ from palermo.errors import (
 )
 from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
-from tests.journal.reading import Journal
 
 MODULE = "crew_results"
 
@@ -55,7 +55,7 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
     status = job.status()
     assert (status, status.result_kept, status.attempt, status.over) == ("done", True, 1, True)
 
-    assert asyncio.run(enqueue(rig, "aadd", 3).result_async(60)) == crew.Sum([3], 3)
+    assert asyncio.run(enqueue(rig, "add", 3).result_async(60)) == crew.Sum([3], 3)
     assert enqueue(rig, "fails_once", "x").result(60) == 2
 
     with pytest.raises(JobFailed, match="failed: ValueError: no") as failed:
@@ -80,28 +80,18 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
     assert [job.result(60) for job in reversed(many)] == list(reversed(range(50)))
 
 
-def test_a_wait_ends_though_its_first_look_missed_the_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = results.locate
-    rig.worker("--log-level", "warning", modules=(MODULE,))
-    journal = Journal(rig.client)
-    job = enqueue(rig, "held", str(rig.gate))
-    eventually(lambda: state(rig, job.id) == "working")
+def test_a_job_that_one_search_misses_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, misses = results.locate, iter([False, True])
 
-    async def late(*arguments: Any, **options: Any) -> Any:
-        """The first look sees the job; the journal counts its end before the answer is there."""
-        place = await looked(*arguments, **options)
-        if not rig.gate.exists():
-            while place.state != "working":  # a worker that does not run for a second is not seen
-                place = await looked(*arguments, **options)
-            rig.open_gate()
-            await asyncio.to_thread(eventually, lambda: journal.counted("succeeded") == 1)
-            # What is stored later has been heard: so has the count.
-            later = await asyncio.to_thread(enqueue, rig, "unkept", "x", keep_result=True)
-            await asyncio.to_thread(later.result, 60)
-        return place
+    async def missed_once(*arguments: Any, **options: Any) -> Any:
+        place = await searched(*arguments, **options)
+        return JobLocation() if "failed" in options and next(misses, False) else place
 
-    monkeypatch.setattr(results, "locate", late)
-    assert job.wait(100) == "done"
+    monkeypatch.setattr(results, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(results, "locate", missed_once)
+    with pytest.raises(ResultTimeout):
+        enqueue(rig, "unkept", "x").wait(1)
+    assert not next(misses, False)
 
 
 def test_a_failed_job_that_was_requeued_is_waited_for_again(rig: Rig) -> None:
@@ -214,7 +204,7 @@ def test_what_a_job_reports_is_seen_while_it_runs_and_kept(rig: Rig, pool: str, 
     rig.open_gate()
     ended = status_at_end(rig.client.watch(results.end(rig.client, rig.client.job_by_id(begun.id), 60, heard.append)))
 
-    assert ended == "done"
+    assert (ended, begun.result(60)) == ("done", "told")
     lines = [record["text"] for record in heard if record["kind"] == "log"]
     assert lines == ["begun", "and waiting", *(f"line {n}" for n in range(998)), lines[-1]]
     assert lines[-1].startswith("more than 1,000 lines")
@@ -224,14 +214,6 @@ def test_what_a_job_reports_is_seen_while_it_runs_and_kept(rig: Rig, pool: str, 
     # At most one in a second, of a thousand.
     assert len(progress) < 100
     assert heard[-1]["kind"] == "succeeded"
-
-
-def test_results_come_from_every_pool(rig: Rig) -> None:
-    for pool in ("thread", "async"):
-        kept = [enqueue(rig, job, n, keep_result=True) for n in range(20) for job in ("unkept", "large")]
-        rig.burst("--pool", pool, "-c", "4", modules=(MODULE,))
-
-        assert [job.result(60) for job in kept] == [value for n in range(20) for value in (n, "x" * n)]
 
 
 def test_a_result_outlasts_a_worker_killed_before_it_acknowledges(any_rig: Rig) -> None:

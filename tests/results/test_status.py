@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from palermo.brokers.rabbitmq.browsing import job_search
-from palermo.client import results
+from palermo.client import status as statuses
 from palermo.client.status import JobStatus
 from palermo.contract.finding import JobLocation
 from tests.harness.rig import Rig
@@ -37,24 +37,18 @@ def test_a_waiting_job_is_found_without_a_journal(tmp_path: Any) -> None:
         assert enqueue(rig).status() == "pending"
 
 
-@pytest.mark.parametrize(("kind", "state"), [("succeeded", "done"), ("discarded", "discarded")])
-def test_of_a_job_that_is_gone_the_journal_knows_the_end(rig: Rig, kind: str, state: str) -> None:
-    write(rig.client, [ended("gone", kind)])
-
-    assert status(rig, "gone") == state
-
-
 def test_a_job_requeued_while_the_journal_is_read_waits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     job = enqueue(rig)
     write(rig.client, [failed(job.id, at=time.time())])
-    locate, missed = results.locate, [JobLocation()]
+    locate, missed = statuses.locate, [JobLocation()]
 
     async def locate_late(*arguments: Any, **options: Any) -> JobLocation:
         return missed.pop() if missed else await locate(*arguments, **options)
 
-    monkeypatch.setattr(results, "locate", locate_late)
+    monkeypatch.setattr(statuses, "locate", locate_late)
 
     assert job.status() == "pending"
+    assert not missed
 
 
 def test_a_job_failed_unless_it_has_left_the_failed_jobs(rig: Rig) -> None:

@@ -83,7 +83,7 @@ def test_a_tick_has_no_debounce_and_needs_the_tenant_that_it_asks_for(client: Cl
     @palermo.job(every=60, tenant=lambda: " ")
     def of_nobody() -> None: ...
 
-    with pytest.raises(OptionInvalid, match="for its tenant gave ' '"):
+    with pytest.raises(OptionInvalid, match="returned ' '"):
         declarations(client)
 
 

@@ -1,6 +1,6 @@
-"""`make screenshots`: every page, light and dark, on a desktop and on a phone, into docs/images.
+"""`make screenshots`: the pictures of docs/images.
 
-Of real data: a shop's jobs on the embedded broker, which two workers run while the pictures are taken.
+They show a shop's jobs on the embedded broker, which two workers run while the pictures are taken.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,22 @@ from playwright.sync_api import Browser, sync_playwright
 
 from palermo.client.actor import Actor
 from palermo.settings.settings import Settings
-from palermo.views.filter import JobFilter
 from palermo.worker.handle import start_worker
 from tests import chromium_found
 from tests.webui.server import Web
 
 _IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
-#: Seconds that the shop is open before the first picture: the chart shows them.
-_OPEN_FOR = 100
+#: Seconds that the shop is open before the first picture, which fill most of the charts.
+_OPEN_FOR = 480
 
-#: Pages whose pictures have the names of their addresses.
-_PAGES = "failures", "problems", "workers", "scheduled", "retries", "recurring", "history", "statistics", "audit"
+_DESKTOP = {"viewport": {"width": 1200, "height": 800}}
+_PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
-_LOOKS: dict[str, dict[str, Any]] = {
-    f"{size}-{theme}": {"color_scheme": theme, **window}
-    for size, window in {
-        "desktop": {"viewport": {"width": 1200, "height": 800}},
-        "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
-    }.items()
-    for theme in ("light", "dark")
+#: The pages of each look. Each picture is shown by the README or by docs/guides/pages.md.
+_LOOKS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "desktop": (_DESKTOP, ("overview", "failures", "job", "workers", "statistics", "recurring")),
+    "phone": (_PHONE, ("overview",)),
 }
 
 
@@ -63,12 +60,12 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=chromium_found.find(), args=["--no-sandbox"])
         stack.callback(browser.close)
         operate(web)
-        for name, look in _LOOKS.items():
-            take(browser, web, name, look)
+        for name, (look, titles) in _LOOKS.items():
+            take(browser, web, name, look, titles)
 
 
 def run_shop(web: Web, closed: threading.Event) -> None:
-    """Customers come until the shop is closed."""
+    """Enqueue the jobs of customers until the shop is closed."""
     chance = random.Random(4)
     web.client.enqueue("shop.reports.Nightly", ["2026-11-20"], queue="reports")
     web.client.enqueue_many(
@@ -94,7 +91,7 @@ def run_shop(web: Web, closed: threading.Event) -> None:
 
 
 def operate(web: Web) -> None:
-    """What two people on duty do."""
+    """Do what two operators do."""
     anna = web.inspector.on_behalf_of(Actor("anna", "web"))
     ben = web.inspector.on_behalf_of(Actor("ben@ops-1", "cli"))
     anna.queues.pause("images")
@@ -104,21 +101,13 @@ def operate(web: Web) -> None:
     ben.workers.control("stack", None)
 
 
-def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
+def take(browser: Browser, web: Web, name: str, look: dict[str, Any], titles: Sequence[str]) -> None:
     window = browser.new_context(**look)
     page = window.new_page()
     declined = next(row for row in web.inspector.failed.list().rows if "JSONDecodeError" in row["error"]["class"])
-    pages = {title: f"/{title}" for title in _PAGES} | {
-        "overview": "/",
-        "queue": "/queues/jobs",
-        "job": f"/jobs/{declined['id']}",
-        "search": "/search?q=insufficient+funds",
-        "story": f"/jobs/{web.inspector.history.list(JobFilter(state='done'), limit=1).rows[0]['id']}",
-        "recurring_job": "/recurring/daily%20digest",
-        "job_class": "/classes/shop.payments.Charge",
-    }
-    for title, path in pages.items():
-        page.goto(web.url + path)
+    paths = {"overview": "/", "job": f"/jobs/{declined['id']}"}
+    for title in titles:
+        page.goto(web.url + paths.get(title, f"/{title}"))
         page.locator("#live .card").first.wait_for()
         page.wait_for_timeout(1_500)
         page.screenshot(path=_IMAGES / f"{title}-{name}.png")

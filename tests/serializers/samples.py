@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 from hypothesis import strategies as st
 
 from palermo.contract.class_hints import classes_in
+from palermo.contract.serialization import Encoded
+from palermo.core.message import Message
 
 
 class Color(Enum):
@@ -62,13 +64,8 @@ ZONES = st.none() | st.sampled_from(
 )
 DATETIMES = st.datetimes(timezones=ZONES, allow_imaginary=True)
 LINES = st.builds(Line, TEXT, st.decimals(allow_nan=False))
-ORDERS = st.builds(
-    Order,
-    INTEGERS,
-    st.sampled_from(Color),
-    st.lists(LINES, max_size=3).map(tuple),
-    st.sampled_from([*Rights, Rights(3)]),
-)
+RIGHTS = st.sampled_from([*Rights, Rights(3)])
+ORDERS = st.builds(Order, INTEGERS, st.sampled_from(Color), st.lists(LINES, max_size=3).map(tuple), RIGHTS)
 SCALARS = (
     st.none()
     | st.booleans()
@@ -124,3 +121,9 @@ def shape(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({','.join(map(shape, value))})"
     return f"{type(value).__qualname__} {value!r}"
+
+
+def sent(encoded: Encoded) -> Message:
+    """A job that was enqueued with these arguments."""
+    made = {"body": encoded.body, "content_type": encoded.content_type, "content_encoding": encoded.content_encoding}
+    return Message(id="7", queue="jobs", job="shop.pay", arguments=encoded.arguments, **made)

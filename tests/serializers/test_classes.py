@@ -113,9 +113,9 @@ def test_a_value_that_its_class_refuses_is_a_decode_error(serializer: Serializer
     picky = Picky(1)
     picky.size = -1
 
-    with pytest.raises(DecodeError, match=r"does not make a .*Picky: RuntimeError: negative"):
+    with pytest.raises(DecodeError, match=r"cannot become a .*Picky: RuntimeError: negative"):
         serializer.loads(serializer.dumps(picky), classes_in([Picky]))
-    with pytest.raises(DecodeError, match=r"does not make a .*Secretive: TypeError: .*hidden"):
+    with pytest.raises(DecodeError, match=r"cannot become a .*Secretive: TypeError: .*hidden"):
         serializer.loads(serializer.dumps(Secretive(1, 2)), classes_in([Secretive]))
 
 

@@ -50,10 +50,10 @@ def test_the_shipped_ones_are_found_in_any_spelling() -> None:
         assert registry.get(name).name == "json"
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [(3, "a value of type int of the arguments, not bytes"), (b"", "no bytes at all of the arguments")],
-)
+_NO_BYTES = [(3, "and returned int"), (b"", "turned the arguments into no bytes")]
+
+
+@pytest.mark.parametrize(("made", "said"), _NO_BYTES)
 def test_one_whose_dumps_makes_no_bytes_is_named(made: object, said: str) -> None:
     class Counts(Shout):
         def dumps(self, value: object) -> Any:
@@ -62,7 +62,7 @@ def test_one_whose_dumps_makes_no_bytes_is_named(made: object, said: str) -> Non
     registry = Serializers.default()
     registry.register(Counts())
 
-    with pytest.raises(EncodeError, match=f"serializer 'shout' made {said}"):
+    with pytest.raises(EncodeError, match=f"serializer 'shout' .*{said}"):
         registry.encode((), {}, job="shop.note", id="1", serializer="shout")
 
 
@@ -93,7 +93,7 @@ def test_an_object_that_is_no_serializer_is_refused_when_it_is_registered() -> N
         registry.register(cast(Serializer, object()))
     with pytest.raises(OptionInvalid) as types:
         registry.register(cast(Serializer, wrong))
-    with pytest.raises(OptionInvalid, match=r"test_registry\.Shout is no serializer: its dumps .* Give an inst"):
+    with pytest.raises(OptionInvalid, match=r"test_registry\.Shout is not a serializer: its dumps .* Give an inst"):
         registry.register(cast(Serializer, Shout))
     with pytest.raises(OptionInvalid, match="it has no compress"):
         registry.register_compression(cast(Compression, compression))

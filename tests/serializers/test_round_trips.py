@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from palermo.contract.serialization import Accept, Serializer, Serializers
 from palermo.core.arguments import unpack
-from palermo.core.message import Message
 from palermo.serializers.json import JsonSerializer
 from palermo.serializers.msgpack import MsgpackSerializer
 from palermo.serializers.pickle import PickleSerializer
-from tests.serializers.samples import CLASSES, TEXT, VALUES, same
+from tests.serializers.samples import CLASSES, TEXT, VALUES, same, sent
 
 KEY = b"a key of enough bytes"
 SAFE = [JsonSerializer(), MsgpackSerializer()]
@@ -41,20 +40,10 @@ def test_every_value_comes_back_exactly(serializer: Serializer, value: object) -
 def test_arguments_come_back_through_all_layers(
     serializer: str, compression: str, sign: bool, args: list[object], kwargs: dict[str, object]
 ) -> None:
-    encoded = REGISTRY.encode(
-        args, kwargs, job="shop.pay", id="7", serializer=serializer, compression=compression, sign=sign
-    )
-    message = Message(
-        id="7",
-        queue="jobs",
-        job="shop.pay",
-        body=encoded.body,
-        content_type=encoded.content_type,
-        content_encoding=encoded.content_encoding,
-        arguments=encoded.arguments,
-    )
+    how = {"serializer": serializer, "compression": compression, "sign": sign}
+    encoded = REGISTRY.encode(args, kwargs, job="shop.pay", id="7", **how)
 
-    value = REGISTRY.decode(message, accept=Accept.default().also("pickle"), classes=CLASSES)
+    value = REGISTRY.decode(sent(encoded), accept=Accept.default().also("pickle"), classes=CLASSES)
 
     assert same(unpack(value, encoded.arguments), (args, kwargs))
 

@@ -13,23 +13,15 @@ from palermo.contract.serialization import SIGNED, Accept, Serializers
 from palermo.core.message import Message
 from palermo.errors import DecodeError, MediaTypeRefused, MediaTypeUnknown, SettingInvalid, SignatureInvalid
 from palermo.serializers.signed import Signed
+from tests.serializers.samples import sent
 
 KEY, OTHER = b"the key of the shop", b"the key of the other"
 DEFAULT = Accept.default()
 
 
 def signed(value: object, *, keys: list[bytes], serializer: str = "json", compression: str = "") -> Message:
-    encoded = Serializers.default(signing_keys=keys).encode(
-        [value], {}, job="shop.pay", id="7", serializer=serializer, compression=compression, sign=True
-    )
-    return Message(
-        id="7",
-        queue="jobs",
-        job="shop.pay",
-        body=encoded.body,
-        content_type=encoded.content_type,
-        content_encoding=encoded.content_encoding,
-    )
+    registry, how = Serializers.default(signing_keys=keys), {"serializer": serializer, "compression": compression}
+    return sent(registry.encode([value], {}, job="shop.pay", id="7", sign=True, **how))
 
 
 def test_another_language_can_sign_from_the_wire_page_alone() -> None:
@@ -85,7 +77,7 @@ def test_what_is_inside_must_be_accepted_too() -> None:
     with pytest.raises(MediaTypeRefused):
         registry.decode(message, accept=Accept.only("signed"))
     assert registry.decode(message, accept=Accept.only("signed", "pickle")) == [1]
-    with pytest.raises(MediaTypeRefused, match="not decoded in order to be shown"):
+    with pytest.raises(MediaTypeRefused, match="never decoded for display"):
         registry.decode_for_display(message)
 
 

@@ -96,8 +96,8 @@ def test_plain_json_of_other_languages_reads_as_it_is(data: bytes, value: object
         (JSON, b'"\xed\xa0\x80"', "not JSON"),
         (JSON, b'"\x01"', "not JSON"),
         (JSON, b"[01]", "not JSON"),
-        (JSON, b"[NaN]", "NaN is no JSON value"),
-        (JSON, b"[-Infinity]", "-Infinity is no JSON value"),
+        (JSON, b"[NaN]", "NaN is not a JSON value"),
+        (JSON, b"[-Infinity]", "-Infinity is not a JSON value"),
         (JSON, b"1" * 5_000, "not JSON"),
         (JSON, b"[" * 100_000, "more than 100 deep"),
         (JSON, b"[" * 500_000 + b"]" * 500_000, "more than 100 deep"),
@@ -105,8 +105,8 @@ def test_plain_json_of_other_languages_reads_as_it_is(data: bytes, value: object
         (JSON, b'{"a":' * 102 + b"1" + b"}" * 102, "more than 100 deep"),
         (JSON, b'{"$palermo": "socket", "value": 1}', "of kind 'socket'"),
         (JSON, b'{"$palermo": ["x"], "value": 1}', "of kind"),
-        (JSON, b'{"$palermo": "date"}', "no tag of Palermo"),
-        (JSON, b'{"$palermo": "date", "value": "2014-11-03", "more": 1}', "no tag of Palermo"),
+        (JSON, b'{"$palermo": "date"}', "not a tag of Palermo"),
+        (JSON, b'{"$palermo": "date", "value": "2014-11-03", "more": 1}', "not a tag of Palermo"),
         (JSON, b'{"$palermo": "date", "value": "yesterday"}', "a date that cannot be read: 'yesterday'"),
         (JSON, b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+01:00[Atlantis/Plato]"}', "cannot be read"),
         (JSON, b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+01:00[../../etc/passwd]"}', "cannot be read"),
@@ -122,8 +122,8 @@ def test_plain_json_of_other_languages_reads_as_it_is(data: bytes, value: object
         (MSGPACK, b"\x91" * 100_000 + b"\x01", "not msgpack|deep"),
         (MSGPACK, tag("date", value="yesterday"), "a date that cannot be read"),
         (MSGPACK, tag("socket", value=1), "of kind 'socket'"),
-        (MSGPACK, tag("date"), "no tag of Palermo"),
-        (MSGPACK, tag("date", value="2014-11-03", more=1), "no tag of Palermo"),
+        (MSGPACK, tag("date"), "not a tag of Palermo"),
+        (MSGPACK, tag("date", value="2014-11-03", more=1), "not a tag of Palermo"),
         # Tags in each other.
         *((MSGPACK, _TAGGED * depth + b"\x90", r"deep|StackError") for depth in (101, 300, 3_000, 300_000)),
     ],
@@ -149,9 +149,8 @@ def test_looking_leaves_classes_as_names_and_writes_them_back_as_they_were() -> 
         Unrestored("enum", "tests.serializers.samples.Color", "RED"),
         Unrestored("dataclass", "tests.serializers.samples.Line", {"article": "tea", "price": Decimal(2)}),
     ]
-    assert repr(seen) == (
-        "[tests.serializers.samples.Color.RED, tests.serializers.samples.Line(article='tea', price=Decimal('2'))]"
-    )
+    line = "tests.serializers.samples.Line(article='tea', price=Decimal('2'))"
+    assert repr(seen) == f"[tests.serializers.samples.Color.RED, {line}]"
     assert JSON.dumps(seen) == data
 
 

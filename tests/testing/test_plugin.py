@@ -118,10 +118,8 @@ def test_a_suite_without_the_fixture_pays_for_no_worker() -> None:
     # pytest itself imports asyncio in some versions.
     before = f"import sys, pytest; print([name for name in {heavy} if name in sys.modules])"
 
-    found = [
-        subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout
-        for source in (program, before)
-    ]
+    runs = [[sys.executable, "-c", source] for source in (program, before)]
+    found = [subprocess.run(run, capture_output=True, text=True, check=True).stdout for run in runs]
 
     assert found[0] == found[1]
 

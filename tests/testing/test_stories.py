@@ -68,12 +68,8 @@ class Site:
 
 def hooks(site: Site) -> Iterator[None]:
     for where, how in (
-        ("", ""),
-        ("before_enqueue", "false"),
-        ("before_process", "refuse"),
-        ("process", "raise"),
-        ("process", "exit"),
-        ("around exit", "raise"),
+        *(("", ""), ("before_enqueue", "false"), ("before_process", "refuse")),
+        *(("process", "raise"), ("process", "exit"), ("around exit", "raise")),
     ):
         site.enqueue(stories.Hooked, where, how)
     yield

@@ -36,7 +36,7 @@ def test_work_runs_what_is_due_and_until_idle_what_follows(palermo: Palermo, mon
     palermo.assert_enqueued(jobs.add)
     monkeypatch.setattr("palermo.testing.palermo.MAX_ROUNDS", 5)
     jobs.endless.enqueue()
-    with pytest.raises(UsageError, match="without end"):
+    with pytest.raises(UsageError, match="endlessly"):
         palermo.work_until_idle()
 
 
@@ -49,9 +49,8 @@ def test_the_error_of_a_job_is_raised_with_the_traceback_of_the_job(palermo: Pal
     names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert names[-2:] == ["broken", "break_down"]
     assert not [name for name in names if name in ("_steps", "call")]
-    assert caught.value.__notes__ == [
-        f"Raised by job tests.testing.jobs.broken {job.id} in run 1; it is in the failed queue."
-    ]
+    told = f"Raised by job tests.testing.jobs.broken {job.id} in run 1; it is in the failed queue."
+    assert caught.value.__notes__ == [told]
     assert job.status() == "failed"
     assert palermo.work() == 0, "an error is raised once"
 
@@ -185,11 +184,7 @@ def test_the_default_client_is_lent_and_comes_back(monkeypatch: pytest.MonkeyPat
 
 
 def test_settings_hold(palermo: Palermo) -> None:
-    options: dict[str, Any] = {
-        "default_queue": "ours",
-        "failed_per_queue": True,
-        "serializer": "pickle",
-    }
+    options: dict[str, Any] = {"default_queue": "ours", "failed_per_queue": True, "serializer": "pickle"}
     for accept, runs in (((), 0), (("pickle",), 1)):
         ran.clear()
         with Palermo(accept=accept, raise_failures=False, **options) as other:

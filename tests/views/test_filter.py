@@ -13,7 +13,7 @@ from palermo.core.journal_records import RecordKind
 from palermo.core.message import Message
 from palermo.errors import OptionInvalid
 from palermo.history import entry
-from palermo.history.filters import FINAL, STATES
+from palermo.history.entry import FINAL, STATES
 from palermo.history.index import Index as HistoryIndex
 from palermo.views.facts import facts_of_failed
 from palermo.views.filter import NAMES, Chip, Facts, JobFilter, chips, filter_of, parse_filter
@@ -34,6 +34,7 @@ NOW = 1_800_000_000.0
         ("since:1h until:@1799999999", {"since": NOW - 3_600, "until": NOW - 1}),
         ("since:2027-01-15T08:00:00Z", {"since": NOW}),
         ("state:pending,working", {"state": "waiting,running"}),
+        ("due_from:1h due_until:@1800000007", {"due_from": NOW + 3_600, "due_until": NOW + 7}),
         ("requeued:false longer:1m group:6f62", {"requeued": False, "longer": 60.0, "group": "6f62"}),
         ('worker:7@web-1 "a:b" https://x', {"worker": "7@web-1", "text": "a:b https://x"}),
         ("pid:7@web-1", {"text": "pid:7@web-1"}),
@@ -48,10 +49,11 @@ def test_a_text_means_a_filter(text: str, wanted: dict[str, Any]) -> None:
     [
         ("quue:mail", r"no filter 'quue:'. Did you mean 'queue'\? The filters are queue, job"),
         ("state:faild", "no state 'faild'. Did you mean 'failed'"),
-        ("queue: mail", "queue: has no value. Write queue:mail, without a blank"),
+        ("queue: mail", "queue: has no value. Write queue:mail without a space"),
         ('queue:""', "queue: has no value"),
-        ("queue:mail queue:slow", "queue: is there twice. Write queue:mail,slow for either"),
+        ("queue:mail queue:slow", "queue: is given twice. Write queue:mail,slow to match either"),
         ("since:yesterday", "since is 'yesterday': write a duration ago, such as 90s"),
+        ("due_from:x", "due_from is 'x': write a duration from now, such as 90s"),
         ("longer:x", "longer is 'x': write a duration"),
         ("requeued:maybe", "requeued is 'maybe': write true or false"),
     ],
@@ -93,7 +95,7 @@ SECONDS = st.sampled_from([0, 0.5, 1, 3])
 CONDITIONS: dict[str, st.SearchStrategy[Any]] = {
     "state": st.sampled_from(["failed", "done", "done,failed", "retrying", "cancelled,done", "running"]),
     **dict.fromkeys(NAMES, WANTED),
-    **dict.fromkeys(("since", "until"), TIME),
+    **dict.fromkeys(("since", "until", "due_from", "due_until"), TIME),
     **dict.fromkeys(("longer", "shorter"), SECONDS),
     "text": TEXT,
     "group": st.sampled_from(["6f62"]),

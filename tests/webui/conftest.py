@@ -36,12 +36,8 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A page shows what there is at the end, however slow the machine is.
     for module, name in ((scheduled, "PATIENCE"), (search, "_PATIENCE")):
         monkeypatch.setattr(module, name, 60.0)
-    for module, name in (
-        (live_state, "_PATIENCE"),
-        (scheduled_view, "_PATIENCE"),
-        (scheduled_view, "_NEWER"),
-        (search, "_MOMENT"),
-    ):
+    looks = ((live_state, "_PATIENCE"), (scheduled_view, "_PATIENCE"), (scheduled_view, "_NEWER"), (search, "_MOMENT"))
+    for module, name in looks:
         monkeypatch.setattr(module, name, 2.0)
     monkeypatch.chdir(tmp_path)
 

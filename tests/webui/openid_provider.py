@@ -54,12 +54,8 @@ class OpenIdProvider:
     @property
     def options(self) -> dict[str, Any]:
         """Those of create_app for pages that this provider signs in to."""
-        return {
-            "oidc_issuer": self.url,
-            "oidc_client_id": CLIENT_ID,
-            "oidc_client_secret": CLIENT_SECRET,
-            "oidc_roles": ("staff=viewer", "ops=operator", "root=admin"),
-        }
+        known = {"oidc_issuer": self.url, "oidc_client_id": CLIENT_ID, "oidc_client_secret": CLIENT_SECRET}
+        return {**known, "oidc_roles": ("staff=viewer", "ops=operator", "root=admin")}
 
     async def _metadata(self, request: Request) -> Response:
         return JSONResponse(

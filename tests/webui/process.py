@@ -26,14 +26,9 @@ class WebProcess:
         self._log = folder / "web.log"
         variables = {"PALERMO_URL": f"sqlite:///{folder}/jobs.db", **environment}
         with self._log.open("w") as file:
-            self.process = subprocess.Popen(
-                [PALERMO, "web", "--port", "0", *arguments],
-                env={**os.environ, **variables},
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stderr=file,
-                text=True,
-            )
+            command, env = [PALERMO, "web", "--port", "0", *arguments], {**os.environ, **variables}
+            streams = {"stdin": subprocess.DEVNULL, "stderr": file}
+            self.process = subprocess.Popen(command, env=env, cwd=folder, text=True, **streams)
 
     def __enter__(self) -> Self:
         try:

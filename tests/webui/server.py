@@ -21,7 +21,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.webui import create_app
 from palermo.webui.failed.operations import Operation
-from tests.helpers import HANGS
+from tests.helpers import HANGS, eventually
 
 #: For passwords that nobody guesses at: a hash in no time.
 CHEAP = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
@@ -116,6 +116,15 @@ class Web:
             with suppress(NotFound):
                 self.inspector.queues.delete(row["name"])
         self.http.cookies.clear()
+
+    def page(self, path: str, *wanted: str) -> str:
+        """The markup of a page, once it holds these texts."""
+
+        def held() -> str:
+            text = self.http.get(path).text
+            return text if all(each in text for each in wanted) else ""
+
+        return eventually(held)
 
     def shown(self, path: str) -> str:
         """What the page says, without markup and as one line."""

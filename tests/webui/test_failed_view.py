@@ -109,9 +109,7 @@ def test_looking_takes_nothing_and_leaves_the_order(client: Client, inspector: I
     assert [row["id"] for row in inspector.failed.list(limit=1_000)] == [str(n) for n in range(50)]
 
 
-def test_new_failures_appear_and_what_others_took_disappears(
-    client: Client, inspector: Inspector, read: FailedView, clock: Clock
-) -> None:
+def test_changes_of_others_are_seen(client: Client, inspector: Inspector, read: FailedView, clock: Clock) -> None:
     inspector.failed.discard("1")
     fail_another(client)
     inspector.failed.requeue(["0"], queue="elsewhere")
@@ -123,9 +121,7 @@ def test_new_failures_appear_and_what_others_took_disappears(
     assert ids(later(read, clock, 600)) == ["newer", "new"]
 
 
-def test_a_slow_reading_is_not_soon_repeated_unless_it_was_of_few_jobs(
-    client: Client, read: FailedView, clock: Clock
-) -> None:
+def test_only_a_slow_reading_of_few_jobs_is_soon_repeated(client: Client, read: FailedView, clock: Clock) -> None:
     fail_another(client)
 
     clock.now += COUNT_INTERVAL
@@ -167,9 +163,7 @@ def test_an_index_that_was_emptied_is_filled_by_the_next_look(read: FailedView, 
     assert len(ids(later(read, clock, 2.0))) == 3
 
 
-def test_a_requeue_is_known_at_once_and_costs_no_reading(
-    inspector: Inspector, read: FailedView, operations: Operations, clock: Clock
-) -> None:
+def test_a_requeue_reads_nothing(inspector: Inspector, read: FailedView, operations: Operations, clock: Clock) -> None:
     at = read.state.at
 
     done = finished(operations, "requeue", ["0", "2", "gone"], expected=3)
@@ -196,9 +190,7 @@ def test_an_interrupted_command_says_that_the_rest_stays() -> None:
         assert said in ended.outcome()
 
 
-def test_a_command_is_stopped_and_what_it_has_not_come_to_stays(
-    inspector: Inspector, read: FailedView, operations: Operations
-) -> None:
+def test_a_stopped_command_leaves_the_rest(inspector: Inspector, read: FailedView, operations: Operations) -> None:
     operation = command("discard", ALL)
     operation.stop()
 
@@ -221,9 +213,7 @@ def test_a_command_runs_while_the_queue_is_being_read(
     assert view.index.count(ALL) == inspector.queues.size(FAILED_QUEUE) == 399
 
 
-def test_a_look_during_a_reading_does_not_wait_behind_it_for_a_count(
-    client: Client, view: FailedView, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_waits_for_no_reading(client: Client, view: FailedView, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_another(client)
     go_on, counted, reader = threading.Event(), list[int](), view._reader
     read, counts = reader.read, reader.counts
@@ -341,9 +331,8 @@ def test_groups_are_those_of_the_command_line_and_hold_their_jobs(index: Index) 
     groups, total = index.groups(JobFilter())
 
     assert total == len(groups) == len(grouping.rows())
-    assert [(each.fingerprint, each.count, each.sample.id) for each in groups] == [
-        (row["fingerprint"], row["count"], row["id"]) for row in grouping.rows()
-    ]
+    known = [(row["fingerprint"], row["count"], row["id"]) for row in grouping.rows()]
+    assert [(each.fingerprint, each.count, each.sample.id) for each in groups] == known
     one = JobFilter(group=groups[0].fingerprint)
     assert sorted(ids_in(index, one)) == sorted(each.id for each in JOBS if one.matches(facts_of_failed(each)))
     assert index.count(one) == groups[0].count == 2

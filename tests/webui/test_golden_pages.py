@@ -14,8 +14,8 @@ from palermo.contract.broker import Broker
 from palermo.jobs import registry
 from palermo.settings.settings import Settings
 from palermo.webui.state.journal_views import journal_views
-from tests.contract.tools import consume, take
 from tests.contract.tools import message as limited
+from tests.contract.workers import consume, take
 from tests.harness.golden import assert_golden
 from tests.helpers import eventually
 from tests.history.written import NOON, done_by, ended, enqueued, write
@@ -50,8 +50,8 @@ EMPTY = {
 SHOP = {
     **{name: path for name, path in EMPTY.items() if "not-found" not in name and "unknown" not in name},
     "search": "/search?q=order",
-    "failures-filtered": "/failures?error=KeyError",
-    "failures-confirm": "/failures/confirm?act=discard&all=1&queue=mail",
+    "failures-filtered": "/failures?filter=error:KeyError",
+    "failures-confirm": "/failures/confirm?act=discard&all=1&filter=queue:mail",
     "failure-edit": "/failures/bad-1/edit",
     "job-failed": "/jobs/bad-1",
     "job-waiting": "/jobs/wait-1",
@@ -193,16 +193,14 @@ def fill(web: Web) -> None:
     publish(web.client, message("acme-1", tenant="acme"), message("held", queue="paused"))
     schedule(web.client, due("later-1", 9 * DAY + 900, "order 4"), retrying("again-1", 9 * DAY + 9_000, times=2))
     schedule(web.client, retrying("again-2", -5, queue="slow"))
-    web.inspector.recurring.put(
-        "nightly", "shop.sweep", cron="0 3 * * *", tz="Europe/Rome", args=["eu"], kwargs={"password": "hunter2"}
-    )
+    nightly = {"cron": "0 3 * * *", "tz": "Europe/Rome", "args": ["eu"], "kwargs": {"password": "hunter2"}}
+    web.inspector.recurring.put("nightly", "shop.sweep", **nightly)
     web.inspector.recurring.put("off", "shop.sweep", every=3_600)
     web.inspector.recurring.switch("off", on=False)
     web.inspector.queues.pause("paused", reason="the mail server moves")
     with Client(replace(web.client.settings, journal="off")) as client:  # Else rates change from second to second.
-        client.enqueue(
-            "shop.sync", ["eu"], queue="paused", unique="until_done", unique_key="eu", id="sync-1", delay=8 * DAY
-        )
+        until_done = {"unique": "until_done", "unique_key": "eu"}
+        client.enqueue("shop.sync", ["eu"], queue="paused", id="sync-1", delay=8 * DAY, **until_done)
     web.client.run(limit)
 
 

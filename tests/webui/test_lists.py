@@ -15,7 +15,7 @@ from palermo.settings.settings import Settings
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.pages import waiting
 from palermo.webui.site import Role, User
-from tests.contract.tools import consume
+from tests.contract.workers import consume
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
@@ -28,39 +28,39 @@ pytestmark = pytest.mark.usefixtures("patient")
 #: The jobs that a list has with a filter: on its page, in its order, and in the API.
 LISTS = {
     "/failures": ["bad-1", "bad-2"],
-    "/failures?queue=bill*": ["bad-1"],
-    "/failures?job=shop.Send*": ["bad-2"],
-    "/failures?error=KeyError": ["bad-2"],
-    "/failures?text=ORDER+1058": ["bad-1"],
-    "/failures?since=1h": ["bad-1"],
-    "/failures?until=1h": ["bad-2"],
-    "/failures?worker=pid:1@test": ["bad-1", "bad-2"],
-    "/failures?worker=pid:2@test": [],
-    "/failures?tenant==acme": ["bad-1"],
-    "/failures?requeued=true": [],
-    "/scheduled": ["again-1", "later-1"],
-    "/scheduled?queue=m*&job==shop.send": ["again-1"],
-    "/scheduled?queue=billing": [],
-    "/scheduled?job=shop.SendReceipt": ["later-1"],
-    "/scheduled?due_from=10m": ["later-1"],
-    "/scheduled?due_until=10m": ["again-1"],
+    "/failures?filter=queue:bill*": ["bad-1"],
+    "/failures?filter=job:shop.Send*": ["bad-2"],
+    "/failures?filter=error:KeyError": ["bad-2"],
+    "/failures?filter=%22ORDER+1058%22": ["bad-1"],
+    "/failures?filter=since:1h": ["bad-1"],
+    "/failures?filter=until:1h": ["bad-2"],
+    "/failures?filter=worker:pid:1@test": ["bad-1", "bad-2"],
+    "/failures?filter=worker:pid:2@test": [],
+    "/failures?filter=tenant:=acme": ["bad-1"],
+    "/failures?filter=requeued:true": [],
+    "/scheduled": ["later-1"],
+    "/scheduled?filter=queue:m*+job:=shop.send": [],
+    "/scheduled?filter=queue:billing": [],
+    "/scheduled?filter=job:shop.SendReceipt": ["later-1"],
+    "/scheduled?filter=due_from:10m": ["later-1"],
+    "/scheduled?filter=due_until:10m": [],
     "/retries": ["again-1"],
-    "/retries?queue=mail&job=shop.send": ["again-1"],
-    "/retries?queue=billing": [],
-    "/retries?job=shop.SendReceipt": [],
-    "/retries?due_from=10m": [],
+    "/retries?filter=queue:mail+job:shop.send": ["again-1"],
+    "/retries?filter=queue:billing": [],
+    "/retries?filter=job:shop.SendReceipt": [],
+    "/retries?filter=due_from:10m": [],
     "/history": ["over-1", "done-1"],
-    "/history?state=done": ["done-1"],
-    "/history?queue=mail&job=shop.Charge": ["done-1"],
-    "/history?queue=billing": [],
-    "/history?error=ValueError": ["over-1"],
-    "/history?worker=pid:7@host": ["over-1", "done-1"],
-    "/history?worker=pid:8@host": [],
-    "/history?text=1058+AGAIN": ["over-1"],
-    "/history?longer=10s": [],
-    "/history?shorter=10s": ["over-1", "done-1"],
-    "/history?since=10s": [],
-    "/history?until=10s": ["over-1", "done-1"],
+    "/history?filter=state:done": ["done-1"],
+    "/history?filter=queue:mail+job:shop.Charge": ["done-1"],
+    "/history?filter=queue:billing": [],
+    "/history?filter=error:ValueError": ["over-1"],
+    "/history?filter=worker:pid:7@host": ["over-1", "done-1"],
+    "/history?filter=worker:pid:8@host": [],
+    "/history?filter=%221058+AGAIN%22": ["over-1"],
+    "/history?filter=longer:10s": [],
+    "/history?filter=shorter:10s": ["over-1", "done-1"],
+    "/history?filter=since:10s": [],
+    "/history?filter=until:10s": ["over-1", "done-1"],
     "/queues/billing": ["wait-1"],
     "/queues/mail?newest=1": ["wait-2"],
 }
@@ -95,6 +95,7 @@ def test_the_page_and_the_api_list_the_same_jobs(orders: Web, address: str) -> N
     wanted = LISTS[address]
     path, _, query = address[1:].partition("?")
     path = path.replace("failures", "failed") + ("/jobs" if path.startswith("queues/") else "")
+    query += "&retries=false" if path == "scheduled" else ""
 
     def listed() -> bool:
         page = orders.http.get(address)
@@ -107,9 +108,14 @@ def test_the_page_and_the_api_list_the_same_jobs(orders: Web, address: str) -> N
 
 
 def test_scheduled_jobs_are_listed_with_or_without_retries(orders: Web) -> None:
-    for page, api, wanted in (("yes", "true", "again-1"), ("no", "false", "later-1")):
-        assert re.findall(r'<tr id="row-([^"]+)"', orders.http.get(f"/scheduled?retries={page}").text) == [wanted]
-        assert orders.ids(f"scheduled?retries={api}") == [wanted]
+    assert [orders.ids(f"scheduled?retries={each}") for each in ("true", "false")] == [["again-1"], ["later-1"]]
+
+
+def test_waiting_jobs_of_all_queues_are_found_by_the_filter(orders: Web) -> None:
+    eventually(lambda: 'href="/jobs/wait-1' in orders.http.get("/waiting?filter=queue:billing").text)
+    assert "No waiting job matches." in orders.http.get("/waiting?filter=job:none").text
+    assert 'href="/queues/billing"' in orders.http.get("/waiting").text
+    assert orders.http.get("/waiting?filter=state:failed").status_code == 422
 
 
 @pytest.mark.parametrize("address", PAGED)
@@ -124,7 +130,7 @@ def test_a_page_past_the_end_leads_to_the_last_one(orders: Web, address: str) ->
 
 def test_a_form_on_failed_jobs_keeps_page_and_filter(web: Web) -> None:
     publish_failed(web.client, *((message(f"f{nth:02}", nth), failure()) for nth in range(70)))
-    listed = {"queue": "mail", "limit": "50", "page": "2"}
+    listed = {"filter": "queue:mail", "limit": "50", "page": "2"}
     page = web.http.get("/failures", params=listed)
 
     requeued = web.press(page, "/failures/f19/requeue")
@@ -140,20 +146,19 @@ def test_a_form_on_failed_jobs_keeps_page_and_filter(web: Web) -> None:
     assert ["Requeued 1 job." in requeued.text, "Discarded 1 job." in discarded.text] == [True, True]
     assert "Requeued 2 jobs." in several.text
     assert [query_of(each) for each in (requeued, discarded, several)] == [listed] * 3
-    assert [query_of(web.http.get(link(each, "/failures?queue"))) for each in (asked, chosen, edit, progress)] == [
-        listed
-    ] * 4
+    pages = [web.http.get(link(each, "/failures?filter")) for each in (asked, chosen, edit, progress)]
+    assert [query_of(page) for page in pages] == [listed] * 4
 
 
 def test_the_groups_are_shown_again_after_one_of_them_was_discarded(web: Web) -> None:
     publish_failed(web.client, (message("a"), failure("KeyError")), (message("b"), failure("OSError")))
-    page = web.http.get("/failures?by=groups&queue=mail")
-    discard = link(page, "/failures/confirm?act=discard&all=1&queue=mail&group=")
+    page = web.http.get("/failures?by=groups&filter=queue:mail")
+    discard = link(page, "/failures/confirm?act=discard&all=1&filter=queue:mail+group:")
 
     done = web.press(web.http.get(discard), "/failures/act")
 
     assert "Discarded 1 job." in done.text
-    assert query_of(done) == {"by": "groups", "queue": "mail"}
+    assert query_of(done) == {"by": "groups", "filter": "queue:mail"}
     assert len(re.findall(r'<tr id="group-', done.text)) == 1
 
 
@@ -178,12 +183,10 @@ def test_while_jobs_are_read_pages_say_how_far_and_do_not_load_themselves(web: W
 @pytest.mark.parametrize(
     ("name", "act", "done"), [("scheduled", "cancel", "Cancelled 1 job."), ("retries", "give%20up", "Gave up 1 job.")]
 )
-def test_scheduled_jobs_and_retries_are_shown_at_the_same_page_and_filter(
-    web: Web, name: str, act: str, done: str
-) -> None:
+def test_scheduled_jobs_and_retries_keep_page_and_filter(web: Web, name: str, act: str, done: str) -> None:
     make: Callable[..., Message] = due if name == "scheduled" else retrying
     schedule(web.client, *(make(f"j{nth:03}", 3_600 + nth, job="shop.send") for nth in range(110)))
-    listed = {"job": "shop.*", "page": "2"}
+    listed = {"filter": "job:shop.*", "page": "2"}
     page = web.http.get(f"/{name}", params=listed)
     [_, other, *_] = re.findall(r'<tr id="row-([^"]+)"', page.text)
 
@@ -197,7 +200,7 @@ def test_scheduled_jobs_and_retries_are_shown_at_the_same_page_and_filter(
     assert ["Enqueued 1 job." in now.text, done in cancelled.text] == [True, True]
     assert (refused.status_code, "Moved 2 jobs." in moved.text) == (422, True)
     assert [query_of(each) for each in (now, cancelled, moved)] == [listed] * 3
-    assert [query_of(web.http.get(link(each, f"/{name}?job"))) for each in (asked, chosen, refused)] == [listed] * 3
+    assert [query_of(web.http.get(link(each, f"/{name}?filter"))) for each in (asked, chosen, refused)] == [listed] * 3
 
 
 def test_waiting_jobs_are_shown_at_the_same_page_and_order(web: Web) -> None:
@@ -295,19 +298,19 @@ def test_a_selection_is_moved_to_another_queue_or_discarded(filled: Web) -> None
 
 
 def test_all_that_match_the_filter_of_the_page_are_meant_and_no_others(filled: Web) -> None:
-    shown = filled.shown("/queues/mail?job=shop.mail.*")
+    shown = filled.shown("/queues/mail?filter=job:shop.mail.*")
     assert ("to-1" in shown, "to-0" in shown) == (True, False)
-    hidden = filled.http.get(f"{CONFIRM}?act=discard&all=1&text=hunter2", follow_redirects=True)
+    hidden = filled.http.get(f"{CONFIRM}?act=discard&all=1&filter=hunter2", follow_redirects=True)
     assert "No waiting job matches that any more." in text_of(hidden)
 
-    assert "Cancelled 1 job." in act(filled, "act=cancel&all=1&text=TO-2")
+    assert "Cancelled 1 job." in act(filled, "act=cancel&all=1&filter=TO-2")
     states = {row["id"]: row["state"] for row in filled.inspector.jobs.list("mail").rows}
     assert [id for id, state in states.items() if state == "cancelled"] == ["j2"]
 
-    asked = filled.shown(f"{CONFIRM}?act=discard&all=1&job=shop.mail.*")
+    asked = filled.shown(f"{CONFIRM}?act=discard&all=1&filter=job:shop.mail.*")
     assert "Discard 3 jobs of mail?" in asked
-    assert "Chosen by job “shop.mail.*”." in asked
-    assert "Discarded 3 jobs." in act(filled, "act=discard&all=1&job=shop.mail.*")
+    assert "Chosen by the filter job:shop.mail.*" in asked
+    assert "Discarded 3 jobs." in act(filled, "act=discard&all=1&filter=job:shop.mail.*")
     eventually(lambda: listed(filled) == ["j0", "j2", "j4"])
 
 
@@ -316,7 +319,7 @@ def test_the_number_has_to_be_typed_when_many_are_meant(filled: Web, monkeypatch
     monkeypatch.setattr("palermo.webui.pages.failures.UNTYPED", 5)
 
     assert "Type their number, 6, to confirm" in filled.shown(f"{CONFIRM}?act=cancel&all=1")
-    assert "6 jobs were meant" in act(filled, "act=discard&all=1", typed="5")
+    assert "6 jobs would change" in act(filled, "act=discard&all=1", typed="5")
     assert len(listed(filled)) == 6
     assert "Discarded 6 jobs." in act(filled, "act=discard&all=1", typed="6 jobs")
     assert listed(filled) == []
@@ -325,11 +328,11 @@ def test_the_number_has_to_be_typed_when_many_are_meant(filled: Web, monkeypatch
 def test_a_count_says_how_far_it_looked(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "DEPTH", 2)
 
-    asked = filled.shown(f"{CONFIRM}?act=discard&all=1&job=shop.mail.*")
+    asked = filled.shown(f"{CONFIRM}?act=discard&all=1&filter=job:shop.mail.*")
 
     assert "Discard 1 job of mail?" in asked
     assert "among the first 2 jobs; jobs that match among the 4 behind them are included too" in asked
-    assert "Discarded 3 jobs." in act(filled, "act=discard&all=1&job=shop.mail.*")
+    assert "Discarded 3 jobs." in act(filled, "act=discard&all=1&filter=job:shop.mail.*")
 
 
 def test_a_move_to_no_queue_or_a_mistyped_one_asks_and_makes_no_queue(filled: Web) -> None:
@@ -339,12 +342,7 @@ def test_a_move_to_no_queue_or_a_mistyped_one_asks_and_makes_no_queue(filled: We
     filled.client.run(serve)
     eventually(lambda: "No worker serves legacy" not in text_of(filled.http.get("/queues/legacy")))
     page = filled.http.get(f"{CONFIRM}?act=move&id=j1")
-    wrong = {
-        "": "Queue name",
-        "a*": "palermo worker -q",
-        "mail": "already in queue mail",
-        "legcy": "Did you mean 'legacy'",
-    }
+    wrong = {"": "Queue name", "a*": "palermo worker -q", "mail": "already in queue mail", "legcy": "mean 'legacy'"}
 
     def asked(queue: str, said: str) -> httpx.Response:
         answer = filled.press(page, "/queues/mail/act", queue=queue)

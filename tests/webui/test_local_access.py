@@ -111,9 +111,7 @@ def test_monitors_and_who_wants_none_need_no_token(alone: WebProcess, without_to
     assert alone.stranger.get("/queues", headers=scraper).status_code == 401
 
 
-def test_a_proxied_request_without_users_is_refused(
-    alone: WebProcess, without_token: WebProcess, trusting: Web
-) -> None:
+def test_proxied_requests_need_users(alone: WebProcess, without_token: WebProcess, trusting: Web) -> None:
     for name, value in (
         *(("X-Forwarded-For", "192.0.2.7"), ("X-Forwarded-For", "127.0.0.1"), ("X-Real-IP", "192.0.2.7")),
         *(("X-Forwarded-Host", "jobs.example.com"), ("X-Forwarded-Proto", "https")),

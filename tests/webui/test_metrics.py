@@ -118,9 +118,7 @@ def test_the_token_opens_it_by_any_name_of_the_host_and_nothing_else(tmp_path: P
         assert web.http.get(path, headers={**by_address, **BEARER}).status_code == status, path
 
 
-def test_where_prometheus_client_is_missing_it_says_how_to_install_it(
-    shared_web: Web, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lack_of_the_client_is_told(shared_web: Web, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     answer = shared_web.http.get("/metrics")

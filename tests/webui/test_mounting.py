@@ -75,9 +75,7 @@ def test_a_proxy_says_what_it_strips_where_it_is_trusted_and_that_is_a_path(sett
         assert "Secure" not in paused.headers["set-cookie"]
 
 
-def test_a_trusted_proxy_says_whose_address_name_and_scheme_it_was(
-    settings: Settings, serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_trusted_proxy_names_the_visitor(settings: Settings, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "palermo.audit")
     web = serve(settings, trust_proxy=True, auth=ANYONE, hosts=["jobs.example.com"])
     job = web.client.enqueue("shop.mail", queue="mail")

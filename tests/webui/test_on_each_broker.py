@@ -21,27 +21,22 @@ def settings(request: pytest.FixtureRequest, exchange: str, tmp_path: Path) -> S
     return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=BROKER_PATIENCE)
 
 
-def shows(web: Web, path: str, *texts: str) -> None:
-    """Wait until the page shows these texts."""
-    eventually(lambda: all(text in page for text in texts) if (page := web.http.get(path).text) else False)
-
-
 def test_jobs_are_watched_and_led_from_enqueue_to_done(web: Web, rig: Rig) -> None:
     notes = str(rig.notes_path)
 
     # A queue without a worker: jobs wait, and all pages of it say so.
     first = web.http.post("/api/jobs", json={"job": "crew.note", "args": [notes, "first"]}).json()["id"]
     bad = rig.enqueue("raises", "no such order")
-    shows(web, "/queues", 'href="/queues/jobs"', ">2<")
-    shows(web, "/queues/jobs", first, bad)
+    web.page("/queues", 'href="/queues/jobs"', ">2<")
+    web.page("/queues/jobs", first, bad)
     eventually(lambda: web.ids("queues/jobs/jobs") == [first, bad])
-    shows(web, "/problems", 'href="/queues/jobs"')
+    web.page("/problems", 'href="/queues/jobs"')
 
     # Scheduled jobs are listed soonest first, and run, moved and cancelled by their ids.
     later = {name: rig.enqueue("note", notes, name, delay=DAY * nth) for nth, name in enumerate("abc", start=1)}
     again = rig.client.enqueue("crew.note", [notes, "d"], {}, delay=9 * DAY).id
     assert web.ids("scheduled") == [*later.values(), again]
-    shows(web, "/scheduled", *later.values())
+    web.page("/scheduled", *later.values())
     web.form("/scheduled", "/scheduled/act", act="run", id=later["a"])
     web.form("/scheduled", "/scheduled/act", act="cancel", id=later["b"])
     assert web.http.post(f"/api/scheduled/{later['c']}/move", json={"delay": 20 * DAY}).json()["state"] == "moved"
@@ -52,18 +47,18 @@ def test_jobs_are_watched_and_led_from_enqueue_to_done(web: Web, rig: Rig) -> No
     worker = rig.worker()
     rig.ready(worker)
     name = rig.only_worker()["id"]
-    shows(web, "/workers", f"/workers/{quote(name, safe='')}")
+    web.page("/workers", f"/workers/{quote(name, safe='')}")
     eventually(lambda: web.ids("workers") == [name])
     assert rig.lines() == []
     web.http.post("/api/queues/jobs/resume")
     assert sorted(rig.await_lines(2)) == ["a", "first"]
     eventually(lambda: web.ids("failed") == [bad])
-    shows(web, "/failures", bad, "no such order")
-    shows(web, f"/jobs/{first}", "done")
+    web.page("/failures", bad, "no such order")
+    web.page(f"/jobs/{first}", "done")
 
     # It is requeued from its page with right arguments, and fails again; then it is discarded.
     web.form(f"/failures/{bad}/edit", f"/failures/{bad}/edit", args='["again"]')
-    shows(web, "/failures", bad, "again")
+    web.page("/failures", bad, "again")
     eventually(lambda: [row["retries"] for row in web.http.get("/api/failed").json()["rows"]] == [1])
     assert web.http.delete(f"/api/failed/{bad}").status_code == 200
     eventually(lambda: web.ids("failed") == [])

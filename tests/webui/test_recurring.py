@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from palermo.inspector.masking import MASK
+from palermo.jobs.redaction import MASK
 from tests.helpers import eventually
 from tests.history.written import ended, write
 from tests.webui.server import Web, text_of
@@ -62,13 +62,11 @@ def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(web: W
     add(web, "nightly too")
     due = 1_795_251_600.0
     runs = {"2026-11-21T09:00:00Z": 0, "2026-11-22T09:00:00Z": 86_400, "2026-11-22T10:11:12Z-0123abcd": 90_672}
-    done = [
-        {**ended(f"nightly@{tick}", at=due + later + 9, job="shop.sweep", queue="jobs"), "took": 2.0}
-        for tick, later in runs.items()
-    ]
+    ran = {"job": "shop.sweep", "queue": "jobs"}
+    done = [{**ended(f"nightly@{tick}", at=due + later + 9, **ran), "took": 2.0} for tick, later in runs.items()]
     done[1] |= {"kind": "failed", "error": "shop.TooDeep", "message": "no floor"}
     write(web.client, [*done, ended("nightly too@2026-11-22T09:00:00Z", job="shop.sweep", queue="jobs")])
-    eventually(lambda: "nightly too" in web.http.get("/history").text)
+    web.page("/history", "nightly too")
 
     page = web.http.get("/recurring/nightly")
     text = text_of(page)
@@ -111,9 +109,8 @@ def test_one_is_run_once_with_other_arguments_and_edited_on_its_page(web: Web) -
 
     ran = web.form(own, f"{own}/run-with", args='["us"]', kwargs=json.dumps({"password": MASK}))
     assert "Enqueued shop.sweep, as job" in ran.text
-    assert [(row["args"], row["kwargs"]) for row in web.inspector.jobs.list("slow")] == [
-        (["us"], {"password": "hunter2"})
-    ]
+    waiting = [(row["args"], row["kwargs"]) for row in web.inspector.jobs.list("slow")]
+    assert waiting == [(["us"], {"password": "hunter2"})]
     for action, wrong, said in (("edit", "{}", "must be a JSON list"), ("run-with", "[", "are not JSON")):
         again = web.form(own, f"{own}/{action}", every="5m", args=wrong)
         assert (again.status_code, said in text_of(again)) == (422, True)

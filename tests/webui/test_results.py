@@ -20,8 +20,9 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(web: Web, rig: Rig) -> 
         page = web.http.get(f"/jobs/{job.id}").text
         # The journal may tell of its lines before its worker is asked again.
         assert ("begun\nand waiting" in page, 'value="0.25"' in page) == (True, True)
-        for path in (f"/jobs/{job.id}", "/workers", "/", "/queues/jobs"):
+        for path in (f"/jobs/{job.id}", "/workers", "/", "/queues/jobs", "/running", "/running?filter=queue:jobs"):
             assert "25% one of four" in web.http.get(path).text
+        assert "Nothing is running." in web.http.get("/running?filter=queue:mail").text
         (worker,) = web.api("workers")["rows"] or [{"jobs": []}]
         told = [(running["progress"], running["text"], running["line"]) for running in worker["jobs"]]
         assert told == [(0.25, "one of four", "and waiting")]
@@ -46,6 +47,7 @@ def test_a_running_job_and_its_stopped_worker_are_on_all_pages(web: Web, rig: Ri
     shown = [*args[:2], {"password": MASK, "to": "anna"}]
 
     def runs() -> bool:
+        assert "Nothing is running." in web.http.get("/running?filter=queue:mail").text
         (worker,) = web.api("workers")["rows"] or [{"id": "", "jobs": []}]
         assert [job["args"] for job in worker["jobs"]] == [shown]
         for path in ("/workers", "/", "/queues/jobs", f"/jobs/{id}", f"/workers/{worker['id']}"):
@@ -58,6 +60,7 @@ def test_a_running_job_and_its_stopped_worker_are_on_all_pages(web: Web, rig: Ri
         return True
 
     def is_silent() -> bool:
+        assert "Nothing is running." in web.http.get("/running?filter=queue:mail").text
         (worker,) = web.api("workers")["rows"] or [{"answers": True, "state": "", "jobs": []}]
         assert (worker["answers"], worker["state"], [job["id"] for job in worker["jobs"]]) == (False, "silent", [id])
         for path in ("/", "/workers", "/queues/jobs"):

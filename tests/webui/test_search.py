@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.contract.rows import Listing
-from palermo.inspector.masking import MASK
+from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
 from palermo.webui.site import Visit
@@ -63,9 +63,8 @@ def fill(web: Web) -> None:
     later = due("later-1", 900, "order 1058", job="shop.SendReceipt", tenant="acme")
     schedule(web.client, later, retrying("again-1", 300, "order 1058"))
     publish(web.client, message("wait-1", "order 1058", created_at=int(at), **charge), message("wait-2", "order 9"))
-    write(
-        web.client, [ended("done-1", at=at, job="shop.Charge"), failed_run("over-1", at=at, message="order 1058 again")]
-    )
+    again = failed_run("over-1", at=at, message="order 1058 again")
+    write(web.client, [ended("done-1", at=at, job="shop.Charge"), again])
 
 
 @pytest.fixture
@@ -161,9 +160,7 @@ def test_queues_are_looked_at_at_the_same_time(filled: Web, monkeypatch: pytest.
     finds(filled, "state:waiting order", {"waiting": ["wait-1", "wait-2"]})
 
 
-def test_the_page_shows_what_was_found_soon_and_the_rest_at_its_next_look(
-    filled: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_shows_what_was_found_soon_and_then_the_rest(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "_MOMENT", 0.0)
     monkeypatch.setattr(searching, "_KEPT", HANGS)
     go_on, asked, jobs = threading.Event(), list[str](), searching.listings.jobs
@@ -222,8 +219,8 @@ def test_a_search_that_read_only_a_part_says_so_first_and_offers_more(behind_500
 
 def test_the_list_of_a_long_queue_says_which_part_it_searched_and_goes_on(behind_500: Web) -> None:
     told = "0 jobs found so far: only the first 500 of 508 jobs were searched."
-    page = eventually(lambda: text if told in (text := behind_500.http.get("/queues/deep?text=order+77").text) else "")
-    first = behind_500.http.get("/queues/deep?job=shop.First").text
+    page = behind_500.page("/queues/deep?filter=%22order+77%22", told)
+    first = behind_500.http.get("/queues/deep?filter=job:shop.First").text
 
     [more] = re.findall(r'<a href="([^"]*)">Search the first 2,500</a>', page)
     assert "last-2" in behind_500.http.get("/queues/deep" + unescape(more)).text
@@ -244,7 +241,7 @@ def test_a_whole_id_leads_to_its_job_and_an_unknown_one_to_a_plain_answer(web: W
 
 
 def test_the_field_is_empty_on_pages_that_show_no_search(orders: Web) -> None:
-    for page in ("/", "/queues/mail", "/queues/mail?text=cat", "/failures?text=cat", "/history"):
+    for page in ("/", "/queues/mail", "/queues/mail?filter=cat", "/failures?filter=cat", "/history"):
         assert 'name="q" value="" list="search-offers"' in orders.http.get(page).text, page
 
 
@@ -254,8 +251,8 @@ def test_the_field_is_empty_on_pages_that_show_no_search(orders: Web) -> None:
         ("que:mail", "Did you mean 'queue'?"),
         ("localhost:5672", 'write it in quotes: "localhost:5672"'),
         ("until:yesterday", "Until is 'yesterday'"),
-        ("queue:a queue:b", "Queue: is there twice"),
-        ("queue: mail", "Write queue:mail, without a blank"),
+        ("queue:a queue:b", "Queue: is given twice"),
+        ("queue: mail", "Write queue:mail without a space"),
         ('tenant:""', "Tenant: has no value"),
         ("state:gone", "There is no state 'gone'"),
     ],
@@ -288,9 +285,7 @@ def test_jobs_are_found_by_their_arguments_and_never_by_hidden_ones(settings: Se
     finds(web, "zoë", {"finished": ["done-2"]})
     finds(web, "hunter2", {})
     groups = [*search(web, "job:login")["groups"], *search(web, "zoë")["groups"]]
-    assert {row["preview"] for group in groups for row in group["rows"]} == {
-        f"password='{MASK}'",
-        f"'Zoë', password='{MASK}'",
-    }
-    assert "done-1" in web.http.get("/history?text=1058").text
+    shown = {row["preview"] for group in groups for row in group["rows"]}
+    assert shown == {f"password='{MASK}'", f"'Zoë', password='{MASK}'"}
+    assert "done-1" in web.http.get("/history?filter=1058").text
     assert [row["id"] for row in web.inspector.history.list(JobFilter(text="1058"))] == ["over-1", "done-1"]

@@ -51,11 +51,8 @@ def users(tmp_path: Path) -> tuple[Path, str]:
     """A file of users with one of each role, and the operator's token."""
     token, line = token_line("deploy", Role.OPERATOR)
     path = tmp_path / "users"
-    lines = [
-        password_line("eve", Role.VIEWER, "viewer's own", hasher=CHEAP),
-        password_line("ada", Role.ADMIN, "pässwörd", hasher=CHEAP),
-        line,
-    ]
+    passwords = (("eve", Role.VIEWER, "viewer's own"), ("ada", Role.ADMIN, "pässwörd"))
+    lines = [*(password_line(*each, hasher=CHEAP) for each in passwords), line]
     path.write_text("# who may\n\n" + "\n".join(lines) + "\n")
     return path, token
 
@@ -156,9 +153,9 @@ def test_saying_that_one_is_an_administrator_makes_nobody_one(guarded: Web) -> N
 
 def test_a_wrong_file_of_users_shows_no_secret_when_refused(settings: Settings, tmp_path: Path) -> None:
     for text, said in (
-        ("ada:boss:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$aGFzaA", "'boss' is no role"),
-        ("ada:admin:secret-in-clear", "the third part is no hash"),
-        *(("ada", "is no role"), (":admin:x", "the name is empty"), ("# nobody", "holds no user")),
+        ("ada:boss:$argon2id$v=19$m=8,t=1,p=1$c29tZXNhbHQ$aGFzaA", "'boss' is not a role"),
+        ("ada:admin:secret-in-clear", "the third part is not a hash"),
+        *(("ada", "is not a role"), (":admin:x", "the name is empty"), ("# nobody", "has no users")),
     ):
         (tmp_path / "users").write_text(text)
         with pytest.raises(SettingInvalid, match=said) as refused:
@@ -198,11 +195,8 @@ def test_readers_change_nothing(settings: Settings, serve: Serve, users: tuple[P
         assert (page.status_code, '<form method="post"' in page.text, 'name="id"' in page.text) == (200, False, False)
     assert web.http.get("/enqueue").status_code == 403
     assert len(asked) > 70
-    assert (
-        web.inspector.queues.size("mail"),
-        len(web.inspector.failed.list()),
-        len(web.inspector.scheduled.list()),
-    ) == (1, 1, 2)
+    known = web.inspector
+    assert (known.queues.size("mail"), len(known.failed.list()), len(known.scheduled.list())) == (1, 1, 2)
 
 
 def test_the_api_takes_changes_as_json_only(web: Web) -> None:

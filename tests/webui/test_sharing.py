@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from palermo.contract.broker import open_broker
 from palermo.contract.events import Subscription
 from palermo.webui.pages.topics import WIDTH
-from tests.contract.tools import consume, message, take
-from tests.helpers import eventually
+from tests.contract.tools import message
+from tests.contract.workers import consume, take
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
@@ -129,8 +129,7 @@ def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: W
     assert ">1 kept<" in drawn
     assert f'href="/queues/{quote("palermo_mail")}"' in drawn
 
-    said = web.form("/topics", "/topics/mail/replay", age="hour")
-    assert "Replayed 1 event to mail." in said.text
+    assert "Replayed 1 event to mail." in web.form("/topics", "/topics/mail/replay", age="hour").text
     assert web.inspector.queues.size("palermo_mail") == 2
     assert web.form("/topics", "/topics/mail/replay", topic="order.pa*").status_code == 422
     assert web.form("/topics", "/topics/mail/replay", age="year").status_code == 422
@@ -141,7 +140,7 @@ def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: W
     assert "another prefix" not in text
     subscribe(web)
     subscribe(web, "audit", prefix="billing")
-    text = eventually(lambda: "1 group of another prefix" in (page := web.http.get("/topics").text) and page)
+    text = web.page("/topics", "1 group of another prefix")
     assert 'href="/queues/billing_audit"' in text
     assert "billing_audit" not in text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
 

@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 
 from palermo.errors import BrokerUnavailable
-from palermo.history.series import Cell, Window
+from palermo.history.series import Cell, Tally, Window
 from palermo.history.statistics import Deploy, Report
-from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot
 from palermo.webui.render.charts import throughput
@@ -37,8 +36,7 @@ def test_the_chart_has_a_bar_for_every_busy_five_seconds() -> None:
 
     chart = throughput(samples, 1000.0)
 
-    busy = [(good > 0, bad > 0) for good, bad in chart.plot.rows]
-    assert busy.count((True, True)) == 2
+    assert [(good > 0, bad > 0) for good, bad in chart.plot.rows].count((True, True)) == 2
     assert (chart.processed_count, chart.failed_count) == (30, 6)
 
 

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 import palermo
 from palermo.contract.rows import iso_instant
 from palermo.core.durations import Durations
-from palermo.history.series import Cell
-from palermo.history.tally import Tally
+from palermo.history.series import Cell, Tally
 from palermo.jobs import registry
 from palermo.webui.render.charts import durations_plot, runs_plot
 from tests.helpers import eventually
@@ -25,12 +24,6 @@ from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.server import Web
 
 _NASTY = "<b>&\"a/b' ?window=x"
-
-
-def shown(web: Web, path: str) -> str:
-    answer = web.http.get(path)
-    assert answer.status_code == 200, answer.text
-    return answer.text
 
 
 def counted(job: str, **numbers: int) -> dict[str, Any]:
@@ -66,44 +59,43 @@ def test_a_job_class_has_its_rates_times_errors_and_last_runs_on_one_page(web: W
         *((message(f"pay-{nth}", job="classes.pay"), failure("shop.Declined", "no funds")) for nth in range(3)),
         (message("other-1", job="classes.other"), failure("shop.Elsewhere", "no")),
     )
-    eventually(lambda: "foreign" in shown(web, "/history"))
-    eventually(lambda: "shop.Declined" in shown(web, "/classes/classes.pay"))
+    web.page("/history", "foreign")
 
-    page = shown(web, "/classes/classes.pay")
+    page = web.page("/classes/classes.pay", "shop.Declined")
 
     assert "42 jobs processed, 2 of them failed" in page
     assert "3 failed jobs" in page
     assert ("shop.Elsewhere" in page, "foreign" in page) == (False, False)
     assert (">good<" in page, ">bad<" in page) == (True, True)
     assert "This web process has not imported the code of this job" in page
-    [group] = [part.split('"')[0] for part in page.split('href="/failures?')[1:] if "group=" in part.split('"')[0]]
-    assert "pay-1" in shown(web, "/failures?" + html.unescape(group))
+    [group] = [part.split('"')[0] for part in page.split('href="/failures?')[1:] if "group:" in part.split('"')[0]]
+    assert "pay-1" in web.page("/failures?" + html.unescape(group))
 
 
 def test_all_job_classes_are_listed_the_busiest_first_and_found_by_name(web: Web) -> None:
     write(web.client, [counted("classes.rare", succeeded=1), counted("classes.busy", succeeded=40, failed=2)])
     write(web.client, [counted(_NASTY, succeeded=1)])
-    eventually(lambda: "classes.busy" in shown(web, "/classes"))
+    web.page("/classes", "classes.busy")
 
-    page = shown(web, "/classes?window=hour")
+    page = web.page("/classes?window=hour")
 
     assert page.index("classes.busy") < page.index("classes.rare")
     assert 'aria-label="42 runs, 2 failed"' in page
     assert (_NASTY in page, _NASTY in html.unescape(page)) == (False, True)
-    found = shown(web, "/classes?name=BUSY")
+    found = web.page("/classes?name=BUSY")
     assert ("classes.busy</a>" in found, "classes.rare</a>" in found) == (True, False)
-    assert "No job class matches." in shown(web, "/classes?name=nothing")
-    assert "/classes/classes.busy?window=hour" in shown(web, "/statistics")
-    nasty = shown(web, f"/classes/{quote(_NASTY, safe='')}")
+    assert "No job class matches." in web.page("/classes?name=nothing")
+    assert "/classes/classes.busy?window=hour" in web.page("/statistics")
+    nasty = web.page(f"/classes/{quote(_NASTY, safe='')}")
     assert ("<h1>&lt;b&gt;" in nasty, "1 jobs processed" in nasty) == (True, True)
-    assert "no numbers of this job class" in shown(web, "/classes/nowhere")
+    assert "no numbers of this job class" in web.page("/classes/nowhere")
 
 
 def test_the_options_are_shown_of_a_job_whose_code_is_imported(web: Web, settings: Any, serve: Any, send: str) -> None:
     web.inspector.recurring.put("letters at night", send, cron="0 2 * * *", args=["all"])
-    eventually(lambda: send in shown(web, "/classes"))
+    web.page("/classes", send)
 
-    page = html.unescape(shown(web, f"/classes/{send}"))
+    page = html.unescape(web.page(f"/classes/{send}"))
 
     assert "Send letters." in page
     assert "(to: str, *, copies: int = 1)" in page
@@ -115,8 +107,8 @@ def test_the_options_are_shown_of_a_job_whose_code_is_imported(web: Web, setting
     assert re.search(rf'name="job"[^>]* value="{re.escape(send)}"', page)
 
     off = serve(replace(settings, journal="off"))
-    assert send in shown(off, "/classes")
-    page = shown(off, f"/classes/{send}")
+    assert send in off.page("/classes")
+    page = off.page(f"/classes/{send}")
     assert ("the setting journal is" in page, "retry_on" in page) == (True, True)
 
 
@@ -202,14 +194,14 @@ def test_chart_numbers_are_on_the_page_with_links_to_the_jobs(web: Web) -> None:
     write(web.client, [{"kind": "worker_up", "release": "1.4.2", "at": at}, work])
     write(web.client, [failed_run("lost", at=at, job="shop.send"), failed_run("earlier", at=at - 900)])
     eventually(lambda: web.api("stats")["processed"] == 4)
-    eventually(lambda: "earlier" in web.http.get("/history").text)
+    web.page("/history", "earlier")
 
     page = web.http.get("/statistics?queue=mail").text
 
     done, waited = (json.loads(html.unescape(text)) for text in re.findall(r'data-plot="([^"]*)"', page)[:2])
     assert [row for row in done["rows"] if any(row)] == [[3, 1, 0]]
     assert [each["name"] for each in done["bars"] + done["lines"]] == ["succeeded", "failed", "enqueued"]
-    assert (done["unit"], waited["unit"], done["jobs"]) == ("jobs", "seconds", "/history?queue=%3Dmail")
+    assert (done["unit"], waited["unit"], done["jobs"]) == ("jobs", "seconds", "/history?filter=queue:=mail")
     assert [release for _, release in done["marks"]] == ["1.4.2"]
     without_scripts = re.findall(r"<noscript>.*?</noscript>", page, re.DOTALL)[0]
     assert re.findall(r'<td class="num">(.*?)</td>', without_scripts) == ["3", "1", "0"]
@@ -231,19 +223,15 @@ def test_an_hour_of_yesterday_is_counted_from_its_first_to_its_last_minute(web: 
         write(web.client, [{**counts("slow", "shop.resize", failed=number), "at": at}], writer="pid:8@host")
     since, until = (time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(at)) for at in (ten, ten + 3_600))
     address = f"/statistics?since={since}&until={until}"
-    eventually(lambda: "Statistics" in web.http.get("/statistics").text)
+    web.page("/statistics", "Metrics")
 
-    page = web.http.get(address).text
-    one = web.http.get(f"{address}&queue=slow").text
+    page, one = web.page(address), web.page(f"{address}&queue=slow")
 
     assert "<dt>Processed</dt><dd>8,640</dd>" in page
     assert '<dt>Failed</dt><dd class="bad">4,320</dd>' in page
     assert "<dt>Processed</dt><dd>4,320</dd>" in one
     plot = json.loads(html.unescape(re.findall(r'data-plot="([^"]*)"', page)[0]))
     assert (plot["start"], plot["step"], len(plot["rows"]), plot["begun"]) == (ten, 30, 120, False)
-    assert [(nth, row[:2]) for nth, row in enumerate(plot["rows"]) if any(row[:2])] == [
-        (0, [20, 20]),
-        (60, [300, 300]),
-        (118, [4_000, 4_000]),
-    ]
+    busy = {nth: row[:2] for nth, row in enumerate(plot["rows"]) if any(row[:2])}
+    assert busy == {0: [20, 20], 60: [300, 300], 118: [4_000, 4_000]}
     assert f'name="since" value="{since}"' in page

@@ -81,10 +81,7 @@ def test_a_stream_ends_with_its_user_or_their_role(settings: Settings, serve: Se
         ("/history", "/live?of=history"),
         ("/jobs/a", "/live?of=job&id=a"),
         ("/recurring", "/live?of=recurring"),
-        (
-            "/scheduled?queue=mail&page=2",
-            "/live?of=scheduled&queue=mail&job=&due_from=&due_until=&retries=&page=2",
-        ),
+        ("/scheduled?filter=queue:mail&page=2", "/live?of=scheduled&filter=queue%3Amail&page=2"),
     ],
 )
 def test_the_stream_of_a_page_tells_at_once_of_what_it_missed(served: Web, ask: Ask, page: str, events: str) -> None:

@@ -114,9 +114,8 @@ def test_several_workers_are_stopped_when_their_number_is_typed(
     [line] = [text for text in caplog.messages if text.startswith("worker stop by=local")]
     assert ids[0] in line
     assert sum(process.alive for process in processes) >= 1
-    [action] = eventually(
-        lambda: [row for row in rig.inspector.history.audit().rows if row["action"] == "stop workers"]
-    )
+    history = rig.inspector.history
+    [action] = eventually(lambda: [row for row in history.audit().rows if row["action"] == "stop workers"])
     assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
     eventually(lambda: ">2 workers</span>" in web.http.get("/audit").text)
 
@@ -136,8 +135,7 @@ def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig
     # The page of all workers asks none: it shows what is known, and is told when there is more.
     eventually(lambda: re.search(r"\d+&nbsp;MB, \d+&nbsp;%", web.http.get("/workers").text))
     eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", web.http.get(path).text))
-    eventually(lambda: "has the newest release" in web.http.get(path).text)
-    eventually(lambda: "It is the leader for scheduled jobs" in web.http.get(path).text)
+    web.page(path, "has the newest release", "It is the leader for scheduled jobs")
 
     rig.worker("--log-level", "warning", PALERMO_RELEASE="2.15.0")
 
@@ -155,12 +153,8 @@ def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig
 
 
 def test_parts_of_the_last_ten_minutes_have_the_most_that_was_used() -> None:
-    answers = [
-        usage.Answer(1_000.0, 50e6, 1.0),
-        usage.Answer(1_010.0, 80e6, 6.0),
-        usage.Answer(1_200.0, 60e6, 6.0),
-        usage.Answer(1_204.0, None, None),
-    ]
+    used = ((1_000.0, 50e6, 1.0), (1_010.0, 80e6, 6.0), (1_200.0, 60e6, 6.0), (1_204.0, None, None))
+    answers = [usage.Answer(*each) for each in used]
 
     parts = usage.parts(answers, 1_205.0)
 
@@ -174,12 +168,8 @@ def test_parts_of_the_last_ten_minutes_have_the_most_that_was_used() -> None:
 
 
 def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
-    asked = cast(
-        Inspector,
-        SimpleNamespace(
-            workers=SimpleNamespace(usage=lambda ids: [{"worker": id, "memory": 1, "cpu": 0.0} for id in ids])
-        ),
-    )
+    workers = SimpleNamespace(usage=lambda ids: [{"worker": id, "memory": 1, "cpu": 0.0} for id in ids])
+    asked = cast(Inspector, SimpleNamespace(workers=workers))
     known = usage.WorkerUsage(asked)
     many = [{"id": f"{nth}", "answers": nth != 3} for nth in range(usage.MOST_WORKERS + 9)]
 
@@ -193,9 +183,7 @@ def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
     assert (known.answers("2", 1_010.0), len(known.answers("0", 1_010.0))) == ([], 2)
 
 
-def test_a_worker_shows_its_stacks_and_its_death_everywhere(
-    web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workers_stacks_and_death_are_shown_everywhere(web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_lives, "GRACE", 1.0)
     id = rig.hold()
     worker = rig.worker("-q", "jobs")
@@ -231,6 +219,5 @@ def test_a_worker_shows_its_stacks_and_its_death_everywhere(
     assert "It ended without a word" in page.text
     assert f"/jobs/{id}" in page.text
     assert "Workers that died" in web.http.get("/audit").text
-    eventually(lambda: ">Done</div>" in web.http.get(f"/jobs/{id}").text)
-    steps = re.findall(r'<div class="what">([^<]+)</div>', web.http.get(f"/jobs/{id}").text)
+    steps = re.findall(r'<div class="what">([^<]+)</div>', web.page(f"/jobs/{id}", ">Done</div>"))
     assert steps == ["Enqueued", "Started", "Worker died", "Started", "Done"]

@@ -14,17 +14,15 @@ from tests.worker.bench import Bench
 @pytest.fixture(params=BROKERS)
 def any_rig(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Rig]:
     """The same on each broker."""
-    rig = Rig(tmp_path, url=url_of_broker(request, tmp_path), exchange=exchange)
-    yield rig
-    rig.close()
+    with Rig(tmp_path, url=url_of_broker(request, tmp_path), exchange=exchange) as rig:
+        yield rig
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     """A broker of the test's own, and its workers."""
-    rig = Rig(tmp_path)
-    yield rig
-    rig.close()
+    with Rig(tmp_path) as rig:
+        yield rig
 
 
 @pytest.fixture

@@ -3,16 +3,28 @@
 import asyncio
 import os
 import socket
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from msgspec import to_builtins
 
-from palermo.core.lifecycle import SUCCEEDED, RunResult
+from palermo.core.lifecycle import CANCELLED, SUCCEEDED, RunResult
 from palermo.core.message import Message
 from palermo.worker.ipc.batch_marks import BatchMarks
-from palermo.worker.ipc.frames import FrameBuffer, FromSlot, Pong, Ready, Stack, load, pack_answer, pack_reply
+from palermo.worker.ipc.frames import (
+    SUCCESS,
+    Ended,
+    FrameBuffer,
+    FromSlot,
+    Pong,
+    Ready,
+    Stack,
+    load,
+    pack_answer,
+    pack_reply,
+)
 from palermo.worker.limits import Limits
 from palermo.worker.pools.children import Children
 from palermo.worker.pools.forked_pool import ForkedPool
@@ -189,3 +201,39 @@ async def test_two_questions_for_one_stack_do_not_end_the_child() -> None:
         assert await asked == ["here", "here"]
         child.end.sendall(b"\x00\x00\x00\x02+1")
         assert await asyncio.wait_for(ended, 10) is SUCCEEDED
+
+
+async def test_a_process_in_which_a_job_was_cancelled_runs_no_other() -> None:
+    async with played_template(slots=1, shared=False) as (template, pool):
+        child = await template.ready_child(pool)
+        cancelled, after = ending(), ending()
+        pool.run(1, Message(id="a", queue="q", job="j"), cancelled.set_result)
+        pool.cancel(1)
+
+        child.answer(Ended(1, CANCELLED))
+
+        assert await asyncio.wait_for(cancelled, 10) == CANCELLED
+        pool.run(1, Message(id="b", queue="q", job="j"), after.set_result)
+        await child.closed()
+        template.report(exited=1, status=0)
+        fresh = await template.fork_ready(NO_PID)
+        await fresh.frames("run")
+        fresh.end.sendall(SUCCESS)
+        assert await asyncio.wait_for(after, 10) is SUCCEEDED
+
+
+async def test_no_timer_of_a_job_outlasts_it() -> None:
+    async with played_template(slots=1, shared=False) as (template, pool):
+        child = await template.ready_child(pool)
+        ended = ending()
+
+        def done(result: RunResult) -> None:
+            ended.set_result(result)
+
+        held = weakref.ref(done)
+        pool.run(1, Message(id="a", queue="q", job="j", timeout=600.0, lock_for=600.0), done)
+        del done
+        child.end.sendall(SUCCESS)
+
+        await asyncio.wait_for(ended, 10)
+        assert held() is None

@@ -7,18 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from palermo.blocked_signals import OBEYED
-from palermo.worker.signals import SIGNALS
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
 
 #: Imported before the command is known, before the settings are read, and after the template was forked.
 MOMENTS = ("click", "palermo.worker.options", "palermo.worker.parent.main")
-
-
-def test_the_signals_that_wait_are_those_of_the_table() -> None:
-    assert {row.number for row in SIGNALS} == set(OBEYED)
 
 
 def signalled(rig: Rig, moment: str, name: str, *arguments: str) -> WorkerProcess:

@@ -5,9 +5,6 @@ from bisect import bisect_left
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
-from palermo.errors import OptionInvalid
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
 from tests.journal.reading import Journal
@@ -100,21 +97,3 @@ def test_a_rate_is_kept_over_all_workers_and_in_every_second(any_rig: Rig) -> No
     assert max(bisect_left(began, start + 1) - number for number, start in enumerate(began)) <= 51 + late
     least, most = (PACED - 1 - late) / 50 * 0.97, (PACED - 1) / 50
     assert least < began[-1] - began[0] < scaled(HANGS, most * 1.03)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"limit": 0}, "limit=0"),
-        ({"limit": True}, "limit=True"),
-        ({"rate": "often"}, "rate='often'"),
-        ({"limit": 1, "limit_key": ""}, "limit_key=''"),
-        ({"priority": 10}, "priority=10"),
-        ({"lock_for": 0}, "lock_for=0"),
-    ],
-)
-def test_an_option_that_means_nothing_is_refused_when_enqueuing(
-    rig: Rig, options: dict[str, object], named: str
-) -> None:
-    with pytest.raises(OptionInvalid, match=named):
-        rig.enqueue("probed", module="crew_limited", **options)

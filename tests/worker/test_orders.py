@@ -23,22 +23,6 @@ def holding(rig: Rig) -> str:
     return id
 
 
-def test_quiet_lets_running_jobs_go_on_and_resume_ends_it(rig: Rig) -> None:
-    rig.worker()
-    holding(rig)
-    rig.enqueue("note", str(rig.notes_path), "next")
-
-    assert command(rig, "quiet") == [{"state": "quiet"}]
-
-    rig.open_gate()
-    eventually(lambda: rig.lines() == ["held begins", "held ends"])
-    eventually(lambda: (row := rig.only_worker())["state"] == "quiet" and not row["jobs"])
-    assert rig.lines()[2:] == []
-
-    assert command(rig, "resume")[0]["state"] in ("idle", "working")
-    eventually(lambda: rig.lines()[-1] == "next")
-
-
 def test_stop_finishes_what_runs_and_says_so(rig: Rig) -> None:
     worker = rig.worker()
     holding(rig)

@@ -6,14 +6,7 @@ from msgspec.structs import replace
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.message import Message
-from palermo.worker.parent.outcomes import (
-    KEEP_FOR,
-    MAX_OUTCOMES,
-    Outcome,
-    Outcomes,
-    fingerprint,
-    result_in,
-)
+from palermo.worker.parent.outcomes import KEEP_FOR, MAX_OUTCOMES, Outcome, Outcomes, fingerprint, result_in
 
 MESSAGE = Message(id="1", queue="q", job="j", body=b"[1]", created_at=1)
 OUTCOME = Outcome(job="j", queue="q", result=Succeeded(), mark="m", slot="w", began_at=1.0, ended_at=2.0)

@@ -184,7 +184,7 @@ def _parent(*sent: bytes) -> list[object]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
-            slot = SlotPipe(lambda _: seen.append("success"), seen.append, end)
+            slot = SlotPipe(1, lambda slot: seen.append(f"success of {slot}"), seen.append, end)
             await loop.create_unix_connection(lambda: slot, sock=ours)
             for data in sent:
                 theirs.sendall(data)
@@ -198,12 +198,13 @@ def _parent(*sent: bytes) -> list[object]:
 def test_the_parent_hears_successes_replies_and_the_end() -> None:
     frame = pack_answer(Changed("umask"))
 
-    seen = _parent(SUCCESS, frame[:3], frame[3:], SUCCESS + frame)
+    seen = _parent(SUCCESS, frame[:3], frame[3:], SUCCESS + frame, b"\0\0\0\3+12")
 
-    assert seen == ["success", Changed("umask"), "success", Changed("umask"), ""]
+    success = "success of 1"
+    assert seen == [success, Changed("umask"), success, Changed("umask"), "success of 12", ""]
 
 
-@pytest.mark.parametrize("sent", [b"\xff" * 64, b"\0\0\0\x02hi", b"\0\0\0\0"])
+@pytest.mark.parametrize("sent", [b"\xff" * 64, b"\0\0\0\x02hi", b"\0\0\0\x02+x", b"\0\0\0\0"])
 def test_the_parent_ends_a_pair_on_which_garbage_arrives(sent: bytes) -> None:
     seen = _parent(sent)
 
@@ -218,7 +219,7 @@ def test_a_slot_reads_what_the_parent_buffers_and_then_the_end() -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        slot = SlotPipe(lambda _: None, lambda reply: None, lambda why: None)
+        slot = SlotPipe(1, lambda _: None, lambda reply: None, lambda why: None)
         await loop.create_unix_connection(lambda: slot, sock=ours)
         for values in sent:
             slot.write(pack(values))

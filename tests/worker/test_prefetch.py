@@ -3,21 +3,14 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
-
-@pytest.fixture
-def rig(rabbitmq_url: str, tmp_path: Path, exchange: str) -> Iterator[Rig]:
-    """On RabbitMQ, because other brokers send no jobs in advance."""
-    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
-    yield rig
-    rig.close()
+#: Other brokers send no jobs in advance.
+pytestmark = pytest.mark.parametrize("any_rig", ["rabbitmq"], indirect=True)
 
 
 def numbers(count: int) -> list[str]:
@@ -25,34 +18,34 @@ def numbers(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("pool", ["process", "async"])
-def test_short_jobs_keep_their_order_and_each_runs_once(rig: Rig, pool: str) -> None:
+def test_short_jobs_keep_their_order_and_each_runs_once(any_rig: Rig, pool: str) -> None:
     for number in numbers(400):
-        rig.enqueue("note", str(rig.notes_path), number)
+        any_rig.enqueue("note", str(any_rig.notes_path), number)
 
-    rig.burst("--pool", pool, "--prefetch", "16", "-q", "jobs")
+    any_rig.burst("--pool", pool, "--prefetch", "16", "-q", "jobs")
 
-    assert rig.lines() == numbers(400)
+    assert any_rig.lines() == numbers(400)
 
 
-def test_jobs_that_a_killed_worker_held_run_elsewhere_once(rig: Rig) -> None:
+def test_jobs_that_a_killed_worker_held_run_elsewhere_once(any_rig: Rig) -> None:
     for number in numbers(600):
-        rig.enqueue("note", str(rig.notes_path), number)
-    killed = rig.worker("--prefetch", "16", "-q", "jobs", "--log-level", "error")
-    eventually(lambda: len(rig.lines()) > 50)
+        any_rig.enqueue("note", str(any_rig.notes_path), number)
+    killed = any_rig.worker("--prefetch", "16", "-q", "jobs", "--log-level", "error")
+    eventually(lambda: len(any_rig.lines()) > 50)
     os.kill(killed.pid, signal.SIGKILL)
     # Otherwise the burst could end before the broker requeues the jobs of the killed worker.
-    eventually(lambda: rig.pending() + len(set(rig.lines())) >= 600)
-    rig.burst("--prefetch", "16", "-q", "jobs")
+    eventually(lambda: any_rig.pending() + len(set(any_rig.lines())) >= 600)
+    any_rig.burst("--prefetch", "16", "-q", "jobs")
 
-    counted = Counter(rig.lines())
+    counted = Counter(any_rig.lines())
     assert sorted(counted) == numbers(600)
     # Only jobs whose acknowledgements were on their way when the worker was killed may run twice.
     assert sum(counted.values()) <= 600 + 16
-    assert rig.errors() == {}
+    assert any_rig.errors() == {}
 
 
-def test_a_prefetch_below_one_is_refused(rig: Rig) -> None:
-    ended = rig.run("worker", "crew", "--prefetch", "0")
+def test_a_prefetch_below_one_is_refused(any_rig: Rig) -> None:
+    ended = any_rig.run("worker", "crew", "--prefetch", "0")
 
     assert ended.returncode == 2
     assert "--prefetch" in ended.stderr

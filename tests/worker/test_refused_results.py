@@ -1,24 +1,41 @@
-"""The results that a worker keeps since the broker refuses to store them: how many, and what the next one does."""
+"""Results whose jobs the broker still has: those that it refuses to store, and those of adopted jobs."""
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from palermo.client.recorder import Recorder
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
-from palermo.core.lifecycle import Fail, Raised, fail
+from palermo.core.journal_records import JournalLevel
+from palermo.core.lifecycle import SUCCEEDED, Fail, Raised, fail
 from palermo.errors import PalermoError
+from palermo.worker.parent import adopted_jobs
+from palermo.worker.parent.adopted_jobs import AdoptedJobs, Adoption
 from palermo.worker.parent.broker_session import BrokerSession
-from palermo.worker.parent.outcomes import MAX_BYTES, MAX_RESULTS, Outcome, Outcomes, RefusedResult, RefusedResults
-from tests.contract.tools import FAILURE, consume, ids, message, take, until
+from palermo.worker.parent.job_events import JobEvents
+from palermo.worker.parent.outcomes import (
+    MAX_BYTES,
+    MAX_RESULTS,
+    Outcome,
+    Outcomes,
+    RefusedResult,
+    RefusedResults,
+    fingerprint,
+)
+from tests.contract.tools import FAILURE, counts, ids, message, until
+from tests.contract.workers import consume, take
 
 
 class Sessions:
     """A session that nobody loses."""
+
+    current: BrokerSession | None = None
 
     def lose(self, session: BrokerSession, error: Exception) -> None:
         raise error
@@ -29,16 +46,15 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "jobs.db"
 
 
-def run_on(file: Path, work: Callable[[Broker], Awaitable[None]]) -> None:
-    async def go() -> None:
-        broker = await open_broker(SessionParameters(address=parse_url(f"sqlite:///{file}"), exchange="palermo"))
-        try:
-            async with asyncio.timeout(120):
-                await work(broker)
-        finally:
-            await broker.close()
+@pytest.fixture
+def broker(runner: asyncio.Runner, file: Path) -> Iterator[Broker]:
+    broker = runner.run(open_broker(SessionParameters(address=parse_url(f"sqlite:///{file}"), exchange="palermo")))
+    yield broker
+    runner.run(broker.close())
 
-    asyncio.run(go())
+
+#: Has the broker refuse every result that it would have to store.
+REFUSE = "create trigger refuse before insert on job begin select raise(abort, 'no'); end"
 
 
 def write(file: Path, statement: str) -> None:
@@ -50,41 +66,102 @@ def write(file: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("size", "most"), [(10, MAX_RESULTS), (MAX_BYTES // 4, 4)], ids=["so many jobs", "so many bytes of bodies"]
 )
-def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(file: Path, size: int, most: int) -> None:
-    async def work(broker: Broker) -> None:
-        sessions: Any = Sessions()
-        refused_results = RefusedResults(sessions, Outcomes(), asyncio.Event())
-        stored: list[bool] = []
-        body = b"x" * size
-        await broker.publish_many(message(f"{number}", body=body) for number in range(most + 1))
-        consumer = await consume(broker)
-        write(file, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
+async def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(
+    broker: Broker, file: Path, size: int, most: int
+) -> None:
+    sessions: Any = Sessions()
+    refused_results = RefusedResults(sessions, Outcomes(), asyncio.Event())
+    stored: list[bool] = []
+    body = b"x" * size
+    await broker.publish_many(message(f"{number}", body=body) for number in range(most + 2))
+    consumer = await consume(broker)
+    write(file, REFUSE)
 
-        async def end_next() -> None:
-            delivery = await take(consumer)
-            settlement = Fail(fail(delivery.message, FAILURE, worker="w"), "failed")
-            with pytest.raises(PalermoError) as refused:
-                await consumer.settle(delivery, settlement)
-            session = BrokerSession(broker, consumer)
-            outcome = Outcome(job="j", queue="q", result=Raised(FAILURE))
-            one = RefusedResult(session, delivery, outcome, settlement, stored.append)
-            await refused_results.keep(one, refused.value, companion=False)
+    async def end_next() -> None:
+        delivery = await take(consumer)
+        settlement = Fail(fail(delivery.message, FAILURE, worker="w"), "failed")
+        with pytest.raises(PalermoError) as refused:
+            await consumer.settle(delivery, settlement)
+        session = BrokerSession(broker, consumer)
+        outcome = Outcome(job="j", queue="q", result=Raised(FAILURE))
+        one = RefusedResult(session, delivery, outcome, settlement, stored.append)
+        await refused_results.keep(one, refused.value, companion=False)
 
-        for _ in range(most):
-            await end_next()
-        assert not stored
-        last = asyncio.ensure_future(end_next())
-        done, _ = await asyncio.wait({last}, timeout=1.5)
-        assert not done
-        write(file, "drop trigger refuse")
-        refused_results.try_all_now()
-        await last
-        await refused_results.wait()
-        assert stored == [True] * (most + 1)
-        await until(lambda: _count(broker), most + 1)
+    for _ in range(most):
+        await end_next()
+    assert not stored
+    last = asyncio.ensure_future(end_next())
+    done, _ = await asyncio.wait({last}, timeout=1.5)
+    assert not done
+    write(file, "drop trigger refuse")
+    refused_results.try_all_now()
+    await last
+    await refused_results.wait()
+    assert stored == [True] * (most + 1)
+    assert len(await ids(broker, "failed")) == most + 1
+    # There is room again.
+    write(file, REFUSE)
+    await end_next()
+    assert len(stored) == most + 1
 
-    run_on(file, work)
+
+def answer(state: str, *, another: bool = False) -> Mapping[str, Any]:
+    """The answer of a worker that runs message "1", or another message with this id, or that has run it."""
+    mark = "another" if another else fingerprint(message("1"))
+    if state == "running":
+        return {"state": state, "mark": mark}
+    return Outcome(
+        job="j", queue="jobs", result=Raised(FAILURE) if state == "failed" else SUCCEEDED, mark=mark
+    ).answer()
 
 
-async def _count(broker: Broker) -> int:
-    return len(await ids(broker, "failed"))
+DONE_LATER = [answer("running"), answer("done", another=True)]
+
+
+@pytest.mark.parametrize(
+    ("worker", "answers", "adoption", "end"),
+    [
+        ("pid:1@example", [answer("done", another=True)], Adoption.NOT_RUNNING, "held"),
+        ("pid:1@example", [answer("running", another=True)], Adoption.COPY, "held"),
+        ("pid:1@example", DONE_LATER, Adoption.ADOPTED, "given back"),
+        ("pid:9@gone", [], Adoption.ADOPTED, "given back"),
+        ("pid:1@example", [answer("failed")] * 1_000, Adoption.ADOPTED, "failed"),
+    ],
+    ids=["another has ended", "another runs", "another ends later", "no answer", "refused at first"],
+)
+async def test_a_job_ends_with_the_result_of_its_own_worker_or_runs_again(
+    broker: Broker,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    worker: str,
+    answers: list[Any],
+    adoption: Adoption,
+    end: str,
+) -> None:
+    monkeypatch.setattr(adopted_jobs, "_ASK_EVERY", 0.01)
+
+    await broker.publish(message("1"))
+    consumer: Any = await consume(broker)
+    sessions, left = Sessions(), iter(answers)
+    sessions.current = BrokerSession(broker, consumer)
+    adopted = AdoptedJobs(
+        "pid:1@example",
+        sessions=sessions,  # type: ignore[arg-type]
+        stopping=asyncio.Event(),
+        refused_results=RefusedResults(sessions, Outcomes(), asyncio.Event()),  # type: ignore[arg-type]
+        job_events=JobEvents(Recorder(JournalLevel.OFF, "w")),
+        failed_per_queue=False,
+        own_outcome=lambda _: next(left),
+    )
+    write(file, REFUSE)
+
+    delivery = replace(await take(consumer), running_at=worker)
+    assert await adopted.adopt(sessions.current, delivery) is adoption
+
+    await asyncio.sleep(0.1)
+    write(file, "drop trigger refuse")
+    if end == "given back":
+        assert (await take(consumer)).redelivered
+    elif end == "failed":
+        await until(lambda: counts(broker, "failed"), (1, 0))
+    adopted.close()

@@ -6,13 +6,13 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from palermo.contract.worker_info import WorkerInfo
 from palermo.settings.environment import ServiceManager, service_manager
 from palermo.worker.parent.sd_notify import Notifier
+from tests.contract.tools import until
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
@@ -92,7 +92,7 @@ async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) ->
     await asyncio.sleep(0)  # it waits for either
     available.set()
     stopping.set()
-    await until(lambda: "STOPPING=1" in manager.lines())
+    await until(lambda: "STOPPING=1" in manager.lines(), True)
     running.cancel()
     await asyncio.wait({running})
     notifier.close()
@@ -107,24 +107,18 @@ async def test_the_watchdog_is_fed_only_while_the_session_is_open(manager: Manag
     await asyncio.sleep(0.05)
     assert "READY=1" not in manager.lines()
     available.set()
-    await until(lambda: manager.lines().count("WATCHDOG=1") >= 5)
+    await until(lambda: manager.lines().count("WATCHDOG=1") >= 5, True)
 
     available.clear()
-    await until(lambda: "no session with the broker" in status(manager))
+    await until(lambda: "no session with the broker" in status(manager), True)
     manager.forget()
     await asyncio.sleep(0.1)
     assert manager.lines() == []
 
     available.set()
-    await until(lambda: "WATCHDOG=1" in manager.lines())
+    await until(lambda: "WATCHDOG=1" in manager.lines(), True)
     notifying.cancel()
     notifier.close()
-
-
-async def until(probe: Any) -> None:
-    async with asyncio.timeout(60):
-        while not probe():  # noqa: ASYNC110 - what is waited for is outside of the loop
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(

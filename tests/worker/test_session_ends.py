@@ -13,7 +13,7 @@ from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
-from tests.contract.tools import Report
+from tests.contract.workers import Report
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
 from tests.tcp_proxy import TcpProxy
@@ -43,11 +43,16 @@ def test_a_job_that_ran_just_before_its_session_was_given_up_is_counted(tmp_path
         async with asyncio.timeout(HANGS):
             await sessions.available.wait()
             recorder.count(RecordKind.SUCCEEDED, "jobs", "shop.note")
-            assert sessions.current is not None
-            sessions.lose(sessions.current, BrokerUnavailable("a queue is in trouble"))
+            first = sessions.current
+            assert first is not None
+            sessions.lose(first, BrokerUnavailable("a queue is in trouble"))
             await ended.wait()
             unwritten = recorder.unwritten
             await sessions.available.wait()
+            # What is told of the first session later does not end the second one.
+            second = sessions.current
+            sessions.lose(first, BrokerUnavailable("no answer"))
+            assert sessions.current is second
         keeping.cancel()
         await asyncio.wait({keeping}, timeout=HANGS)
         return unwritten

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from palermo.blocked_signals import OBEYED
 from palermo.worker.signals import DUMP, RESQUE_SIGNALS, SIGNALS, SURVIVED, TERMINATE, Action, describe_status
 
 
@@ -14,16 +15,9 @@ def test_every_action_has_a_signal_and_every_signal_one_meaning() -> None:
     assert len({row.name for row in SIGNALS}) == len(SIGNALS)
     assert {row.name for row in RESQUE_SIGNALS} < {row.name for row in SIGNALS}
     assert all(row.meaning for row in SIGNALS)
-
-
-def test_the_children_survive_every_signal_that_would_end_them_by_mistake() -> None:
-    harmless = {signal.SIGCONT}
-
-    assert {row.number for row in SIGNALS} - harmless <= set(SURVIVED)
-
-
-def test_what_the_parent_tells_a_slot_is_no_signal_of_the_table() -> None:
-    assert len({DUMP, TERMINATE, *SURVIVED}) == 2 + len(SURVIVED)
+    # Those that wait while a worker starts, and those that would end a child by mistake.
+    assert {row.number for row in SIGNALS} == set(OBEYED) <= {*SURVIVED, signal.SIGCONT}
+    assert len({DUMP, TERMINATE, *SURVIVED}) == 2 + len(SURVIVED), "what the parent tells a slot is none of them"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_failed_jobs_go_by_number_and_by_age_until_one_stays(
     ("wrong", "text"),
     [
         ({"concurrency": 0}, "at least one slot"),
-        ({"modules": ()}, "no module named"),
+        ({"modules": ()}, "no module given"),
         ({"shutdown_timeout": -1.0}, "shutdown timeout"),
         ({"pool": "fibre"}, "pool is 'fibre'"),
     ],

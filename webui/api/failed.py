@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.contract.rows import iso_instant
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Id, JobRow, Jobs, Rows, Text, meant_jobs
+from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Chosen, Id, JobRow, Jobs, Rows, Text
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation
 from palermo.webui.filters import asked_filter
@@ -43,33 +43,6 @@ class Group(BaseModel):
 
 class Groups(Rows[Group]):
     """A page of groups."""
-
-
-class Filter(BaseModel):
-    """A filter for failed jobs: every given condition must hold, {} means all. Unknown names are refused."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    filter: str | None = Field(default=None, description='Several conditions: `error:Timeout since:1h "no answer"`.')
-    queue: str | None = None
-    job: str | None = None
-    error: str | None = None
-    text: str | None = None
-    since: str | None = None
-    until: str | None = None
-    group: str | None = None
-    requeued: bool | None = None
-    worker: str | None = None
-    tenant: str | None = None
-
-
-class Chosen(BaseModel):
-    """The failed jobs that are meant: either by id or by a filter."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    ids: list[str] | None = Field(default=None, max_length=10_000)
-    filter: Filter | None = None
 
 
 class ChosenForRequeue(Chosen):
@@ -143,8 +116,7 @@ def asked(
         "until": until,
         "group": group,
     }
-    given |= {"requeued": _flag_text(requeued), "worker": worker, "tenant": tenant}
-    return asked_filter(given)
+    return asked_filter({**given, "requeued": requeued, "worker": worker, "tenant": tenant})
 
 
 Asked = Annotated[JobFilter, Depends(asked)]
@@ -187,14 +159,13 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
 @router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
 def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
     """Run failed jobs again: those with these ids, or all that a filter matches ({} for all)."""
-    meant = meant_jobs(chosen.ids, chosen.filter, _conditions)
-    return _row(actions.requeue(visit, meant, queue=chosen.queue, unserved=chosen.unserved), response)
+    return _row(actions.requeue(visit, chosen.meant(), queue=chosen.queue, unserved=chosen.unserved), response)
 
 
 @router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
 def discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
     """Throw failed jobs away: those with these ids, or all that a filter matches ({} for all)."""
-    return _row(actions.discard(visit, meant_jobs(chosen.ids, chosen.filter, _conditions)), response)
+    return _row(actions.discard(visit, chosen.meant()), response)
 
 
 @router.get("/{id:palermo}", name="api_failed_job")
@@ -238,14 +209,6 @@ def stop(visit: Visiting, id: Id) -> OperationRow:
     operation = actions.stop_operation(visit, id)
     operation.wait(5)
     return _shown(operation)
-
-
-def _flag_text(flag: bool | None) -> str | None:
-    return None if flag is None else str(flag).lower()
-
-
-def _conditions(filter: Filter) -> JobFilter:
-    return asked_filter({**filter.model_dump(), "requeued": _flag_text(filter.requeued)})
 
 
 def _row(operation: Operation, response: Response) -> OperationRow:

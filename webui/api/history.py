@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.errors import NotFound
 from palermo.history.listings import life
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Instant, Rows, Text
-from palermo.webui.filters import asked_filter, audit_filter
+from palermo.webui.filters import asked_actions, asked_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.listings import MAX_LIMIT
@@ -135,7 +135,7 @@ def history_of_job(visit: Visiting, id: Id) -> Life:
     known.check_ready()
     rows = life(known.index, known.audit, id)
     if not rows:
-        raise NotFound(f"the journal tells nothing of a job {id[:80]!r}.")
+        raise NotFound(f"the journal has no record of job {id[:80]!r}.")
     return Life.model_validate({"id": id, "rows": rows, "total": len(rows)})
 
 
@@ -152,9 +152,7 @@ def audit(
     limit: Limit = 100,
 ) -> Actions:
     """The actions of operators, newest first. A part of a name is enough; `=mail` is exactly `mail`."""
-    filter = audit_filter(
-        {"by": by, "action": action, "queue": queue, "text": text, "since": since, "until": until}
-    ).filter
+    filter = asked_actions({"by": by, "action": action, "queue": queue, "text": text, "since": since, "until": until})
     known = journal_views(visit.site)
     known.check_ready()
     rows = known.audit.page(filter, offset=(page - 1) * limit, limit=limit)

@@ -47,7 +47,7 @@ class Queues(Rows[QueueRow]):
 
 @router.get("", name="api_queues")
 def queues(visit: Visiting) -> Queues:
-    """All queues by name. `failed` is always among them."""
+    """All queues by name. `failed` is always included."""
     rows = visit.inspector.queues.list()
     return Queues.whole(rows)
 
@@ -61,7 +61,7 @@ def jobs(
     limit: PageLimit = 100,
     newest: bool = False,
 ) -> Jobs:
-    """Jobs that wait in a queue, oldest first. With a filter only the jobs of the page that match.
+    """Jobs that wait in a queue, oldest first. A filter is compared with the first 10,000 of them.
 
     Reading takes no job and keeps the order. Quorum queues are not read (409), because reading
     would count against the delivery limit of their jobs.

@@ -3,12 +3,14 @@
 The fields and names of all rows of the API are those of palermo.contract.rows, a contract.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.views.filter import JobFilter
+from palermo.webui.filters import asked_filter
 from palermo.webui.site import Refused
 from palermo.webui.state.listings import MAX_DEPTH, MAX_LIMIT
 
@@ -64,18 +66,45 @@ PageLimit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many rows 
 
 R = TypeVar("R")
 
-#: A filter as a body gives it, and as the inspector takes it.
-F = TypeVar("F")
-C = TypeVar("C")
+_DUE = "Due then or {}: ISO 8601 with a time zone, Unix seconds, or from now, such as 90s or 2h."
 
 
-def meant_jobs(ids: list[str] | None, filter: F | None, conditions: Callable[[F], C]) -> list[str] | C:
-    """The jobs that a body means: its ids, or the conditions of its filter. Raises Refused (422) for both or none."""
-    if ids is not None and filter is None:
-        return ids
-    if filter is not None and ids is None:
-        return conditions(filter)
-    raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
+class Filter(BaseModel):
+    """A filter of jobs: every given condition must hold, {} means all. Unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    filter: str | None = Field(default=None, description='Several conditions: `error:Timeout since:1h "no answer"`.')
+    state: str | None = None
+    queue: str | None = None
+    job: str | None = None
+    error: str | None = None
+    worker: str | None = None
+    tenant: str | None = None
+    text: str | None = None
+    since: str | None = None
+    until: str | None = None
+    due_from: str | float | None = Field(default=None, description=_DUE.format("after"))
+    due_until: str | float | None = Field(default=None, description=_DUE.format("before"))
+    group: str | None = None
+    requeued: bool | None = None
+
+
+class Chosen(BaseModel):
+    """The jobs that are meant: either by id or by a filter."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ids: list[str] | None = Field(default=None, max_length=10_000)
+    filter: Filter | None = None
+
+    def meant(self) -> list[str] | JobFilter:
+        """The ids, or the filter. Raises Refused (422) for both or none, and OptionInvalid."""
+        if self.ids is not None and self.filter is None:
+            return self.ids
+        if self.filter is not None and self.ids is None:
+            return asked_filter(self.filter.model_dump())
+        raise Refused(422, 'select the jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
 
 
 class Rows(BaseModel, Generic[R]):

@@ -7,23 +7,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract import clock
 from palermo.contract.rows import Row
-from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, due_between
-from palermo.contract.scheduled import ScheduledFilter as Conditions
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core import times
 from palermo.errors import NotFound
 from palermo.inspector.scheduled import Which
 from palermo.jobs.redaction import masked_row
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Instant, JobRow, Jobs, Text, meant_jobs
-from palermo.webui.filters import due_of, instant_of
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Chosen, Id, Instant, JobRow, Jobs, Text
+from palermo.webui.filters import asked_filter, instant_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view
 from palermo.webui.threads import Router
-
-_NAME = Field(default=None, max_length=1_000, description="May hold `*` and `?`.")
-_DUE = "Due then or {}: ISO 8601 with a time zone, Unix seconds, or from now, such as 90s or 2h."
 
 router = Router(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
 retries_router = Router(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
@@ -31,41 +27,6 @@ retries_router = Router(prefix="/retries", tags=["retries"], responses=PROBLEM_R
 Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a time zone, or from now: 90s, 2h.")]
 Number = Annotated[int, Query(ge=1, le=1_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
-
-
-class Names(BaseModel):
-    """A filter by names and times: every given condition must hold, {} means all. Unknown names are refused."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    queue: str | None = _NAME
-    job: str | None = _NAME
-    due_from: str | float | None = Field(default=None, description=_DUE.format("after"))
-    due_until: str | float | None = Field(default=None, description=_DUE.format("before"))
-
-
-class ScheduledFilter(Names):
-    """A filter for scheduled jobs: every given condition must hold, {} means all. Unknown names are refused."""
-
-    retries: bool | None = Field(default=None, description="Only those that wait to be tried again, or only others.")
-
-
-class ChosenRetries(BaseModel):
-    """The jobs that wait for a retry and are meant: either by id or by a filter."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    ids: list[str] | None = Field(default=None, max_length=10_000)
-    filter: Names | None = None
-
-
-class ChosenScheduled(BaseModel):
-    """The scheduled jobs that are meant: either by id or by a filter."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    ids: list[str] | None = Field(default=None, max_length=10_000)
-    filter: ScheduledFilter | None = None
 
 
 class Moment(BaseModel):
@@ -78,7 +39,7 @@ class Moment(BaseModel):
     later: float | None = Field(default=None, description="Seconds by which each job is due later than it was.")
 
 
-class ChosenForMove(ChosenScheduled, Moment):
+class ChosenForMove(Chosen, Moment):
     """The scheduled jobs that are meant, and their new instant."""
 
 
@@ -104,6 +65,7 @@ class AlteredRows(BaseModel):
 @router.get("", name="api_scheduled")
 def scheduled(
     visit: Visiting,
+    filter: Text = None,
     queue: Text = None,
     job: Text = None,
     retries: bool | None = None,
@@ -115,21 +77,24 @@ def scheduled(
     """Jobs that are due later, soonest first. A part of a name is enough; `=mail` is exactly `mail`.
 
     The state "retrying" means that a job has failed and waits for its next try. `retries` selects only those, or only
-    the others. The list may be as old as ten times the time that reading it takes.
+    the others. The list may be as old as ten times the time that reading it takes. `filter` compares all jobs by their
+    queue, job, due time and these two states, and the soonest 10,000 by anything else.
     """
-    return _page(visit, _conditions(queue, job, due_from, due_until, retries), page, limit)
+    state = None if retries is None else "retrying" if retries else "scheduled"
+    given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
+    return _page(visit, page, limit, state=state, **given)
 
 
 @router.post("/cancel", name="api_cancel_scheduled_many")
-def cancel_many(visit: Visiting, chosen: ChosenScheduled) -> AlteredRows:
+def cancel_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
     """Cancel jobs: those with these ids, or all that a filter matches ({} for all). Role: operator."""
-    return _altered(visit, CANCEL, meant_jobs(chosen.ids, chosen.filter, _of_body))
+    return _altered(visit, CANCEL, chosen.meant())
 
 
 @router.post("/run", name="api_run_scheduled_many")
-def run_many(visit: Visiting, chosen: ChosenScheduled) -> AlteredRows:
+def run_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
     """Put jobs into their queues now: by these ids, or all that a filter matches ({} for all). Role: operator."""
-    return _altered(visit, RUN, meant_jobs(chosen.ids, chosen.filter, _of_body))
+    return _altered(visit, RUN, chosen.meant())
 
 
 @router.post("/move", name="api_move_scheduled_many")
@@ -138,7 +103,7 @@ def move_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
 
     An instant in the past means now, and the state is then "enqueued".
     """
-    return _altered(visit, MOVE, meant_jobs(chosen.ids, chosen.filter, _of_body), **_moment(chosen))
+    return _altered(visit, MOVE, chosen.meant(), **_moment(chosen))
 
 
 @router.get("/{id:palermo}", name="api_scheduled_job")
@@ -146,7 +111,7 @@ def scheduled_job(visit: Visiting, id: Id) -> JobRow:
     """One job that is due later."""
     row = scheduled_view(visit.site).find(id)
     if row is None:
-        raise NotFound(f"no job {id[:80]!r} is due later. It may have come due, or never was.")
+        raise NotFound(f"job {id[:80]!r} is not scheduled. It may have started already, or never existed.")
     return JobRow.model_validate(masked_row(row, visit.site.hidden))
 
 
@@ -171,6 +136,7 @@ def move(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
 @retries_router.get("", name="api_retries")
 def retries(
     visit: Visiting,
+    filter: Text = None,
     queue: Text = None,
     job: Text = None,
     due_from: Due = None,
@@ -182,22 +148,23 @@ def retries(
 
     `error` is the last error, `attempts` are the errors of all tries, `retries` counts the retries by then.
     """
-    return _page(visit, _conditions(queue, job, due_from, due_until, True), page, limit)
+    given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
+    return _page(visit, page, limit, state="retrying", **given)
 
 
 @retries_router.post("/run", name="api_run_retries_many")
-def retry_many(visit: Visiting, chosen: ChosenRetries) -> AlteredRows:
+def retry_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
     """Try jobs again now: those with these ids, or all that a filter matches ({} for all). Role: operator."""
-    return _altered(visit, RETRY, meant_jobs(chosen.ids, chosen.filter, _of_body))
+    return _altered(visit, RETRY, chosen.meant())
 
 
 @retries_router.post("/give-up", name="api_give_up_many")
-def give_up_many(visit: Visiting, chosen: ChosenRetries) -> AlteredRows:
+def give_up_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
     """Give jobs up: those with these ids, or all that a filter matches ({} for all). Role: operator.
 
     They become failed jobs, with all their attempts.
     """
-    return _altered(visit, GIVE_UP, meant_jobs(chosen.ids, chosen.filter, _of_body))
+    return _altered(visit, GIVE_UP, chosen.meant())
 
 
 @retries_router.post("/{id:palermo}/run", name="api_run_retry")
@@ -212,26 +179,9 @@ def give_up(visit: Visiting, id: Id) -> AlteredRow:
     return _altered(visit, GIVE_UP, id).rows[0]
 
 
-def _page(visit: Visit, chosen: Conditions, page: int, limit: int) -> Jobs:
-    listing = listings.scheduled(visit, chosen, page=page, limit=limit)
+def _page(visit: Visit, page: int, limit: int, **conditions: str | None) -> Jobs:
+    listing = listings.scheduled(visit, asked_filter(conditions), page=page, limit=limit)
     return Jobs.of(listing.rows, total=listing.total, page=page, limit=limit)
-
-
-def _conditions(
-    queue: str | None,
-    job: str | None,
-    due_from: str | float | None,
-    due_until: str | float | None,
-    retries: bool | None,
-) -> Conditions:
-    """The filter that these values ask for. Raises Refused (422), OptionInvalid."""
-    due = due_between(due_of(due_from, "due_from"), due_of(due_until, "due_until"))
-    return Conditions(queue=queue, job=job, retries=retries, due=due)
-
-
-def _of_body(filter: Names) -> Conditions:
-    retries = filter.retries if isinstance(filter, ScheduledFilter) else True
-    return _conditions(filter.queue, filter.job, filter.due_from, filter.due_until, retries)
 
 
 def _altered(
@@ -239,7 +189,7 @@ def _altered(
 ) -> AlteredRows:
     rows: list[Row] | None = actions.alter_scheduled(visit, action, which, at=at, later=later)
     if rows is None:
-        raise Refused(503, "that takes long, and goes on here. Look at the list to see how it fares.")
+        raise Refused(503, "the operation is still running in the background. Check the list for its progress.")
     return AlteredRows.model_validate({"rows": rows, "total": len(rows)})
 
 
@@ -249,7 +199,7 @@ def _moment(moment: Moment) -> dict[str, float]:
     Raises Refused (422), OptionInvalid.
     """
     if [moment.at, moment.delay, moment.later].count(None) != 2:
-        raise Refused(422, 'say when: {"at": "2026-12-01T09:00Z"}, {"delay": 300} or {"later": 3600}, and only one.')
+        raise Refused(422, 'give the time: {"at": "2026-12-01T09:00Z"}, {"delay": 300} or {"later": 3600}.')
     if moment.later is not None:
         return {"later": times.delay_seconds(moment.later)}
     if moment.delay is not None:

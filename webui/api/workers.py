@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.inspector.masking import masked_worker
+from palermo.jobs.redaction import masked_worker
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Rows
 from palermo.webui.site import Visiting

@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
-from palermo.core.topology import worker_of
 from palermo.temp_index import Database, TempIndex
 from palermo.views.filter import NAMES, JobFilter
 from palermo.webui.failed.entry import Entry, fold, restored
@@ -250,17 +249,15 @@ class Index:
             return None if at is None else int(at)
 
     def names(self, what: str, *, limit: int = 500) -> list[str]:
-        """The names of queues, jobs, errors, workers or tenants; `what` is the name of the filter."""
-        if what not in ("queue", "job", "error", "worker", "tenant"):
-            raise KeyError(what)
+        """The names of jobs or tenants; `what` is the name of the filter."""
+        column = {"job": "job", "tenant": "tenant"}[what]
         with self._index.read():
             rows = self._db.execute(
-                f"select text from name where id in (select distinct {what} from job) and text <> ''"
+                f"select text from name where id in (select distinct {column} from job) and text <> ''"
                 " order by text limit ?",
                 (limit,),
             )
-            names = [text for (text,) in rows]
-        return list(dict.fromkeys(map(worker_of, names))) if what == "worker" else names
+            return [text for (text,) in rows]
 
     def bytes(self) -> int:
         """The greatest size of the temporary file."""
@@ -417,8 +414,8 @@ class Queries:
                 rows = self._db.execute("select id, text from name")
                 matching = [str(id) for id, text in rows if filter.fits_name(column, text)]
                 parts.append(f"{column} in ({','.join(matching)})")
-        if filter.longer is not None or filter.shorter is not None:
-            parts.append("0")  # a failed job doesn't say how long it ran
+        if any(getattr(filter, name) is not None for name in ("longer", "shorter", "due_from", "due_until")):
+            parts.append("0")  # a failed job doesn't say how long it ran, and is not due later
         if filter.first is not None:
             parts.append("at <> 0 and at >= ?")
             values.append(filter.first)

@@ -19,8 +19,8 @@ from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
+from palermo.inspector.jobs import WaitingJobs, check_move
 from palermo.inspector.judges import TakenJob, Which
-from palermo.inspector.waiting import WaitingJobs, check_move
 from palermo.views.filter import JobFilter
 from palermo.webui.failed.view import FailedView
 from palermo.webui.site import Refused
@@ -135,7 +135,7 @@ class Operations:
                 check_id(id)
         with self._lock:
             if self._closed or sum(not each.over for each in self._all.values()) > MAX_WAITING:
-                raise Refused(503, "too many long commands are under way here. Wait for one of them to end.")
+                raise Refused(503, "too many long operations are running. Wait until one of them has ended.")
             self._all[operation.id] = operation
             over = [id for id, each in self._all.items() if each.over]
             for id in over[: max(0, len(self._all) - MAX_KEPT)]:
@@ -149,7 +149,7 @@ class Operations:
         """The operation with this id. Raises NotFound if there never was one, or if it is no longer kept."""
         found = self._all.get(id)
         if found is None:
-            raise NotFound(f"no operation {id!r} here: it ended long ago, or the server was started again since.")
+            raise NotFound(f"there is no operation {id!r}: it ended long ago, or the server has restarted.")
         return found
 
     def running(self) -> list[Operation]:

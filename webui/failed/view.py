@@ -23,7 +23,7 @@ from palermo.core.message import Message
 from palermo.errors import BrokerRefused, NotBrowsable, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import TakenJob, reading, stoppable
-from palermo.inspector.masking import masked_preview
+from palermo.jobs.redaction import masked_preview
 from palermo.webui.failed.entry import Entry, EntryBuilder
 from palermo.webui.failed.index import Index
 

@@ -8,6 +8,7 @@ from palermo.webui.pages import (
     job_classes,
     keys,
     live,
+    live_jobs,
     problems,
     queues,
     recurring,
@@ -23,6 +24,7 @@ from palermo.webui.pages import (
 
 ROUTERS = (
     queues.router,
+    live_jobs.router,
     enqueue.router,
     waiting.router,
     search.router,

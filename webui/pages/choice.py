@@ -13,6 +13,7 @@ from msgspec import Struct
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
+from palermo.webui.filters import READABLE
 from palermo.webui.security.request import MAX_FIELDS
 
 #: The names in an address that choose rows. All others are of the list.
@@ -46,4 +47,4 @@ Chosen = Annotated[Choice, Depends(_choice)]
 def list_query(request: Request) -> str:
     """The query of the list in the address of a choice."""
     given = request.query_params.multi_items()
-    return urlencode([(name, value) for name, value in given if name not in NAMES and value])
+    return urlencode([(name, value) for name, value in given if name not in NAMES and value], safe=READABLE)

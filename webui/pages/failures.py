@@ -24,14 +24,7 @@ from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import Operation
-from palermo.webui.filters import (
-    FAILED,
-    RequestedFilter,
-    asked_filter,
-    filter_query,
-    known_names,
-    requested_filter,
-)
+from palermo.webui.filters import LISTED, ListFilter, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
 from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form
@@ -47,16 +40,6 @@ LIMIT, LIMITS = 20, (20, 50, 100)
 
 #: Groups on a page, and the number of parts in each group's history.
 GROUPS, PARTS = 25, 32
-
-#: The options of the choice of time.
-TIMES = (
-    ("15m", "last 15 minutes"),
-    ("1h", "last hour"),
-    ("6h", "last 6 hours"),
-    ("1d", "last day"),
-    ("7d", "last week"),
-    ("30d", "last 30 days"),
-)
 
 #: Above this number of jobs the user has to type the number.
 UNTYPED = 1_000
@@ -87,7 +70,7 @@ class GroupRow(NamedTuple):
     query: str
 
 
-@router.get("/failures", name="failures", dependencies=[known_names(*FAILED)])
+@router.get("/failures", name="failures", dependencies=[known_names(*LISTED)])
 def page_of_failures(
     request: Request,
     visit: Visiting,
@@ -96,16 +79,14 @@ def page_of_failures(
     limit: Annotated[int, Query(ge=1, le=max(LIMITS))] = LIMIT,
 ) -> Response:
     """All failed jobs, newest first, or in groups."""
-    wanted = requested_filter(request.query_params, FAILED)
+    wanted = list_filter(request.query_params)
     found = failed_jobs(visit.site)
     state = found.view.update()
-    index = found.view.index
     context: dict[str, Any] = {
         "state": state,
         "as_of": iso_instant(state.at),
         "asked_for": wanted,
         "by": "groups" if by == "groups" else "",
-        "times": TIMES,
         "operations": found.operations.running(),
         "number": number,
         "limit": limit,
@@ -113,22 +94,20 @@ def page_of_failures(
         "groups": [],
         "total": 0,
         "kinds": 0,
-        "names": {"tenant": []},
         "group_name": found.group_name(wanted.filter.group) if wanted.filter.group else "",
     }
     if state.ready:
+        index = found.view.index
         context["total"] = index.count(wanted.filter)
-        context["names"] = {what: index.names(what) for what in ("queue", "job", "error", "worker", "tenant")}
         if by == "groups":
             groups, kinds = index.groups(wanted.filter, offset=(number - 1) * GROUPS, limit=GROUPS, parts=PARTS)
             context |= {"kinds": kinds, "limit": GROUPS, "groups": [_line(found, wanted, each) for each in groups]}
         else:
             rows = index.page(wanted.filter, offset=(number - 1) * limit, limit=limit, newest=True)
             context["rows"] = [found.row(each.message) for each in rows]
-    query = wanted.query
-    keep = {"by": context["by"], "limit": "" if limit == LIMIT or by == "groups" else str(limit)}
-    context["kept"] = {name: value for name, value in keep.items() if value}
-    context["query"] = query
+    query = context["query"] = wanted.query
+    kept = (("by", context["by"]), ("limit", "" if limit == LIMIT or by == "groups" else str(limit)))
+    context["kept"] = {name: value for name, value in kept if value}
     pages = "&".join(filter(None, (query, urlencode(context["kept"]))))
     context["at"] = "?" + (f"{pages}&" if pages else "") + "page="
     context["paged"] = f"page={number}" if number > 1 else ""
@@ -146,22 +125,21 @@ def read_again(request: Request, visit: Visiting) -> Response:
 
 def chosen_filter(request: Request, visit: Visiting) -> JobFilter:
     """The filter of an address, bounded by now: jobs that fail after the user was told a number are not meant."""
-    wanted = requested_filter(request.query_params, FAILED).filter
+    wanted = list_filter(request.query_params).filter
     newest = failed_jobs(visit.site).view.index.newest() or 0
     if wanted.until is None:
         wanted = replace(wanted, until=float(max(int(clock.now()), newest)))
     return replace(wanted, since=None if wanted.since is None else float(int(wanted.since)))
 
 
-def _line(found: FailedJobs, wanted: RequestedFilter[JobFilter], group: FailureGroup) -> GroupRow:
+def _line(found: FailedJobs, wanted: ListFilter[JobFilter], group: FailureGroup) -> GroupRow:
     return GroupRow(
         group=group,
         row=found.row(group.sample),
         line=sparkline(group.history),
         first=iso_instant(group.first),
         last=iso_instant(group.last),
-        query=filter_query(replace(wanted.filter, group=group.fingerprint, since=None))
-        + (f"&since={wanted.written['since']}" if wanted.written["since"] else ""),
+        query=wanted.having(group=group.fingerprint),
     )
 
 
@@ -172,17 +150,19 @@ def _line(found: FailedJobs, wanted: RequestedFilter[JobFilter], group: FailureG
     "/failures/confirm",
     methods=["GET", "POST"],
     name="confirm_failures",
-    dependencies=[known_names(*NAMES, *FAILED, *_KEPT)],
+    dependencies=[known_names(*NAMES, *LISTED, *_KEPT)],
 )
 def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     """Show how many jobs are meant, and ask."""
     if choice.act not in _ACTIONS:
-        raise Refused(422, f"{choice.act[:40]!r} is no action on failed jobs; those are {', '.join(_ACTIONS)}.")
-    wanted = requested_filter(request.query_params, FAILED)
+        raise Refused(
+            422, f"{choice.act[:40]!r} is not an action for failed jobs; the actions are {', '.join(_ACTIONS)}."
+        )
     listed = list_query(request)
     if request.query_params.get("by") == "groups":
         # The group whose button was pressed is no filter of the list of groups.
-        listed = urlencode([(name, value) for name, value in parse_qsl(listed) if name != "group"])
+        rest = urlencode([(name, value) for name, value in parse_qsl(listed) if name not in LISTED])
+        listed = "&".join(filter(None, (list_filter(request.query_params).having(group=""), rest)))
     meant: dict[str, Any] = {"ids": choice.ids, "filter": "", "number": len(choice.ids)}
     asks = None
     if choice.every:
@@ -190,11 +170,11 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
         # A list that has been read once is good enough: reading it anew takes as long as there are jobs.
         if not found.view.update().ready:
             found.wait_until_read()
-        filter = chosen_filter(request, visit)
-        meant |= {"filter": filter_query(filter), "number": found.view.index.count(filter)}
-        asks = {name: text for name, text in wanted.written.items() if text}
-        if filter.group is not None:
-            asks["group"] = found.group_name(filter.group)
+        chosen = chosen_filter(request, visit)
+        meant |= {"filter": str(chosen), "number": found.view.index.count(chosen)}
+        asks = list_filter(request.query_params).text
+        if chosen.group is not None:
+            asks = asks.replace(chosen.group, found.group_name(chosen.group))
     if not meant["number"]:
         text = "No failed job matches that any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "failures", listed), text, level="note")
@@ -207,7 +187,7 @@ def _ask(
     meant: Mapping[str, Any],
     listed: str,
     *,
-    asks: Mapping[str, str] | None = None,
+    asks: str | None = None,
     values: Mapping[str, str] = _NO_QUEUE,
     problems: Mapping[str, str] = NO_PROBLEMS,
 ) -> Response:
@@ -308,7 +288,7 @@ def _form(request: Request, id: str) -> FormPage:
         title="Edit and requeue",
         button="Requeue",
         section="failures",
-        crumb="Failures",
+        crumb="Failed jobs",
         action=path(request, "save_failed", request.url.query, id=id),
         back=path(request, "failures", request.url.query),
         time_hint="at once",
@@ -344,14 +324,14 @@ def told(request: Request, done: Operation, back: str) -> Response:
     return redirect(request, back, done.outcome(), level="done" if fine else "note")
 
 
-def _filter(query: str) -> JobFilter:
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    if "until" not in given or not given.keys() <= set(FAILED):
-        raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
-    return asked_filter(given)
+def _filter(text: str) -> JobFilter:
+    wanted = list_filter({"filter": text}).filter
+    if wanted.until is None:
+        raise Refused(422, "the form selects no jobs. Go back and select some.")
+    return wanted
 
 
 def check_typed(typed: str, number: int, chosen: int) -> None:
     """Raises Refused (422) if so many jobs are meant that their number has to be typed, and another was."""
     if max(number, chosen) > UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
-        raise Refused(422, f"{count(number, 'job')} were meant, and {typed!r} was typed. Go back and type {number}.")
+        raise Refused(422, f"{count(number, 'job')} would change, but you typed {typed!r}. Go back and type {number}.")

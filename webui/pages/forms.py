@@ -162,7 +162,7 @@ class TimeFields(Struct, frozen=True, kw_only=True):
                 with problems.at("on"):
                     return _instant_of(on, ZoneInfo(zone))
             else:
-                problems["zone"] = f"{zone[:40]!r} is no time zone that this machine knows: write Europe/Rome or UTC."
+                problems["zone"] = f"{zone[:40]!r} is not a time zone known to this machine: write Europe/Rome or UTC."
         elif required:
             problems["when"] = "give the time, in this field or in the next one."
         return None
@@ -193,7 +193,7 @@ def _instant_of(text: str, zone: ZoneInfo) -> float:
         moment = local.replace(tzinfo=zone)
         exists = moment.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local
     except (ValueError, OverflowError):
-        raise Refused(422, f"{text[:40]!r} is no date and time such as 2026-12-01T09:00.") from None
+        raise Refused(422, f"{text[:40]!r} is not a date and time such as 2026-12-01T09:00.") from None
     if not exists:
         raise Refused(422, f"{text[:40]} does not exist in {zone.key}, because clocks go forward then.")
     return times.unix_seconds(moment)
@@ -204,7 +204,7 @@ def _delay_of(text: str) -> float:
     try:
         return parse_duration(text.removeprefix("+"))
     except ValueError:
-        raise Refused(422, f"{text[:40]!r} is no delay such as +1h, +90m or +2d.") from None
+        raise Refused(422, f"{text[:40]!r} is not a delay such as +1h, +90m or +2d.") from None
 
 
 def later_of(text: str) -> float:

@@ -8,10 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row
-from palermo.history.filters import FINAL, STATES, AuditFilter
-from palermo.webui.filters import AUDIT, HISTORY, RequestedFilter, audit_filter, known_names, requested_filter
-from palermo.webui.pages.failures import TIMES
-from palermo.webui.render.formats import action
+from palermo.views.filter import AuditFilter
+from palermo.webui.filters import LISTED, ListFilter, audit_filter, known_names, list_filter
 from palermo.webui.render.rendering import page
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state.deaths import deaths
@@ -23,37 +21,30 @@ router = Router()
 #: Rows on a page by default, and at most.
 LIMIT, MOST = 50, 100
 
-#: The options of the choice of duration.
-DURATIONS = (("0.1s", "100 ms"), ("1s", "1 s"), ("10s", "10 s"), ("1m", "1 min"), ("10m", "10 min"), ("1h", "1 h"))
-
 Number = Annotated[int, Query(alias="page", ge=1, le=10_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MOST)]
 
 
-@router.get("/history", name="history", dependencies=[known_names(*HISTORY)])
+@router.get("/history", name="history", dependencies=[known_names(*LISTED)])
 def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit = LIMIT) -> Response:
     """Finished jobs."""
-    wanted = requested_filter(request.query_params, HISTORY)
+    wanted = list_filter(request.query_params)
     context = _context(visit, wanted, number, limit)
     index = journal_views(visit.site).index
     if context["state"].ready:
         context["total"] = index.count(wanted.filter)
         context["rows"] = [entry.row() for entry in index.page(wanted.filter, offset=(number - 1) * limit, limit=limit)]
-        context["names"] = {what: index.names(what) for what in ("queue", "job")}
     return page(
         request,
         "history.html",
         watched={"of": "history"},
-        states=tuple(STATES),
-        final=FINAL,
-        durations=DURATIONS,
         lost=index.lost,
         cut=index.cut,
         **context,
     )
 
 
-@router.get("/audit", name="audit", dependencies=[known_names(*AUDIT)])
+@router.get("/audit", name="audit", dependencies=[known_names(*LISTED)])
 def audit(request: Request, visit: Visiting, number: Number = 1, limit: Limit = LIMIT) -> Response:
     """What people did, and when."""
     wanted = audit_filter(request.query_params)
@@ -62,13 +53,8 @@ def audit(request: Request, visit: Visiting, number: Number = 1, limit: Limit = 
     if context["state"].ready:
         context["total"] = actions.count(wanted.filter)
         context["rows"] = actions.page(wanted.filter, offset=(number - 1) * limit, limit=limit)
-        context["names"] = {what: actions.names(what) for what in ("by", "action")}
         context["deaths"] = _deaths(visit, wanted.filter)
-    # A pattern of an address is one of the choices.
-    known = sorted({*context["names"].get("action", ()), wanted.written["action"]} - {""})
-    return page(
-        request, "audit.html", watched={"of": "history"}, actions=[(name, action(name)) for name in known], **context
-    )
+    return page(request, "audit.html", watched={"of": "history"}, **context)
 
 
 def _deaths(visit: Visit, wanted: AuditFilter) -> list[Row]:
@@ -79,7 +65,7 @@ def _deaths(visit: Visit, wanted: AuditFilter) -> list[Row]:
     return [life.row() for life in deaths(visit.site, since=wanted.since) if life.heard_at <= until][:LIMIT]
 
 
-def _context(visit: Visit, wanted: RequestedFilter[Any], number: int, limit: int) -> dict[str, Any]:
+def _context(visit: Visit, wanted: ListFilter[Any], number: int, limit: int) -> dict[str, Any]:
     """The template values that both pages share."""
     known = journal_views(visit.site)
     query = wanted.query
@@ -89,13 +75,11 @@ def _context(visit: Visit, wanted: RequestedFilter[Any], number: int, limit: int
         "state": state,
         "off": known.off,
         "level": known.level.value,
-        "asks": wanted.written,
+        "asked_for": wanted,
         "query": query,
-        "times": TIMES,
         "number": number,
         "limit": limit,
         "rows": [],
         "total": 0,
-        "names": {},
         "at": "?" + "".join(f"{part}&" for part in (query, kept) if part) + "page=",
     }

@@ -17,7 +17,7 @@ from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
 from palermo.errors import NotFound, PalermoError
 from palermo.history.journal_reader import Progress
 from palermo.history.listings import kept_result, life, recorded
-from palermo.inspector.again import REASONS
+from palermo.inspector.jobs import REASONS
 from palermo.webui import actions
 from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
 from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form

@@ -12,9 +12,8 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.text import exactly
 from palermo.errors import BrokerError
-from palermo.history.series import Window
+from palermo.history.series import Tally, Window, times
 from palermo.history.statistics import Report
-from palermo.history.tally import Tally, times
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition, JobSubscription
 from palermo.jobs.option_kinds import Seconds
@@ -117,7 +116,7 @@ def _failures(visit: Visit, name: str) -> dict[str, Any]:
         "reading": reading,
         "kinds": kinds,
         "failed_total": found.view.index.count(chosen) if reading.ready else 0,
-        "failed_query": filter_query(chosen),
+        "job_query": filter_query(chosen),
         "groups": [
             {
                 "count": group.count,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from palermo.contract.rows import Row
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
 from palermo.errors import NotFound
-from palermo.inspector.masking import unmasked
+from palermo.jobs.redaction import unmasked
 from palermo.webui.pages.forms import Problems, ShownForm, TimeFields, problems_of, read_arguments, read_priority
 from palermo.webui.render.rendering import page
 

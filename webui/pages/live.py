@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from palermo.errors import PalermoError
 from palermo.history.listings import life
-from palermo.webui.pages.scheduled import JOB_LISTS, Number, list_filter
+from palermo.webui.pages.scheduled import JOB_LISTS, Number, asked_jobs
 from palermo.webui.site import Refused, Site, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import LiveState, live_state
@@ -59,7 +59,7 @@ async def events(
     """
     live = await run_in_threadpool(live_state, visit.site)
     if live.streams >= MAX_STREAMS:
-        raise Refused(503, f"there are {MAX_STREAMS} live pages already; this one will ask now and then instead.")
+        raise Refused(503, f"{MAX_STREAMS} pages already get live updates, so this page polls instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     list_version = _list_version(visit.site, of, id, request.query_params, number)
     live.streams += 1  # In the same turn of the event loop as the check above, so that the limit holds.
@@ -96,7 +96,7 @@ def _list_version(site: Site, of: Of, id: str, query: QueryParams, number: int) 
         return scheduled_view(site).recurring_version
     if of in JOB_LISTS:
         # The listing that the page shows, and no other: the page is then drawn from the one that was compared.
-        chosen = list_filter(JOB_LISTS[of], query).chosen
+        chosen = asked_jobs(JOB_LISTS[of], query).filter
         return lambda: scheduled_view(site).version(chosen, offset=(number - 1) * PAGE_SIZE)
     return str
 

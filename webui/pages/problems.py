@@ -11,6 +11,7 @@ from palermo.core.text import exactly
 from palermo.errors import PalermoError
 from palermo.inspector.doctor import away
 from palermo.inspector.problems import PresentProblem
+from palermo.views.filter import JobFilter
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
@@ -67,10 +68,12 @@ def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
         case "silent" | "died":
             return ShownProblem(finding, "Workers", path(request, "workers"))
         case "failing":
-            to = path(request, "failures", {"job": exactly(only), "since": "15m"})
+            to = path(request, "failures", {"filter": f"{JobFilter(job=exactly(only))} since:15m"})
             return ShownProblem(finding, "Their failures", to)
         case "retried":
-            return ShownProblem(finding, "Their retries", path(request, "retries", {"job": exactly(only)}))
+            return ShownProblem(
+                finding, "Their retries", path(request, "retries", {"filter": f"{JobFilter(job=exactly(only))}"})
+            )
 
 
 def _of_broker(request: Request, finding: Finding) -> ShownProblem:

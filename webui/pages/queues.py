@@ -21,7 +21,7 @@ from palermo.views.facts import facts_of_row
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.filters import field_text, filter_query, known_names
+from palermo.webui.filters import LISTED, filter_query, known_names, list_filter
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, runs_plot, spark, throughput
 from palermo.webui.render.rendering import page, path, redirect
@@ -109,13 +109,11 @@ def _sparks(visit: Visit, listed: QueuePage) -> dict[str, Spark]:
     return {name: spark(parts, begun=True) for name, parts in counts.items()}
 
 
-@router.get("/queues/{name:palermo}", name="queue", dependencies=[known_names()])
+@router.get("/queues/{name:palermo}", name="queue", dependencies=[known_names(*LISTED)])
 def queue(
     request: Request,
     visit: Visiting,
     name: str,
-    text: Text = "",
-    job: Text = "",
     newest: bool = False,
     number: Number = 1,
     depth: int = DEPTHS[0],
@@ -127,14 +125,15 @@ def queue(
     rows = [row for row in snapshot.queues if row["name"] == name]
     if not rows:
         raise NotFound(
-            f"Palermo knows no queue {name!r}. It is made when the first job is enqueued to it; one that another"
-            " program has made is known once a worker serves it."
+            f"there is no queue {name!r}. A queue is created when the first job is enqueued to it. A queue that another"
+            " program created appears once a worker serves it."
         )
     line = live.queue_summary(snapshot, rows[0])
     if line.failed:
         return redirect(request, path(request, "failures"))
     found, unseen = Listing[Row]([], 0), ""
-    wanted = waiting_filter(text, job)
+    asked = list_filter(request.query_params)
+    wanted = asked.filter
     try:
         if line.pending:
             found = _jobs(visit, name, wanted, newest=newest, number=number, depth=depth)
@@ -142,10 +141,9 @@ def queue(
         unseen = str(error)
     jobs = found.rows
     live.recent_jobs.add(jobs)
-    asks = {"job": field_text("job", job), "text": field_text("text", text)}
-    searched = min(depth, line.pending) if any(asks.values()) else line.pending
+    searched = line.pending if wanted.everything else min(depth, line.pending)
     how = {"newest": "1" if newest else "", "depth": "" if depth == DEPTHS[0] else str(depth)}
-    kept = {each: value for each, value in (asks | how).items() if value}
+    kept = {each: value for each, value in ({"filter": asked.text} | how).items() if value}
     # A page that reads thousands of jobs is not read again after each change.
     updates: dict[str, Any] = {} if depth == DEPTHS[0] else {"watched": None}
     deeper = next((each for each in DEPTHS if each > depth), None) if searched < line.pending else None
@@ -162,13 +160,13 @@ def queue(
         types=Counter(row["content_type"] for row in jobs).most_common(),
         unseen=unseen,
         running=running_jobs(snapshot, name)[:_RUNNING],
-        asks=asks,
-        query=urlencode({each: value for each, value in asks.items() if value}),
+        asked_for=asked,
+        query=asked.query,
         operations=[each for each in failed_jobs(visit.site).operations.running() if each.waits_in == name],
         newest=newest,
         number=number,
         limit=LIMIT,
-        total=(found.total or 0) if any(asks.values()) else line.pending,
+        total=line.pending if wanted.everything else found.total or 0,
         searched=searched,
         deeper=deeper,
         search_deeper="?" + urlencode(kept | {"depth": deeper}),
@@ -223,14 +221,14 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     reading = view.update()
     found: dict[str, Any] = {
         "failed": view.index.count(chosen) if reading.ready else None,
-        "failed_query": filter_query(chosen),
+        "queue_query": filter_query(chosen),
         "report": None,
         "plot": None,
     }
     report = journal_views(visit.site).report(Window.HOUR, queue=queue)
     if report is None:
         return found
-    jobs = path(request, "history", {"queue": exactly(queue)})
+    jobs = path(request, "history", filter_query(chosen))
     detail = path(request, "statistics", {"queue": queue})
     return found | {
         "report": report,
@@ -238,14 +236,9 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     }
 
 
-def waiting_filter(text: str, job: str) -> JobFilter:
-    """The filter that these texts of an address mean. Blank texts are ignored."""
-    return JobFilter(text=field_text("text", text) or None, job=field_text("job", job) or None)
-
-
 def _jobs(visit: Visit, name: str, wanted: JobFilter, *, newest: bool, number: int, depth: int) -> Listing[Row]:
     """A page of the jobs that the filter matches, among the first `depth` jobs; the total is how many match."""
-    if wanted == JobFilter():
+    if wanted.everything:
         return listings.jobs(visit, name, page=number, limit=LIMIT, newest=newest)
     rows = listings.jobs(visit, name, page=1, limit=depth, newest=newest).rows
     found = [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if wanted.matches(facts_of_row(row))]

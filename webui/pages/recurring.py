@@ -23,8 +23,8 @@ from palermo.core.topology import check_new_queue
 from palermo.errors import NotFound
 from palermo.history.entry import Entry
 from palermo.history.recurring_runs import RUN_ID, PastRun
-from palermo.inspector.masking import unmasked
 from palermo.jobs.definition import check_job_name
+from palermo.jobs.redaction import unmasked
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.pages.forms import (
@@ -353,4 +353,4 @@ def _seconds(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError:
-        raise Refused(422, f"{text[:40]!r} is no duration: write 30, 5m or 1h30m.") from None
+        raise Refused(422, f"{text[:40]!r} is not a duration: write 30, 5m or 1h30m.") from None

@@ -1,6 +1,6 @@
 """The page of the search over all states of jobs. Its address is the saved search."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import Query
@@ -12,7 +12,7 @@ from palermo.core.topology import is_made_id
 from palermo.errors import OptionInvalid
 from palermo.history.listings import life
 from palermo.views.filter import CHIPS, Chip, JobFilter, chips, parse_filter
-from palermo.webui.filters import FAILED, HISTORY, known_names
+from palermo.webui.filters import known_names
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import find_job
@@ -34,9 +34,6 @@ TITLES = {
     "running": "Running",
     "finished": "Finished",
 }
-
-#: The chips that the pages of retries and of scheduled jobs can filter by.
-_LISTED = frozenset({"queue", "job", "state"})
 
 
 class Link(NamedTuple):
@@ -102,25 +99,23 @@ def _is_known(visit: Visit, id: str) -> bool:
 
 
 def _links(request: Request, asked: Sequence[Chip], group: Group) -> list[Link]:
-    """The pages that list all jobs of a group, filtered in the same way as far as they can."""
-    given = {chip.name or "text": chip.value for chip in asked}
+    """The pages that list all jobs of a group, filtered in the same way."""
 
-    def to(route: str, text: str, names: Iterable[str] = ()) -> Link:
-        return Link(text, path(request, route, {name: given[name] for name in names if name in given}))
+    def to(route: str, text: str, *without: str, **names: str) -> Link:
+        kept = " ".join(str(chip) for chip in asked if chip.name not in ("state", *without))
+        return Link(text, path(request, route, {"filter": kept}, **names))
 
     match group.state:
         case "failed":
-            return [to("failures", "Show in Failures", FAILED)]
+            return [to("failures", "All failed jobs")]
         case "retrying":
-            return [to("retries", "Retries", ("queue", "job"))]
+            return [to("retries", "All retrying jobs")]
         case "scheduled":
-            given["retries"] = "no"
-            return [to("scheduled", "Scheduled jobs", ("queue", "job", "retries"))]
+            return [to("scheduled", "All scheduled jobs")]
         case "waiting":
             queues = sorted((group.queues or {}).items(), key=lambda each: -each[1])[:5]
-            text = {"text": given.get("text", "")}
-            return [Link(f"Queue {name}", path(request, "queue", text, name=name)) for name, _ in queues]
+            return [to("queue", f"Queue {name}", "queue", name=name) for name, _ in queues]
         case "running":
-            return [to("workers", "Workers")]
+            return [Link("Workers", path(request, "workers"))]
         case _:
-            return [to("history", "Show in History", HISTORY)]
+            return [to("history", "All finished jobs")]

@@ -99,7 +99,7 @@ def _back(request: Request) -> str:
 def _signing(visit: Visit) -> SignIn:
     signing = visit.site.existing(SignIn)
     if signing is None:
-        raise Refused(404, "nobody signs in here.")
+        raise Refused(404, "these pages have no sign-in.")
     return signing
 
 

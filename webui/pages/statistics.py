@@ -10,11 +10,11 @@ from starlette.responses import PlainTextResponse, Response
 
 from palermo.contract.rows import iso_instant
 from palermo.core.text import exactly
-from palermo.history.series import Window
+from palermo.history.series import Window, times
 from palermo.history.statistics import DIMENSIONS, Report, rate
-from palermo.history.tally import times
 from palermo.inspector.rates import Snapshot
-from palermo.webui.filters import known_names, only_one, time_range
+from palermo.views.filter import filter_of
+from palermo.webui.filters import filter_query, known_names, only_one, time_range
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
@@ -75,7 +75,7 @@ def report_context(request: Request, report: Report | None, window: Window | Non
     known: dict[str, Any] = {"report": report, "window": window.value if window else "", "rate": rate, "times": times}
     if report is None:
         return known
-    jobs = path(request, "history", {by: exactly(name) for by, name in chosen.items()})
+    jobs = path(request, "history", filter_query(filter_of({by: exactly(name) for by, name in chosen.items()}, 0.0)))
     detail = path(request, "statistics", chosen)
     cells, deploys = report.cells, report.deploys
     waited, ran = [cell.tally.wait for cell in cells], [cell.tally.run for cell in cells]

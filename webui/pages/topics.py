@@ -35,7 +35,7 @@ def topics(request: Request, visit: Visiting) -> Response:
 def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age: Text = "all") -> Response:
     """Replay old events to one group."""
     if age not in AGES:
-        raise Refused(422, f"{age[:40]!r} is none of {', '.join(AGES)}.")
+        raise Refused(422, f"{age[:40]!r} is not one of {', '.join(AGES)}.")
     try:
         told = actions.replay(visit, group, topic=topic.strip() or None, age=AGES[age][1])
     except TopicInvalid as error:

@@ -1,22 +1,19 @@
 """The pages that cancel, move and discard many jobs that wait in a queue: they show how many, ask, and act."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
-from urllib.parse import parse_qsl, urlencode
+from typing import Annotated
 
-from fastapi import Form, Query
+from fastapi import Form
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.inspector.waiting import WaitingJobs
-from palermo.views.filter import JobFilter
+from palermo.inspector.jobs import WaitingJobs
 from palermo.webui import actions
 from palermo.webui.failed.operations import Action
-from palermo.webui.filters import asked_filter, field_text, known_names
+from palermo.webui.filters import LISTED, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed, told
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
-from palermo.webui.pages.queues import waiting_filter
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.threads import Router
@@ -26,24 +23,22 @@ router = Router()
 #: The first jobs of a queue among which those that a filter matches are counted.
 DEPTH = 10_000
 
-Text = Annotated[str, Query(max_length=200)]
-
 
 @router.api_route(
     "/queues/{name:palermo}/confirm",
     methods=["GET", "POST"],
     name="confirm_waiting",
-    dependencies=[known_names(*NAMES, "newest", "page")],
+    dependencies=[known_names(*NAMES, *LISTED, "newest", "page")],
 )
-def confirm(request: Request, visit: Visiting, name: str, choice: Chosen, text: Text = "", job: Text = "") -> Response:
+def confirm(request: Request, visit: Visiting, name: str, choice: Chosen) -> Response:
     """Show how many waiting jobs are meant, and ask."""
     _check(choice.act)
     number = len(choice.ids)
     if choice.every:
         # The count of all is known; to look at a queue for a filter takes its jobs for a moment.
-        wanted = waiting_filter(text, job)
+        wanted = list_filter(request.query_params).filter
         size = visit.inspector.queues.size(name)
-        number = size if wanted == JobFilter() else visit.inspector.jobs.count(name, wanted, depth=DEPTH)
+        number = size if wanted.everything else visit.inspector.jobs.count(name, wanted, depth=DEPTH)
     if not number:
         said = "No waiting job matches that any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "queue", list_query(request), name=name), said, level="note")
@@ -58,6 +53,7 @@ def act(
     act: Annotated[Action, Form()],
     id: Annotated[list[str] | None, Form()] = None,
     filter: Annotated[str, Form(max_length=10_000)] = "",
+    all: Annotated[bool, Form()] = False,
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
     queue: Annotated[str, Form(max_length=500)] = "",
@@ -66,7 +62,9 @@ def act(
     """Do what was confirmed; the query is that of the queue's page, which is shown again."""
     _check(act)
     ids = list(dict.fromkeys(id or ()))
-    which: WaitingJobs = ids or _filter(filter)
+    if not ids and not all:
+        raise Refused(422, "the form selects no jobs. Go back and select some.")
+    which: WaitingJobs = ids or list_filter({"filter": filter}).filter
     check_typed(typed, number, len(ids))
     problems, to = Problems(), queue.strip() if act == "move" else None
     with problems.at("queue" if act == "move" else WHOLE):
@@ -97,8 +95,8 @@ def _ask(
     unserved: str = "",
     problems: Mapping[str, str] = NO_PROBLEMS,
 ) -> Response:
-    query = _query(*(request.query_params.get(each, "") for each in ("text", "job")))
-    more: dict[str, Any] = {"behind": max(0, visit.inspector.queues.size(name) - DEPTH) if query and not ids else 0}
+    asked = list_filter(request.query_params)
+    filtered = bool(asked.chips and not ids)
     return page(
         request,
         "waiting_confirm.html",
@@ -108,30 +106,17 @@ def _ask(
         act=act,
         ids=ids,
         number=number,
-        asks=None if ids else dict(parse_qsl(query)),
+        asks=None if ids else asked.text,
         depth=DEPTH,
         typed=f"{number}" if number > UNTYPED else "",
-        query=query,
         listed=list_query(request),
         back=path(request, "queue", list_query(request), name=name),
-        **more,
+        behind=max(0, visit.inspector.queues.size(name) - DEPTH) if filtered else 0,
     )
-
-
-def _filter(text: str) -> JobFilter:
-    """The filter that a form sends back. Unexpected fields are refused, so that they cannot widen it."""
-    every, _, query = text.partition("&")
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    if every != "all" or not given.keys() <= {"job", "text"}:
-        raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
-    return asked_filter(given)
-
-
-def _query(text: str, job: str) -> str:
-    asks = (("job", field_text("job", job)), ("text", field_text("text", text)))
-    return urlencode([(name, value) for name, value in asks if value])
 
 
 def _check(act: str) -> None:
     if act not in actions.WAITING_ROLES:
-        raise Refused(422, f"{act[:40]!r} is no action on waiting jobs; those are {', '.join(actions.WAITING_ROLES)}.")
+        raise Refused(
+            422, f"{act[:40]!r} is not an action for waiting jobs; the actions are {', '.join(actions.WAITING_ROLES)}."
+        )

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import Form
 from msgspec import Struct
@@ -17,10 +16,10 @@ from palermo.core.text import count, exactly
 from palermo.errors import NotFound
 from palermo.history.series import Window
 from palermo.history.worker_lives import WorkerLife
-from palermo.inspector.masking import masked_worker
+from palermo.jobs.redaction import masked_worker
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
-from palermo.webui.filters import known_names
+from palermo.webui.filters import filter_query, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen
 from palermo.webui.render.charts import usage_plot, usage_spark
 from palermo.webui.render.rendering import page, path, redirect
@@ -96,7 +95,7 @@ def workers(request: Request, visit: Visiting) -> Response:
 def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     """Show how many workers are meant, and ask."""
     if choice.act not in _ASKED:
-        raise Refused(422, f"{choice.act[:40]!r} is no order to workers; those are {', '.join(_ASKED)}.")
+        raise Refused(422, f"{choice.act[:40]!r} is not a command for workers; the commands are {', '.join(_ASKED)}.")
     alive = {row["id"]: row for row in live_state(visit.site).snapshot().workers}
     chosen = [alive[each] for each in choice.ids if each in alive]
     if not chosen:
@@ -155,7 +154,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         off=known.off,
         total=known.index.count(wanted) if state.ready else 0,
         finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)] if state.ready else [],
-        query=urlencode({"worker": exactly(id), "since": "1h"}),
+        query=list_filter({"filter": f"since:1h {JobFilter(worker=exactly(id))}"}).query,
     )
 
 
@@ -170,7 +169,7 @@ def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
         worker=life.row(),
         total=known.index.count(wanted),
         finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)],
-        query=urlencode({"worker": exactly(life.id)}),
+        query=filter_query(JobFilter(worker=exactly(life.id))),
     )
 
 
@@ -213,13 +212,13 @@ def control(
 ) -> Response:
     """Send an order to these workers, or to all. `number` is how many the user was shown."""
     if action not in actions.CONTROL_ROLES:
-        raise Refused(404, f"workers do not know {action[:80]!r}.")
+        raise Refused(404, f"there is no command {action[:80]!r} for workers.")
     chosen = list(dict.fromkeys(each for each in worker or () if each))
     if number > 1 and not chosen:
-        raise Refused(422, "the form does not say which workers are meant. Go back and choose again.")
+        raise Refused(422, "the form selects no workers. Go back and select some.")
     if len(chosen) > 1 and action in _TYPED and typed.strip() != str(len(chosen)):
         meant = count(len(chosen), "worker")
-        raise Refused(422, f"{meant} were meant, and {typed!r} was typed. Go back and type {len(chosen)}.")
+        raise Refused(422, f"{meant} are selected, but you typed {typed!r}. Go back and type {len(chosen)}.")
     rows = actions.control(visit, chosen or None, action)
     if action == "stack":
         return page(request, "stacks.html", answers=[_stacks(row) for row in rows if row["answered"]])

@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from palermo.webui.filters import READABLE
 from palermo.webui.render import formats
 from palermo.webui.security import cookies
 from palermo.webui.security.auth import HOST
@@ -24,6 +25,7 @@ from palermo.webui.state.live_state import failed_count, live_state
 from palermo.webui.state.offers import offers, time_zones
 from palermo.webui.state.problems import problems
 from palermo.webui.state.search import suggestions
+from palermo.webui.state.tab_counts import tab_counts
 
 _HERE = Path(__file__).parents[1]
 TEMPLATES, STATIC = _HERE / "templates", _HERE / "static"
@@ -48,40 +50,37 @@ class Entry(NamedTuple):
     key: str
 
 
-#: The navigation, in the order in which it is shown.
-SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
-    (
-        "Jobs",
-        (
-            Entry("overview", "Overview", "o"),
-            Entry("queues", "Queues", "q"),
-            Entry("job_classes", "Job classes", "j"),
-            Entry("failures", "Failures", "f"),
-            Entry("scheduled", "Scheduled", "s"),
-            Entry("retries", "Retries", "r"),
-            Entry("recurring", "Recurring", "c"),
-            Entry("history", "History", "h"),
-            Entry("statistics", "Statistics", "i"),
-        ),
-    ),
-    (
-        "Events and sharing",
-        (
-            Entry("topics", "Topics", "t"),
-            Entry("tenants", "Tenants", "l"),
-            Entry("limits", "Limits", "m"),
-            Entry("unique", "Unique jobs", "u"),
-        ),
-    ),
-    (
-        "Operation",
-        (
-            Entry("workers", "Workers", "w"),
-            Entry("problems", "Problems", "p"),
-            Entry("audit", "Audit", "a"),
-        ),
-    ),
+#: The navigation. The pages under More are those that not every installation uses.
+NAVIGATION = (
+    Entry("overview", "Overview", "o"),
+    Entry("running", "Jobs", "j"),
+    Entry("queues", "Queues", "q"),
+    Entry("workers", "Workers", "w"),
+    Entry("recurring", "Recurring", "c"),
+    Entry("statistics", "Metrics", "m"),
+    Entry("problems", "Problems", "p"),
 )
+MORE = (
+    Entry("topics", "Topics", "t"),
+    Entry("tenants", "Tenants", "l"),
+    Entry("limits", "Limits", "i"),
+    Entry("unique", "Unique keys", "u"),
+    Entry("audit", "Audit", "a"),
+)
+
+#: The pages of jobs, a state each, and those of metrics. The first of each is the one in the navigation.
+JOB_TABS = (
+    Entry("running", "Running", "j"),
+    Entry("waiting", "Waiting", "b"),
+    Entry("scheduled", "Scheduled", "s"),
+    Entry("retries", "Retrying", "r"),
+    Entry("failures", "Failed", "f"),
+    Entry("history", "Finished", "h"),
+)
+METRIC_TABS = (Entry("statistics", "Statistics", "m"), Entry("job_classes", "Job classes", "n"))
+
+#: The entry of the navigation under which a page with tabs is.
+_UNDER = {entry.route: tabs[0].route for tabs in (JOB_TABS, METRIC_TABS) for entry in tabs}
 
 
 def page(
@@ -90,7 +89,7 @@ def page(
     """A rendered template.
 
     Besides its own context the template gets `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
-    `flashes`, `now`, `navigation`, `failed_count`, `problem_count`,
+    `flashes`, `now`, `navigation` and `more`, `job_tabs` and `metric_tabs`, `under`, `failed_count`, `problem_count`,
     `trouble` (what is wrong with the broker, or None), `suggestions` (for the search), `here` (this page's address) and
     `asked` (the dialog to open). For forms there are `offers()` and `time_zones()`.
     """
@@ -101,7 +100,8 @@ def page(
         return HTMLResponse(environment.get_template(template).render(known | context), status, headers)
     known |= {"visit": visit, "site": visit.site}
     known |= {"path": lambda route, **names: path(request, route, **names), "flashes": read_flash(request)}
-    known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
+    known |= {"navigation": NAVIGATION, "more": MORE, "under": _UNDER, "failed_count": failed_count(visit.site)}
+    known |= {"job_tabs": JOB_TABS, "metric_tabs": METRIC_TABS, "tab_counts": lambda: tab_counts(visit.site)}
     known["trouble"] = live_state(visit.site).sampler.trouble()
     known |= {"suggestions": suggestions(visit.site), "problem_count": problems(visit.site).count()}
     # Whether this browser has a session that it can end.
@@ -123,7 +123,11 @@ def path(request: Request, route: str, query: str | Mapping[str, str] = "", /, *
     """
     # The application's url_path_for would try its routes one after the other, for each link of a page.
     found = visit_of(request).site.routes[route]
-    asked = query if isinstance(query, str) else urlencode({name: value for name, value in query.items() if value})
+    asked = (
+        query
+        if isinstance(query, str)
+        else urlencode({name: value for name, value in query.items() if value}, safe=READABLE)
+    )
     return f"{request.scope.get('root_path', '')}{found.url_path_for(route, **names)}" + (f"?{asked}" if asked else "")
 
 

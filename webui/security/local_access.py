@@ -43,13 +43,13 @@ class LocalAccess:
         """The local administrator, or a redirect if the request is the link with the token. Raises Refused."""
         client = request.scope.get("client")
         if client and not is_near(client[0]):
-            raise Refused(403, f"without users these pages are for this machine alone. {_USERS}")
+            raise Refused(403, f"without users these pages are for this machine only. {_USERS}")
         header = forwarding_header(request.headers)
         if header:
             raise Refused(
                 403,
-                f"a proxy passed this request on, as the header {header} tells,"
-                f" and without users these pages answer to this machine alone. {_USERS}",
+                f"this request came through a proxy (header {header}),"
+                f" but without users these pages are for this machine only. {_USERS}",
             )
         if not self._token or is_bearer(request.headers.get("authorization", ""), self._token):
             return LOCAL

@@ -37,11 +37,11 @@ class OpenIdProvider:
             from authlib.integrations.starlette_client import OAuth
         except ModuleNotFoundError as error:
             raise SettingInvalid(
-                f"web_oidc_issuer is set, and {error.name} is not installed. Run: pip install 'palermo[oidc]'"
+                f"web_oidc_issuer is set, but {error.name} is not installed. Run: pip install 'palermo[oidc]'"
             ) from None
         if not settings.web_oidc_client_id or not settings.web_oidc_roles:
             missing = "web_oidc_roles" if settings.web_oidc_client_id else "web_oidc_client_id"
-            raise SettingInvalid(f"web_oidc_issuer is set, and {missing} is not. See docs/guides/web.md.")
+            raise SettingInvalid(f"web_oidc_issuer is set, but {missing} is not. See docs/guides/web.md.")
         self._secret = secret
         self._claim = settings.web_oidc_claim
         self._roles = _read_roles(settings.web_oidc_roles)
@@ -93,7 +93,7 @@ class OpenIdProvider:
     def _user_of(self, claims: Mapping[str, Any]) -> User:
         name = next((str(claims[name]).strip() for name in _NAMES if claims.get(name)), "")[:_MAX_NAME]
         if not name:
-            raise Refused(403, f"the provider named no user: none of {', '.join(_NAMES)} is in what it sent.")
+            raise Refused(403, f"the provider sent no name of the user: none of {', '.join(_NAMES)}.")
         given = claims.get(self._claim, [])
         values = {str(value) for value in (given if isinstance(given, list) else [given])}
         roles = [role for value, role in self._roles if value == "*" or value in values]
@@ -117,7 +117,7 @@ class OpenIdProvider:
             raise Refused(403, f"signing in at {self._issuer} failed: {error}. Go to /sign-in to try again.") from None
         except (httpx2.HTTPError, ValueError, RuntimeError, KeyError) as error:
             reason = str(error) or type(error).__name__
-            raise Refused(502, f"the OpenID provider at {self._issuer} gave no useful answer: {reason}.") from None
+            raise Refused(502, f"the OpenID provider at {self._issuer} sent no usable reply: {reason}.") from None
 
 
 def _read_roles(pairs: tuple[str, ...]) -> list[tuple[str, Role]]:
@@ -127,7 +127,7 @@ def _read_roles(pairs: tuple[str, ...]) -> list[tuple[str, Role]]:
         value, equals, role = pair.rpartition("=")
         try:
             if not equals or not value.strip():
-                raise ValueError(f"{pair!r} is no VALUE=ROLE")
+                raise ValueError(f"{pair!r} is not VALUE=ROLE")
             found.append((value.strip(), Role.named(role)))
         except ValueError as error:
             raise SettingInvalid(f"web_oidc_roles: {error}. Write for example: ops=admin, *=viewer") from None

@@ -198,7 +198,7 @@ def check_prefix(text: str) -> str:
     """The prefix without a slash at its end; "" for none. Raises ValueError if it is not a path."""
     prefix = text.rstrip("/")
     if prefix and (_PREFIX.fullmatch(prefix) is None or {".", ".."} & set(prefix.split("/"))):
-        raise ValueError(f"{text!r} is no prefix of paths; write it as /palermo")
+        raise ValueError(f"{text!r} is not a path prefix; write it as /palermo")
     return prefix
 
 
@@ -234,7 +234,7 @@ async def read_body(receive: Receive, headers: Headers) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Refused(408, "the request was broken off.")
+                    raise Refused(408, "the request was interrupted.")
                 body += message.get("body", b"")
                 if len(body) > MAX_BODY:
                     raise _too_large()

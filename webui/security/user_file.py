@@ -93,10 +93,10 @@ def read(path: Path) -> Users:
                 passwords[name] = (user, _hash(secret))
         except ValueError as error:
             raise SettingInvalid(
-                f"users file {path}, line {number}: {error}. Write name:role:hash; `palermo web-user` makes such lines."
+                f"users file {path}, line {number}: {error}. Write name:role:hash, as `palermo web-user` prints it."
             ) from None
     if not passwords and not tokens:
-        raise SettingInvalid(f"users file {path} holds no user. `palermo web-user NAME >> {path}` adds one.")
+        raise SettingInvalid(f"users file {path} has no users. `palermo web-user NAME >> {path}` adds one.")
     return Users(passwords, tokens, _dummy_hash(passwords))
 
 
@@ -128,7 +128,7 @@ def _hash(secret: str) -> str:
     try:
         extract_parameters(secret)
     except InvalidHashError:
-        raise ValueError("the third part is no hash") from None
+        raise ValueError("the third part is not a hash") from None
     return secret
 
 

@@ -130,8 +130,8 @@ def job_row(visit: Visit, id: str, *, queue: str = "") -> Row:
         return {**_NONE, "attempts": [], **known, "state": JobState.WORKING.value}
     if not found.state or found.row is None:
         raise NotFound(
-            f"no job {id[:80]!r} runs, waits at an end of a queue or for its time, or has failed."
-            " It may have finished, or wait amid a long queue."
+            f"job {id[:80]!r} was not found among running, scheduled and failed jobs, nor at the ends of queues."
+            " It may have finished, or be in the middle of a long queue."
         )
     return found.row
 

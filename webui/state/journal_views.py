@@ -16,7 +16,6 @@ from palermo.contract.rows import Row
 from palermo.core.journal_records import JournalLevel
 from palermo.errors import BrokerUnavailable, NotFound
 from palermo.history.audit import AuditLog
-from palermo.history.filters import AuditFilter
 from palermo.history.index import Index
 from palermo.history.journal_reader import JournalFollower, Progress
 from palermo.history.listings import recorded
@@ -25,6 +24,7 @@ from palermo.history.series import Window
 from palermo.history.statistics import Rates, Report, Statistics, summarize_range
 from palermo.history.worker_lives import WorkerLives
 from palermo.metrics.totals import JournalTotals
+from palermo.views.filter import AuditFilter
 from palermo.webui.site import Refused, Site
 
 #: Seconds that a report of statistics is cached, and the most reports in the cache.
@@ -89,7 +89,7 @@ class JournalViews:
         Raises Refused (409) if the journal is off, and BrokerUnavailable if reading takes longer than publish_timeout.
         """
         if self.off:
-            raise Refused(409, 'the setting journal is "off" here, so nothing is known of what was.')
+            raise Refused(409, 'there is no history, because the setting journal is "off" here.')
         if self.following.wait(self._timeout):
             return
         state = self.progress

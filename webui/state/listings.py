@@ -4,7 +4,6 @@ An event topology is a listing of groups and exchanges. It is cached, so that ma
 """
 
 from palermo.contract.rows import Listing, Row
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.jobs.redaction import masked_arguments, masked_row
 from palermo.views.filter import EVERYTHING, JobFilter
 from palermo.webui.site import Cached, Refused, Site, Visit
@@ -18,18 +17,25 @@ _CACHED = 2.0
 
 
 def jobs(
-    visit: Visit, queue: str, *, page: int, limit: int, newest: bool = False, filter: JobFilter = EVERYTHING
+    visit: Visit,
+    queue: str,
+    *,
+    page: int,
+    limit: int,
+    newest: bool = False,
+    filter: JobFilter = EVERYTHING,
+    depth: int = MAX_DEPTH,
 ) -> Listing[Row]:
-    """A page of a queue's waiting jobs; with a filter those of them that match.
+    """A page of a queue's waiting jobs; with a filter, of those among its first `depth` jobs that match.
 
     Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
     """
     if page * limit > MAX_DEPTH:
-        raise Refused(
-            422, f"pages lead no further than {MAX_DEPTH:,} jobs into a queue; newest=true begins at its end."
-        )
-    listing = visit.inspector.jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=filter)
-    return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total)
+        raise Refused(422, f"pages reach only {MAX_DEPTH:,} jobs into a queue; newest=true starts at its end.")
+    listing = visit.inspector.jobs.list(
+        queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=filter, depth=depth
+    )
+    return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total, listing.unseen)
 
 
 def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[Row]:
@@ -38,11 +44,11 @@ def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[Ro
     return Listing(found[(page - 1) * limit : page * limit], len(found))
 
 
-def scheduled(visit: Visit, chosen: ScheduledFilter, *, page: int, limit: int, soon: bool = False) -> Listing[Row]:
+def scheduled(visit: Visit, chosen: JobFilter, *, page: int, limit: int, soon: bool = False) -> Listing[Row]:
     """A page of scheduled jobs, soonest first; `soon` as ScheduledView.soon. Raises Refused (422) if it is too deep."""
     view = scheduled_view(visit.site)
     listing = (view.soon if soon else view.page)(chosen, offset=(page - 1) * limit, limit=limit)
-    return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total)
+    return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total, listing.unseen)
 
 
 def recurring(visit: Visit) -> list[Row]:

@@ -22,10 +22,10 @@ from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
 from palermo.history.statistics import Rates
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.masking import masked_worker
 from palermo.inspector.problems import WORST_FIRST, mixed, queue_problem, resting_queues
 from palermo.inspector.queues import unserved_text
 from palermo.inspector.rates import Sample, Samples, Snapshot
+from palermo.jobs.redaction import masked_worker
 from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site, Turns
 from palermo.webui.state.journal_views import journal_views
@@ -152,11 +152,12 @@ class LiveState:
         """A queue of a snapshot as pages show it."""
         return self._summaries([row], self.oldest.of([row]), resting_queues([row], snapshot.workers))[0]
 
-    def queue_page(self, snapshot: Snapshot, *, name: str = "", number: int = 1) -> QueuePage:
+    def queue_page(self, snapshot: Snapshot, *, name: str = "", number: int = 1, waiting: bool = False) -> QueuePage:
         """A page of the queues whose names contain the text: first those with a problem, then the others, by name.
 
         At most half of a page is queues in trouble, while there are others that have a worker. The order does not
-        follow the counts, because these change all the time and rows would change places with them.
+        follow the counts, because these change all the time and rows would change places with them. With `waiting`
+        only queues in which jobs wait.
         """
         known, wanted = ages(self.oldest.known(), snapshot.at), name.casefold()
 
@@ -167,8 +168,8 @@ class LiveState:
             return len(WORST_FIRST) if problem is None else WORST_FIRST.index(problem)
 
         # The rows are by name, and sorting keeps that order among those of one place.
-        rows = [row for row in snapshot.queues if wanted in row["name"].casefold()]
-        failed: list[Row] = [row for row in rows if is_failed(row["name"])]
+        rows = [row for row in snapshot.queues if wanted in row["name"].casefold() and (row["pending"] or not waiting)]
+        failed: list[Row] = [row for row in rows if is_failed(row["name"]) and not waiting]
         ordered = sorted((row for row in rows if not is_failed(row["name"])), key=order)
         jobs = mixed(ordered, order, page=QUEUES_SHOWN, most=TROUBLED_SHOWN)
         failed.sort(key=lambda row: not row["pending"])

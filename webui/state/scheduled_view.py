@@ -1,7 +1,7 @@
 """Scheduled and recurring jobs as the pages show them: read from the broker and cached.
 
-On RabbitMQ a listing reads the time slots that it touches, and with a filter all of them, unless the leader has an
-index of them. So a listing is cached for ten times as long as reading it took. Commands on scheduled jobs from this
+On RabbitMQ the first listing makes the leader read all scheduled jobs. So a listing is cached for ten times as long as
+reading it took. Commands on scheduled jobs from this
 process empty the cache. A command goes on when the request that started it does not wait for its end.
 """
 
@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, field
@@ -21,11 +22,12 @@ from msgspec.structs import replace
 
 from palermo.client.actor import Actor
 from palermo.contract.rows import MAX_SHOWN, Listing, Row
-from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, ScheduledFilter
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.times import parse_instant
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.scheduled import GONE, Which
+from palermo.views.filter import EVERYTHING, JobFilter
 from palermo.webui.site import Refused, Site
 
 #: A listing is cached for at least MIN_CACHED seconds, and for CACHE_FACTOR times as long as reading it took.
@@ -46,6 +48,9 @@ MAX_DEPTH, PAGE_SIZE = 1_000_000, 50
 #: Seconds that a page waits for a number that is not its subject.
 _SHORT_TIMEOUT = 0.3
 
+#: The same for each of several numbers.
+_GLANCE = 0.05
+
 #: The parts of the usual time for which a page waits: for its list, before it shows how far the reading is, and for a
 #: newer list than the one before, unless that is as many seconds old.
 _PATIENCE, _NEWER, _STALE = 0.1, 0.05, 30.0
@@ -63,7 +68,9 @@ class StillReading(BrokerUnavailable):
 class ListingKey(NamedTuple):
     """The key of a listing: a page of the chosen scheduled jobs, or all recurring jobs if `chosen` is None."""
 
-    chosen: ScheduledFilter | None
+    chosen: JobFilter | None
+    #: Only jobs with these ids; None for all.
+    ids: frozenset[str] | None = None
     offset: int = 0
     limit: int = 0
 
@@ -101,20 +108,20 @@ class ScheduledView:
         self._read_lock = threading.Lock()
 
     def page(
-        self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100, timeout: float | None = None
+        self, chosen: JobFilter, *, offset: int = 0, limit: int = 100, timeout: float | None = None
     ) -> Listing[Row]:
         """A page of the chosen jobs, soonest first, from the cache or the broker.
 
         Raises BrokerError, and Refused (422) if the page is too deep.
         """
         if offset + limit > MAX_DEPTH:
-            raise Refused(422, f"pages lead no further than {MAX_DEPTH:,} scheduled jobs.")
+            raise Refused(422, f"pages reach only {MAX_DEPTH:,} scheduled jobs.")
         waits = self._timeout if timeout is None else timeout
-        return self._listing(ListingKey(chosen, offset, limit), waits)
+        return self._listing(ListingKey(chosen, None, offset, limit), waits)
 
-    def soon(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> Listing[Row]:
+    def soon(self, chosen: JobFilter, *, offset: int = 0, limit: int = 100) -> Listing[Row]:
         """`page` for people: the list of a few seconds ago, or StillReading, where reading it takes a while."""
-        key = ListingKey(chosen, offset, limit)
+        key = ListingKey(chosen, None, offset, limit)
         with self._lock:
             before = self._cache.get(key)
             known = before is not None and time.monotonic() - max(before.previous_at, before.ended_at or 0.0) < _STALE
@@ -128,21 +135,10 @@ class ScheduledView:
         except (TimeoutError, PalermoError):
             return None
 
-    def count_retries(self, which: ScheduledFilter | Collection[str]) -> int | None:
-        """The number of these jobs that wait for a retry; None if it takes long to count them. Raises BrokerError."""
-        if not isinstance(which, ScheduledFilter):
-            which = self._limited_to_due_time(which) or ScheduledFilter(ids=frozenset(which))
-        if which.retries is False:
-            return 0
+    def count(self, state: str | None = None) -> int | None:
+        """The number of the scheduled jobs in a state, or in any; None if it cannot be had quickly."""
         try:
-            return self.page(replace(which, retries=True), limit=PAGE_SIZE).total
-        except StillReading:
-            return None
-
-    def count(self) -> int | None:
-        """The number of all scheduled jobs; None if it cannot be had quickly."""
-        try:
-            return self._listing(ListingKey(ScheduledFilter()), _SHORT_TIMEOUT).total
+            return self._listing(ListingKey(JobFilter(state=state)), _SHORT_TIMEOUT if state is None else _GLANCE).total
         except PalermoError:
             return None
 
@@ -151,13 +147,13 @@ class ScheduledView:
 
         Without `everywhere` only where it was listed before: on RabbitMQ else all scheduled jobs are read.
         """
-        # First only the time at which it was due: that reads one time slot.
-        places = [self._limited_to_due_time([id]), ScheduledFilter(ids=frozenset([id])) if everywhere else None]
-        looks = [chosen for chosen in places if chosen is not None]
-        if not looks or not self._listing(ListingKey(ScheduledFilter()), self._timeout).total:
+        # First only the time at which it was due.
+        there = self._due_time([id])
+        looks = [*([] if there.everything else [there]), *([EVERYTHING] if everywhere else [])]
+        if not looks or not self._listing(ListingKey(EVERYTHING), self._timeout).total:
             return None
         for chosen in looks:
-            if rows := self._listing(ListingKey(chosen, 0, 1), self._timeout).rows:
+            if rows := self._listing(ListingKey(chosen, frozenset([id]), 0, 1), self._timeout).rows:
                 return rows[0]
         return None
 
@@ -165,7 +161,7 @@ class ScheduledView:
         """The unmasked rows of all recurring jobs by name, from the cache or the broker. Raises BrokerError."""
         return self._listing(ListingKey(None), self._timeout).rows
 
-    def version(self, chosen: ScheduledFilter, *, offset: int = 0) -> str:
+    def version(self, chosen: JobFilter, *, offset: int = 0) -> str:
         """A text that changes when a page of the chosen jobs or their number changes. Raises BrokerError."""
         page = self.page(chosen, offset=offset, limit=PAGE_SIZE, timeout=_SHORT_TIMEOUT)
         return _digest([page.total, [[row["id"], row["run_at"]] for row in page.rows]])
@@ -190,36 +186,28 @@ class ScheduledView:
         palermo.inspector.scheduled.
         """
         acting = self._acting_inspector.on_behalf_of(actor).scheduled
-        done_by: dict[str, Callable[[Which], list[Row]]] = {
+        done_by: dict[str, Callable[..., list[Row]]] = {
             CANCEL: acting.cancel,
             RUN: acting.run_now,
             RETRY: acting.retry_now,
             GIVE_UP: acting.give_up,
+            MOVE: partial(acting.reschedule, at=at, later=later),
         }
-
-        def meant(ids: list[str]) -> Which:
-            return ids if retries is None else ScheduledFilter(ids=frozenset(ids), retries=retries)
+        do = done_by[action]
+        within = JobFilter(state="retrying") if retries else EVERYTHING
 
         def act() -> list[Row]:
             try:
-                if later is not None:
-                    chosen = (
-                        which if isinstance(which, ScheduledFilter) else ScheduledFilter(ids=frozenset(_ids(which)))
-                    )
-                    if retries is not None:
-                        chosen = replace(chosen, retries=retries)
-                    return acting.reschedule(chosen, later=later)
-                do = done_by[action] if at is None else lambda which: acting.reschedule(which, at)
-                if isinstance(which, ScheduledFilter):
-                    return do(which)
+                if isinstance(which, JobFilter) or later is not None:
+                    return do(which, within=within)
                 ids = _ids(which)
-                limited = self._limited_to_due_time(ids)
-                if limited is None:
-                    return do(meant(ids))
-                rows = do(replace(limited, retries=retries))
+                there = self._due_time(ids)
+                rows = do(ids, within=replace(there, state=within.state))
                 missing = [row["id"] for row in rows if row["state"] == GONE]
+                if there.everything or not missing:
+                    return rows
                 # The missing jobs may have been moved to another time since they were listed.
-                return [row for row in rows if row["state"] != GONE] + (do(meant(missing)) if missing else [])
+                return [row for row in rows if row["state"] != GONE] + do(missing, within=within)
             finally:
                 self.clear()
 
@@ -244,7 +232,7 @@ class ScheduledView:
             if cached.previous is not None:
                 return cached.previous
             raise StillReading(
-                "the scheduled jobs are still being read: with a filter all of them are looked at. Ask again."
+                "the scheduled jobs are still being read: a filter has to read all of them. Ask again."
             ) from None
         if key.chosen is not None:
             self._store_due_times(found.rows)
@@ -260,18 +248,18 @@ class ScheduledView:
             while len(self._due) > MAX_DUE_TIMES:
                 self._due.popitem(last=False)
 
-    def _limited_to_due_time(self, ids: Collection[str]) -> ScheduledFilter | None:
-        """These ids, limited to the time span in which all of them are due; None if that is not known of all."""
+    def _due_time(self, ids: Collection[str]) -> JobFilter:
+        """The time in which all of these jobs are due, as a filter; EVERYTHING if that is not known of all."""
         with self._lock:
             known = [self._due[id] for id in ids if id in self._due]
         if not known or len(known) < len(ids):
-            return None
+            return EVERYTHING
         # Rows round instants to milliseconds.
-        return ScheduledFilter(ids=frozenset(ids), due=(min(known) - 1, max(known) + 1))
+        return JobFilter(due_from=min(known) - 1, due_until=max(known) + 1)
 
     def _read(self, key: ListingKey, previous: CachedListing | None) -> CachedListing:
         if self._running >= MAX_RUNNING:
-            raise BrokerUnavailable("too many are looking at scheduled jobs at once here. Ask again.")
+            raise BrokerUnavailable("too many users are reading scheduled jobs at the moment. Ask again.")
         self._running += 1
         cached = CachedListing(started_at=time.monotonic())
         if previous is not None and previous.listing.exception() is None:
@@ -284,7 +272,9 @@ class ScheduledView:
                     if key.chosen is None:
                         rows = self._reading_inspector.recurring.list()
                         return Listing(rows, len(rows))
-                    return self._reading_inspector.scheduled.list(key.chosen, offset=key.offset, limit=key.limit)
+                    return self._reading_inspector.scheduled.list(
+                        key.chosen, ids=key.ids, offset=key.offset, limit=key.limit
+                    )
             finally:
                 with self._lock:
                     self._running -= 1

@@ -16,13 +16,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from palermo.contract.rows import Listing, Row, iso_instant, silent_text, waits_since
-from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import JournalLevel
 from palermo.core.text import count
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
-from palermo.history.entry import Entry
-from palermo.history.filters import FINAL
+from palermo.history.entry import FINAL, Entry
 from palermo.inspector.rates import Snapshot
 from palermo.jobs import registry
 from palermo.views.facts import facts_of_row
@@ -262,8 +260,10 @@ class _Rows(Struct, frozen=True):
 
 def _scheduled(visit: Visit, query: JobFilter, depth: int, soon: bool) -> _Rows:
     # The broker filters before the cut by what it knows. Words are searched here, in the first jobs that remain.
-    retries = {"retrying": True, "scheduled": False}.get(query.state or "")
-    chosen = ScheduledFilter(queue=query.queue, job=query.job, retries=retries)
+    state = query.state if query.state in ("retrying", "scheduled") else None
+    chosen = JobFilter(
+        queue=query.queue, job=query.job, state=state, due_from=query.due_from, due_until=query.due_until
+    )
     try:
         listing = listings.scheduled(visit, chosen, page=1, limit=depth, soon=soon)
     except StillReading:
@@ -301,7 +301,9 @@ def _waiting(
         return [name for name in names if name not in looks]
 
     def look(name: str) -> Listing[Row] | None:
-        return None if time.monotonic() > until else listings.jobs(visit, name, page=1, limit=most, filter=query)
+        if time.monotonic() > until:
+            return None
+        return listings.jobs(visit, name, page=1, limit=most, filter=query, depth=most)
 
     if last is not None:
         begin(last)
@@ -320,10 +322,9 @@ def _waiting(
         if found is None:
             left_out.append(name)
             continue
-        rows += [_row(row, waits_since(row)) for row in _fitting(query, found.rows)]
-        behind = (found.total or 0) - most
-        if behind > 0:
-            cut.append(f"jobs that wait in {name} behind its first {most:,} ({behind:,})")
+        rows += [_row(row, waits_since(row)) for row in found.rows]
+        if found.unseen:
+            cut.append(f"jobs that wait in {name} behind its first {most:,} ({found.unseen:,})")
     if left_out:
         cut.append(
             f"jobs that wait in {', '.join(left_out[:5])}"

@@ -299,7 +299,7 @@
     if (event.key === "Escape" && event.target.matches("input, textarea, select")) { event.target.blur(); return; }
     if (event.target.matches("input:not([type=checkbox]), textarea, select") || one("dialog[open]")) return;
     if (recall("keys", "on") === "off") return;
-    const gone = leading && Date.now() - leading < 1500 ? one(`.nav a[data-key="${CSS.escape(event.key)}"]`) : null;
+    const gone = leading && Date.now() - leading < 1500 ? one(`#help a[data-key="${CSS.escape(event.key)}"]`) : null;
     leading = event.key === "g" ? Date.now() : 0;
     if (gone) { event.preventDefault(); gone.click(); return; }
     if (Object.hasOwn(KEYS, event.key)) { event.preventDefault(); KEYS[event.key](); }
@@ -315,7 +315,7 @@
     }
   };
   document.addEventListener("input", (event) => {
-    if (event.target.matches("[data-search]")) offer(event.target);
+    if (event.target.matches("[data-offers]")) offer(event.target);
   });
 
   // -- forms: the signature of the job that is typed, and the reader's own time zone
@@ -342,6 +342,8 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     reveal();
+    // On a phone the navigation and the tabs are wider than the screen.
+    for (const current of all(".tabs [aria-current], .nav [aria-current]")) current.scrollIntoView({ inline: "center", block: "nearest" });
     for (const input of all("[data-typed]")) matchTyped(input);
     for (const dialog of all("dialog[open]")) openDialog(dialog);
     ownZone();

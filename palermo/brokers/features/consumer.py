@@ -1,24 +1,28 @@
-"""The common part of the SQLite and Redis consumers: starting, postponing and settling their jobs.
+"""The common part of the SQLite and Redis consumers: waiting for jobs, starting, postponing and settling them.
 
-Each of these is one step under the condition that the job is still ours. How jobs are claimed, and plain ones deleted,
-is each broker's own: that must be fast.
+To start, postpone or settle a job is one step under the condition that the job is still ours. How jobs are claimed, and
+plain ones deleted, is each broker's own: that must be fast.
 """
 
 import abc
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections import defaultdict
 from typing import Any
 
 from msgspec import Struct
 
 from palermo.brokers.features import limits
+from palermo.brokers.features.commands import CommandListener
+from palermo.brokers.features.heartbeat import Heartbeat
 from palermo.brokers.features.steps import Step, StepStore, put
 from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
 from palermo.brokers.features.workflows import Ending, Workflows, key_ender
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.contract.worker_info import OnCommand
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
 from palermo.core.limits import RunLater, RunNow, demand_of, postponed
 from palermo.core.unique_rules import StartAnswer
@@ -26,6 +30,8 @@ from palermo.core.workflow import WORKFLOW
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 
 log = logging.getLogger("palermo.broker")
+
+_DONE = Ack()
 
 
 class Claim(Struct, frozen=True):
@@ -35,6 +41,8 @@ class Claim(Struct, frozen=True):
     holder: Any
     #: The number of this claim among those on the job.
     times: Any
+    #: The job's id.
+    id: str
 
     @property
     def still_valid(self) -> Step:
@@ -45,11 +53,11 @@ class Claim(Struct, frozen=True):
 class StepConsumer(abc.ABC):
     """Takes jobs for the slots of one worker."""
 
-    def __init__(self, steps: StepStore, worker: str, place: str, recorded: Callable[[], None] = lambda: None) -> None:
-        """`place` names the database in errors; `recorded` is called when a record was written to the journal."""
+    def __init__(self, steps: StepStore, heartbeat: Heartbeat, on_command: OnCommand, place: str) -> None:
+        """`place` names the database in errors."""
         self._steps = steps
-        self._workflows = Workflows(steps, key_ender(steps), recorded=recorded)
-        self._worker = worker
+        self._workflows = Workflows(steps, key_ender(steps))
+        self._worker = heartbeat.worker
         self._place = place
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
@@ -62,20 +70,105 @@ class StepConsumer(abc.ABC):
         self._ender: asyncio.Task[None] | None = None
         #: By slot: the callback of its last call of `receive`, which is offered a plain job first.
         self._takes: dict[int, TakeDelivery | None] = {}
+        #: By slot: the calls of `receive` that wait.
+        self._receiving: defaultdict[int, list[asyncio.Future[Delivery]]] = defaultdict(list)
+        #: Calls that wait for another job of a batch.
+        self._batches: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
+        self._commands = CommandListener(steps, self._worker, on_command, self._holds)
+        self._heartbeat = heartbeat
+        self._beating: asyncio.Task[None] | None = None
+        #: Whether the loop's next turn claims and deletes jobs.
+        self._scheduled = False
         self._lost: BrokerError | None = None
+        self._closed = False
 
     @abc.abstractmethod
-    def _delete_soon(self, claim: Claim) -> None:
-        """Delete this job, because it is done, with the next claim."""
+    def _work(self) -> None:
+        """Begin to delete what is done, and to claim jobs for the slots that wait."""
 
     @abc.abstractmethod
-    def _free_slot(self, slot: int) -> None:
-        """Let the slot receive again."""
+    async def _claim_similar(self, delivery: Delivery) -> tuple[bool, Delivery | None]:
+        """Whether the delivery's queue has another job, and that job, claimed, if it may run together with this one."""
 
     @abc.abstractmethod
-    def _lose(self, error: BrokerError) -> None:
-        """Note that the session is lost, and have all calls that wait raise the error."""
+    async def _leave(self, *, cut_off: bool) -> None:
+        """Give the jobs back; or leave them to the worker's next session if this one is `cut_off`."""
+
+    @abc.abstractmethod
+    async def flush(self) -> None:
+        """Delete finished jobs now, and end the steps of workflows that have run."""
+
+    async def start(self) -> None:
+        """Carry out commands, and report to other sessions, from now on."""
+        await self._commands.start()
+        self._beating = self._loop.create_task(self._heartbeat.run(self._look))
+        self._beating.add_done_callback(self._heartbeat_ended)
+
+    async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
+        self._check()
+        self._takes[slot] = take
+        future: asyncio.Future[Delivery] = self._loop.create_future()
+        self._receiving[slot].append(future)
+        self._work_soon()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                with contextlib.suppress(BrokerError):
+                    await self.settle(future.result(), Release())
+            raise
+        finally:
+            if future in self._receiving[slot]:
+                self._receiving[slot].remove(future)
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        claim = self._claim_of(delivery)
+        self._check()
+        if not (delivery.message.extra and self._end_soon(delivery, _DONE)):
+            self._delete_soon(claim)
+        self._free_slot(delivery.slot)
+
+    async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        until = self._loop.time() + wait
+        while True:
+            self._check()
+            woken: asyncio.Future[None] = self._loop.create_future()
+            self._batches.append(woken)
+            try:
+                there, found = await self._claim_similar(delivery)
+                if found is not None:
+                    self._detached.add(found.token)
+                    return found
+                left = until - self._loop.time()
+                if there or left <= 0:
+                    return None
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await woken
+            finally:
+                if woken in self._batches:
+                    self._batches.remove(woken)
+
+    async def pause_slot(self, slot: int) -> None:
+        await self.flush()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        # If the session is lost, the worker and its jobs continue. The loss of a connection may not have come here yet.
+        cut_off = self._lost is not None or self._steps.ended
+        with contextlib.suppress(BrokerError):
+            await self._commands.end()
+        with contextlib.suppress(BrokerError):
+            await self.flush()
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait({self._beating})
+        self._lose(BrokerUnavailable("the consumer is closed."))
+        await self._leave(cut_off=cut_off)
+        self._held, self._detached = {}, set()
 
     async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
         if not needs_key(delivery):
@@ -135,7 +228,7 @@ class StepConsumer(abc.ABC):
         run_end = key_report(delivery, settlement, adopted=bool(delivery.running_at))
         if isinstance(settlement, Ack) and run_end is None and demand_of(delivery.message) is None:
             self._delete_soon(claim)
-            self._unhold(delivery)
+            self._end(delivery)
             return
         if await self._change(delivery, run_end, [claim.still_valid], _steps(claim, settlement)):
             raise self._went_back(delivery)
@@ -164,7 +257,7 @@ class StepConsumer(abc.ABC):
                 id, some = self._ending[0].workflow, self._ending
                 self._ending = [one for one in some if one.workflow != id]
                 if await self._workflows.end_together(id, [one for one in some if one.workflow == id]):
-                    self._lose(BrokerUnavailable(f"{self._place}: another process took this worker for dead."))
+                    self._lose(BrokerUnavailable(f"{self._place}: another process considered this worker dead."))
         except BrokerError as error:
             self._lose(error)
         finally:
@@ -201,6 +294,55 @@ class StepConsumer(abc.ABC):
             return False
         return take(delivery)
 
+    def _hand_out(self, delivery: Delivery) -> None:
+        """Give a delivery to its slot, which waits."""
+        self._held[delivery.slot] = delivery.token
+        if not self._offered(delivery):
+            next(future for future in self._receiving[delivery.slot] if not future.done()).set_result(delivery)
+
+    def _free_slots(self) -> list[int]:
+        """The slots that wait for a job and hold none."""
+        return [
+            slot
+            for slot, futures in self._receiving.items()
+            if slot not in self._held and any(not future.done() for future in futures)
+        ]
+
+    def _free_slot(self, slot: int) -> None:
+        """Let the slot receive again."""
+        del self._held[slot]
+        self._work_soon()
+
+    def _delete_soon(self, claim: Claim) -> None:
+        """Delete this job, because it is done, with the next claim."""
+        self._done.append(claim)
+        self._work_soon()
+
+    def _work_soon(self) -> None:
+        """Delete what is done, and claim jobs, in the next turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._work)
+
+    def _look(self) -> None:
+        """Look for jobs."""
+        for woken in self._batches:
+            if not woken.done():
+                woken.set_result(None)
+        self._work_soon()
+
+    def _lose(self, error: BrokerError) -> None:
+        """Note that the session is lost, and have all calls that wait raise the error."""
+        self._lost = self._lost or error
+        for futures in self._receiving.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(BrokerUnavailable(str(error)))
+        self._look()
+
+    def _holds(self, id: str) -> bool:
+        return any(claim.id == id for claim in (*self._held.values(), *self._detached))
+
     def _heartbeat_ended(self, task: "asyncio.Task[None]") -> None:
         if task.cancelled():
             return
@@ -219,9 +361,6 @@ class StepConsumer(abc.ABC):
 
     def _end(self, delivery: Delivery) -> None:
         """Forget a delivery that is ours no longer."""
-        self._unhold(delivery)
-
-    def _unhold(self, delivery: Delivery) -> None:
         if delivery.token in self._detached:
             self._detached.discard(delivery.token)
         elif self._held.get(delivery.slot) == delivery.token:

@@ -38,7 +38,7 @@ class Recurring:
             entry, jobs = (None, []) if removes else change.made_to(old, clock.now())
             steps = puts(jobs)
             if entry is None:
-                steps.append(("entry", "recurring", change.name, False, False))
+                steps.append(("unset", "recurring", change.name))
             elif entry is not old:
                 steps.append(_written(entry))
             if steps:
@@ -57,9 +57,11 @@ class Recurring:
                     break
                 conditions.append(unchanged("recurring", name, state))
                 entry = None if state is None else RecurringEntry.from_stored(name, state)
+                if state is None:
+                    steps.append(("unset", "recurring", name))
+                    continue
                 if entry is None:
-                    again = False if state is None else now + _RETRY_AFTER
-                    steps.append(("entry", "recurring", name, False if state is None else state, again))
+                    steps.append(("set", "recurring", name, state, now + _RETRY_AFTER))
                     continue
                 fired, after = entry.fired(now)
                 jobs += fired
@@ -79,5 +81,4 @@ class Recurring:
 
 
 def _written(entry: RecurringEntry) -> Step:
-    due = False if entry.next is None else entry.next
-    return ("entry", "recurring", entry.name, json.dumps(entry.to_plain()), due)
+    return ("set", "recurring", entry.name, json.dumps(entry.to_plain()), False if entry.next is None else entry.next)

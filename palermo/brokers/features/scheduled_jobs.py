@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palermo.brokers.features import limits
+from palermo.brokers.features.pauses_and_cancels import cancelled
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.steps import Job, Step, StepStore, Stored
 from palermo.brokers.features.unique_keys import Keys, as_they_run, keys_of, remove_keyed
@@ -98,7 +99,7 @@ class ScheduledJobs:
         """A page of the chosen jobs, and how many there are."""
         found, total = await self._store.later_page(chosen, offset, limit)
         messages = tuple(await as_they_run(self._store, found))
-        return ScheduledPage(messages=messages, total=total, cancelled=await self._store.cancelled(found))
+        return ScheduledPage(messages=messages, total=total, cancelled=await cancelled(self._store, found))
 
     async def alter(
         self,

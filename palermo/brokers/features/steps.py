@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from palermo.contract.broker import Tenant
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 
@@ -94,8 +95,32 @@ class Part(Struct, frozen=True):
     jobs: list[tuple[int, Any, Message]]
 
 
+class Entry(Struct, frozen=True):
+    """One entry of a log."""
+
+    #: Later entries have higher places.
+    place: int
+    body: bytes
+    topic: str
+    #: Unix seconds, as its writer gave them.
+    at: float
+
+
+class Found(Struct, frozen=True):
+    """A job that was found by its id: it waits in a queue or until it is due, or a worker has it."""
+
+    message: Message
+    #: The queue that it is in; None until it is due.
+    queue: str | None = None
+    worker: str | None = None
+
+
 class StepStore(abc.ABC):
     """The data of one exchange, in tables of states by name; and its jobs, which only steps change."""
+
+    #: The channels of commands to workers, and of cancelled jobs.
+    commands = "commands"
+    cancels = "cancelled"
 
     @abc.abstractmethod
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
@@ -143,6 +168,22 @@ class StepStore(abc.ABC):
     async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
         """What is stored of a workflow under these names; None for nothing."""
 
+    @abc.abstractmethod
+    async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
+        """The first entries of a log from one place to another, both included; None for the end."""
+
+    @abc.abstractmethod
+    async def newest(self, log: str, count: int = 1) -> int | None:
+        """The place of the first of the last `count` entries of a log; None for an empty log."""
+
+    @abc.abstractmethod
+    async def place_at(self, log: str, instant: float) -> int:
+        """A place behind the entries that were appended before this instant, in Unix seconds."""
+
+    @abc.abstractmethod
+    async def size(self, log: str) -> int:
+        """The number of entries of a log."""
+
     @property
     @abc.abstractmethod
     def ended(self) -> bool:
@@ -150,11 +191,15 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function whenever there may be news on a channel."""
+        """Call the function for each message of a channel, and whenever there may be news."""
 
     @abc.abstractmethod
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
         """Call the function no more."""
+
+    @abc.abstractmethod
+    async def publish(self, channel: str, text: str) -> None:
+        """Send a message to those that listen to a channel."""
 
     @abc.abstractmethod
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:
@@ -172,8 +217,30 @@ class StepStore(abc.ABC):
         """The chosen scheduled jobs that exist when this begins, each with its number."""
 
     @abc.abstractmethod
-    async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
-        """The ids of those that are cancelled."""
+    async def keys_held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """The jobs among these that hold keys, each with the key's name."""
+
+    @abc.abstractmethod
+    async def tenants(self, queue: str) -> list[Tenant]:
+        """The tenants that have jobs waiting in the queue."""
+
+    @abc.abstractmethod
+    async def tenant_jobs(self) -> Mapping[str, int]:
+        """By queue, how many waiting jobs belong to tenants."""
+
+    @abc.abstractmethod
+    async def page(
+        self, queue: str, offset: int, limit: int, max_body: int, *, newest: bool
+    ) -> tuple[int, list[Message]]:
+        """How many jobs wait in the queue, and some of them. Raises NotFound."""
+
+    @abc.abstractmethod
+    async def delete_empty(self, queue: str) -> bool:
+        """Delete the queue if no job waits in it; returns whether none did. Raises NotFound."""
+
+    @abc.abstractmethod
+    async def find(self, ids: Collection[str], *, beginnings: bool) -> list[Found]:
+        """The jobs with these ids, or whose ids begin with one of these texts."""
 
     @abc.abstractmethod
     async def extent(self, queue: str) -> Extent:

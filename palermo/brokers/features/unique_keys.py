@@ -89,8 +89,8 @@ class Keys:
         for claim in claims:
             if len(claim.message.body) > MAX_KEYED_BODY:
                 raise PublishRefused(
-                    f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; one with a key may have"
-                    f" {MAX_KEYED_BODY:,}. Put the data elsewhere and name the place."
+                    f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; a job with a key can have"
+                    f" {MAX_KEYED_BODY:,}. Store the data elsewhere and pass a reference to it."
                 )
         answers: list[EnqueueAnswer] = []
         for first in range(0, len(claims), _BATCH_SIZE):

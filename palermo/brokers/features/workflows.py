@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
+from palermo.brokers.features.journal import BELL
 from palermo.brokers.features.steps import Outcome, Step, StepStore, Stored, puts, text_of, unchanged
 from palermo.brokers.features.unique_keys import end_run, keys_of, read_states
 from palermo.brokers.features.workflow_steps import (
@@ -98,10 +99,6 @@ Decide = Callable[[StoredFlow | None], StoredFlow | None]
 CancelJobs = Callable[[Sequence[str]], Awaitable[None]]
 
 
-def ignore() -> None:
-    """Do nothing."""
-
-
 #: Ends the run of a unique workflow: the conditions and changes that free its key.
 EndKey = Callable[[Message, KeyReport], Awaitable[tuple[Sequence[Step], Sequence[Step]]]]
 
@@ -145,16 +142,11 @@ class Workflows:
         store: FlowStore,
         end_key: EndKey,
         *,
-        recorded: Callable[[], None] = ignore,
         cancel_jobs: CancelJobs | None = None,
     ) -> None:
-        """`end_key` frees the key of a unique workflow that is over; `cancel_jobs` cancels jobs by their ids.
-
-        `recorded` is called when a record was written to the journal.
-        """
+        """`end_key` frees the key of a unique workflow that is over; `cancel_jobs` cancels jobs by their ids."""
         self._store = store
         self._end_key = end_key
-        self._recorded = recorded
         self._cancel_jobs = cancel_jobs
         #: Held while this session changes a workflow: ends of its slots do not make each other try again.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -392,8 +384,6 @@ class Workflows:
                     return 0
                 outcome = await self._store.try_change([*conditions, *own], [*changes, *more])
                 if outcome.failed <= len(conditions):
-                    if not outcome.failed and any(name == "append" for name, *_ in more):
-                        self._recorded()
                     return outcome.failed
 
     async def _steps(
@@ -418,16 +408,16 @@ class Workflows:
         if known.whole.over and not was_over:
             record = await record_of(id, data, after, known, now)
             batch = journal_records.encode("", [journal_records.encode_record(record)])
-            steps.append(("append", "journal", batch, "", "0.0"))
+            steps += [("append", "journal", batch, "", now), ("publish", BELL, "")]
             done = RunOutcome.DONE if known.whole.good else RunOutcome.OVER
             key_conditions, key_changes = await self._end_key(after.message, KeyReport(done, None, None, None))
             conditions += key_conditions
             steps += key_changes
         # A failed one waits for a retry, unless it was cancelled.
         if known.whole.over and (known.whole.phase is not Phase.FAILED or after.flow.cancels):
-            return conditions, [*steps, ("entry", "flows", id, False, False), ("forget_flow", id)]
+            return conditions, [*steps, ("unset", "flows", id), ("forget_flow", id)]
         packed, at = msgpack.encode(after), due(after.flow)
-        steps.append(("entry", "flows", id, packed, False if at is None else at))
+        steps.append(("set", "flows", id, packed, False if at is None else at))
         return conditions, [*steps, *(("flow_data", id, name, value) for name, value in fresh.items())]
 
 

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, new_id, to_message
-from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, Unfit
+from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, PublishFuture, Unfit
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.browsing.sweep import take
-from palermo.brokers.rabbitmq.publishing.handover import Refusals
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes
 from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
@@ -116,7 +116,7 @@ class Migration:
             await self._empty()
         if not await self._make():
             raise BrokerRefused(
-                f"queue {self._queue!r} is made again as it was by others, as often as it is deleted. Set queue_type to"
+                f"queue {self._queue!r} is created again with its old type by other programs. Set queue_type to"
                 f" {CLASSIC if self._kind == PRIORITY else self._kind!r} for all programs that use it, and run this"
                 " again: nothing is lost."
             )
@@ -254,13 +254,17 @@ class Migration:
         while batch:
             publisher = await self._publisher()
             try:
-                ready = [publisher.rewrite("", target, got) for got in batch]
+                for got in batch:
+                    publisher.check(got)
             except Unfit as error:
                 raise BrokerRefused(
-                    f"{error} Migrate again with a larger frame_max in the broker's URL: it goes on where it stopped."
+                    f"{error} Migrate again with a larger frame_max in the broker's URL: it continues where it stopped."
                 ) from error
-            refused = list[tuple[Got, Nacked]]()
-            for got, answer in zip(batch, await publisher.send_written(ready), strict=True):
+            refused, told = list[tuple[Got, Nacked]](), [PublishFuture() for _ in batch]
+            for got, ended in zip(batch, told, strict=True):
+                publisher.forward("", target, got, ended)
+            answers = await outcomes(self._connection, [ended.future for ended in told])
+            for got, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, Nacked):
                     refused.append((got, answer))
                 elif answer is not None:

@@ -7,64 +7,31 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from palermo.brokers.features import limits, sweep
-from palermo.brokers.features.recurring import Recurring
-from palermo.brokers.features.scheduled_jobs import ScheduledJobs
+from palermo.brokers.features.broker import StepBroker
+from palermo.brokers.features.pauses_and_cancels import paused_in
 from palermo.brokers.features.steps import text_of
-from palermo.brokers.features.unique_keys import Keys, as_they_run, change_keys, jobs_cancelled
-from palermo.brokers.features.workflows import Workflows, end_runs, key_ender
 from palermo.brokers.redis import workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
-from palermo.brokers.redis.events import RedisEvents
-from palermo.brokers.redis.job_search import find_jobs
-from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
-from palermo.brokers.redis.journal import RedisJournal
-from palermo.brokers.redis.served_queues import paused_in, paused_queues
+from palermo.brokers.redis.jobs import to_job
 from palermo.brokers.redis.store import Store, open_store
 from palermo.contract import clock
-from palermo.contract.broker import (
-    Finding,
-    OnPublished,
-    Overview,
-    Page,
-    QueueInfo,
-    SessionParameters,
-    Tenant,
-    ignore_count,
-    in_steps,
-)
-from palermo.contract.finding import FoundJobs, with_reports
-from palermo.contract.recurring_entries import EntryChange, RecurringEntry
-from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
-from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.broker import Finding, OnPublished, Overview, SessionParameters, ignore_count, in_steps
 from palermo.contract.trouble import Trouble
-from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
-from palermo.core.election import Duty
-from palermo.core.job_edit import JobEdit
-from palermo.core.limits import LimitInfo
-from palermo.core.message import MAX_BODY, Message
+from palermo.contract.worker_info import OnCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
-from palermo.core.topology import check_exchange_name, is_failed
-from palermo.errors import BrokerError, BrokerRefused, NotFound, PalermoError, PublishRefused
+from palermo.core.topology import check_exchange_name
+from palermo.errors import BrokerError, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.redis")
-
-#: The most that Redis takes as a place in a list.
-_MOST = 2**53
-
-#: The most cancel marks that are kept: older ones, for jobs that never came, are deleted.
-MAX_CANCEL_MARKS = 100_000
-
-#: How many jobs are cancelled in one step.
-_CANCEL_STEP = 500
 
 
 async def open_session(session: SessionParameters) -> "RedisBroker":
@@ -73,20 +40,12 @@ async def open_session(session: SessionParameters) -> "RedisBroker":
     return RedisBroker(await open_store(session), session)
 
 
-class RedisBroker:
+class RedisBroker(StepBroker[Store, RedisConsumer]):
     """One session with the server. Opened by open_session."""
 
     def __init__(self, store: Store, session: SessionParameters) -> None:
+        super().__init__(store, session)
         self._store = store
-        self._session = session
-        self._recurring = Recurring(store)
-        self.journal = RedisJournal(store, session)
-        self.events = RedisEvents(store, session)
-        self.keys = Keys(store)
-        self.workflows = Workflows(store, key_ender(store), cancel_jobs=self._end_runs)
-        self.tenants = RedisTenants(store, self.workflows)
-        self._scheduled_jobs = ScheduledJobs(store, self.keys, self._recurring, self.workflows)
-        self._consumers: list[RedisConsumer] = []
         unfinished: Unfinished = session.unfinished or Unfinished(Attempts(session.timeout), ())
         self._attempts = unfinished.attempts
         self._cut_off = unfinished.holders
@@ -96,7 +55,7 @@ class RedisBroker:
         self._attempts.end(message)
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
-        # Fast path: the thread that waits writes. benchmarks.wake: p25 1.76 ms, 1.87 without; p50 2.8 ms, 3.2 without.
+        # Fast path: the thread that waits writes. benchmarks.latency: p25 1.76 ms, 1.87 without; p50 2.8, 3.2 without.
         def answered(error: PalermoError | None) -> None:
             if error is None:
                 self._attempts.end(message)
@@ -158,9 +117,6 @@ class RedisBroker:
         await consumer.start()
         return consumer
 
-    async def queues(self) -> list[QueueInfo]:
-        return (await self.overview()).queues
-
     async def overview(self) -> Overview:
         trouble = await self.find_trouble()
         await self._sync()
@@ -179,119 +135,6 @@ class RedisBroker:
     async def workers(self) -> WorkerList:
         await self._sync()
         return await workers.list_workers(self._store)
-
-    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
-        await self._sync()
-        return await workers.send_command(self._store, command, timeout=timeout)
-
-    async def pause(self, queue: str, *, by: str = "") -> None:
-        await self._store.change((), [("set", "pauses", queue, by), ("queues_changed",)])
-
-    async def resume(self, queue: str, *, by: str = "") -> None:
-        await self._store.change((), [("unset", "pauses", queue), ("queues_changed",)])
-
-    async def all_paused(self) -> bool:
-        return (await paused_queues(self._store)).every
-
-    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
-        chosen = list(dict.fromkeys(ids))
-        steps = await self.workflows.cancel(chosen)
-        chosen += steps
-        # The mark is deleted with its job. So a mark with a future time meets no later job with the same id.
-        mark = f"{max(int(clock.now()), created_at or 0)} {by}"
-        for first in range(0, len(chosen), _CANCEL_STEP):
-            await self._cancel(chosen[first : first + _CANCEL_STEP], mark, by)
-        return steps
-
-    async def _end_runs(self, ids: Sequence[str]) -> None:
-        await self.cancel(ids)
-        await end_runs(self, ids)
-
-    async def restore(self, ids: Iterable[str]) -> None:
-        await self._store.change((), [("restore", list(ids))])
-
-    async def browse(
-        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
-    ) -> Page:
-        await self._sync()
-        page = (min(offset, _MOST), min(limit, _MOST), "1" if newest else "", max_body + 1)
-        exists, total, found = await self._store.run("look", "page", queue, *page)
-        if not exists:
-            raise self._not_found(queue)
-        messages = [from_blob(blob, queue) for _, blob in found]
-        cancelled = frozenset(
-            one.id for (mark, _), one in zip(found, messages, strict=True) if cancelled_by(mark, one) is not None
-        )
-        if not is_failed(queue):
-            messages = await as_they_run(self._store, messages, max_body=max_body)
-        return Page(messages=tuple(messages), total=total, cancelled=cancelled)
-
-    async def find(
-        self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
-    ) -> FoundJobs:
-        await self._sync()
-        jobs = await find_jobs(self._store, ids, failed=failed, beginnings=beginnings)
-        found = await self.workflows.with_workflows(jobs, ids, failed=failed)
-        return FoundJobs(jobs=with_reports(found, await self.workers()))
-
-    async def sweep(
-        self,
-        queue: str,
-        decide: Callable[[Message], SweepDecision],
-        *,
-        progress: Callable[[SweepProgress], None] | None = None,
-        only_look: bool = False,
-        ids: Collection[str] = (),
-        most: int | None = None,
-    ) -> SweepProgress:
-        await self._sync()
-        return await sweep.sweep(self._store, self.workflows, queue, decide, progress, ids=frozenset(ids))
-
-    async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        await self._scheduled_jobs.run(fired)
-
-    @property
-    def duties(self) -> tuple[Duty, ...]:
-        return (Duty.MAIN,) if self._scheduled_jobs.is_leader else ()
-
-    async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
-        return await self._scheduled_jobs.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
-
-    async def scheduled_progress(self) -> None:
-        return None  # They are in order there: a look reads the jobs that it shows.
-
-    async def alter_scheduled(
-        self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
-    ) -> list[AlteredJob]:
-        return await self._scheduled_jobs.alter(
-            filter_for(chosen, action), action, at, failed_per_queue=failed_per_queue
-        )
-
-    async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
-        return await self._scheduled_jobs.alter(ScheduledFilter(ids=frozenset({id})), MOVE, edit.run_at, edit=edit)
-
-    async def recurring(self) -> list[RecurringEntry]:
-        return await self._recurring.all()
-
-    async def change_recurring(self, change: EntryChange) -> None:
-        await self._recurring.change(change)
-
-    async def purge(self, queue: str) -> int:
-        await self._sync()
-        return await sweep.purge(self._store, self.workflows, queue)
-
-    async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
-        raise BrokerRefused("queues in Redis have no types: there is nothing to migrate.")
-
-    async def delete(self, queue: str) -> int:
-        removed = await self.purge(queue)
-        await self.events.unsubscribe_queue(queue)
-        while not await self._store.run("delete", queue):
-            removed += await sweep.purge(self._store, self.workflows, queue)
-        return removed
-
-    async def limits(self) -> list[LimitInfo]:
-        return await limits.list_limits(self._store)
 
     async def diagnose(self) -> list[Finding]:
         return await diagnose(self._store)
@@ -333,45 +176,6 @@ class RedisBroker:
             await consumer.flush()
         with suppress(PublishRefused):  # a full server can still be read
             await self._store.run("worker", "reap", "", workers.LEASE)
-
-    async def _cancel(self, ids: list[str], mark: str, by: str) -> None:
-        """Mark these jobs, free the keys that they hold while they wait, and tell the workers."""
-        held = await self._store.keys_held_by(ids)
-        text = json.dumps({"ids": ids, "by": by})
-        steps = [("cancel", mark, MAX_CANCEL_MARKS, ids), ("publish", self._store.cancels, text)]
-        names = (name for _, name in held)
-        await change_keys(self._store, names, lambda states: jobs_cancelled(states, held), changes=steps)
-
-    def _not_found(self, queue: str) -> NotFound:
-        return NotFound(f"there is no queue {queue!r} at {self._store.server}. `palermo queues` lists those there are.")
-
-
-class RedisTenants:
-    """The tenants of one exchange's queues. See palermo.contract.broker.Tenants."""
-
-    def __init__(self, store: Store, workflows: Workflows) -> None:
-        self._store = store
-        self._workflows = workflows
-
-    async def of(self, queue: str) -> list[Tenant]:
-        found = [
-            Tenant(name=text_of(name), pending=pending, share=float(share))
-            for name, pending, share in await self._store.run("look", "tenants", queue)
-            if pending
-        ]
-        return sorted(found, key=lambda tenant: (-tenant.pending, tenant.name))
-
-    async def totals(self) -> Mapping[str, int]:
-        counts = await self._store.fields("tenant-jobs")
-        return {text_of(queue): int(count) for queue, count in counts.items() if count.isdigit()}
-
-    async def clear(self, queue: str, tenant: str) -> int:
-        removed = await sweep.clear_tenant(self._store, self._workflows, queue, tenant)
-        if not removed:
-            raise NotFound(
-                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."
-            )
-        return removed
 
 
 # -- attempts: each has a token by which Redis knows one that is sent again over another session

@@ -129,7 +129,7 @@ def _check(told: dict[bytes, Any], address: Address) -> None:
     """See what kind of server it is. Raises BrokerRefused, BrokerUnavailable."""
     if told[b"mode"] == b"sentinel":
         raise BrokerRefused(
-            f"{address} is a Sentinel of Redis, and keeps no jobs. Write redis+sentinel://host:26379/NAME, with the"
+            f"{address} is a Redis Sentinel, which stores no jobs. Write redis+sentinel://host:26379/NAME, with the"
             " NAME that sentinel.conf gives the primary server."
         )
     if told[b"mode"] != b"cluster" and told[b"role"] != b"master":
@@ -153,7 +153,9 @@ async def _named_by_sentinel(address: Address, timeout: float) -> Address:
     state = known.get(address.service)
     if state is None:
         names = ", ".join(sorted(known)) or "none"
-        raise BrokerRefused(f"the Sentinel of {address} knows no server {address.service!r}. It knows: {names}.")
+        raise BrokerRefused(
+            f"the Sentinel of {address} does not know the server {address.service!r}. It knows {names}."
+        )
     if state["is_sdown"] or state["is_odown"]:
         raise BrokerUnavailable(f"the Sentinel of {address} says that {address.service!r} is down.")
     scheme = address.scheme.partition("+")[0]
@@ -173,9 +175,9 @@ def _read_query(address: Address, *, of: dict[str, Callable[[str], Any]] = _OPTI
         known = name in _OPTIONS or name in _OWN
         if not known or (name.startswith("ssl_") and not _has_tls(address)):
             names = ", ".join((*_OPTIONS, *_OWN))
-            raise UrlInvalid(f"parameter {name!r} of the broker URL means nothing to Redis; known are {names}.")
+            raise UrlInvalid(f"parameter {name!r} of the broker URL is unknown for Redis; the parameters are {names}.")
         if name in _FILES and not os.path.isfile(text):
-            raise UrlInvalid(f"parameter {name} of the broker URL names {text!r}, and there is no such file.")
+            raise UrlInvalid(f"parameter {name} of the broker URL names {text!r}, but that file does not exist.")
         if name in of:
             found[name] = _read(name, text)
     return found
@@ -186,4 +188,4 @@ def _read(name: str, text: str) -> Any:
         return (_OPTIONS | _OWN)[name](text)
     except ValueError:
         what = "database" if name == "db" else f"parameter {name}"
-        raise UrlInvalid(f"{what} {text!r} of the broker URL is no number; write redis://host:6379/0.") from None
+        raise UrlInvalid(f"{what} {text!r} of the broker URL is not a number; write redis://host:6379/0.") from None

@@ -124,7 +124,7 @@ async def _disconnect(raw: library.AbstractConnection) -> None:
 class _Reader(asyncio.Protocol):
     """Reads what Redis sends, as it comes: in place of redis-py's reader, with its task and its stream.
 
-    benchmarks.wake: p25 1.89 ms, 2.05 without.
+    benchmarks.latency: p25 1.89 ms, 2.05 without.
     The names with a leading underscore are redis-py's, the same in 5.1, the first that we take, and in 8.1.
     """
 

@@ -8,8 +8,8 @@ notes in the same step that the worker is idle, and the next job that comes wake
 import asyncio
 import contextlib
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import random
 from typing import Any
 
@@ -18,23 +18,21 @@ from msgspec.structs import replace
 from redis.exceptions import NoScriptError
 
 from palermo.brokers.features.consumer import Claim, StepConsumer
+from palermo.brokers.features.pauses_and_cancels import cancelled_by, paused_in
+from palermo.brokers.features.served_queues import ServedQueues
 from palermo.brokers.features.steps import Refused, text_of
 from palermo.brokers.redis.group_commit import GroupCommit
-from palermo.brokers.redis.jobs import cancelled_by, from_blob
-from palermo.brokers.redis.served_queues import ServedQueues
+from palermo.brokers.redis.jobs import from_blob
 from palermo.brokers.redis.store import Store
-from palermo.brokers.redis.workers import CommandListener, Heartbeat
+from palermo.brokers.redis.workers import RedisHeartbeat
 from palermo.contract.admission import runs_alone
-from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.contract.broker import Delivery
 from palermo.contract.worker_info import OnCommand, WorkerInfo
 from palermo.core.fair_scheduling import stride
-from palermo.core.lifecycle import Ack, Release
 from palermo.core.queue_selection import QueueSelection
-from palermo.errors import BrokerError, BrokerUnavailable
+from palermo.errors import BrokerError
 
 log = logging.getLogger("palermo.redis")
-
-_DONE = Ack()
 
 
 class RedisConsumer(StepConsumer):
@@ -52,24 +50,15 @@ class RedisConsumer(StepConsumer):
         order: str,
     ) -> None:
         """`order` is the order in which the tenants of a queue are served."""
-        super().__init__(store, reported.id, f"Redis at {store.server}")
+        heartbeat = RedisHeartbeat(store, holder, report, reported)
+        super().__init__(store, heartbeat, on_command, f"Redis at {store.server}")
         self._store = store
         #: The worker's id within Redis.
         self.holder = holder
         self._order = order
-        self._served = ServedQueues(store, selection)
-        self._commands = CommandListener(store, reported.id, on_command, self._holds)
-        self._heartbeat = Heartbeat(store, holder, report, reported)
-        #: The id of each job that is claimed.
-        self._ids: dict[Claim, str] = {}
-        #: By slot: what its call of `receive` waits for.
-        self._wanting: defaultdict[int, list[asyncio.Future[Delivery]]] = defaultdict(list)
-        #: Calls that wait for another job of a batch.
-        self._batches: list[asyncio.Future[None]] = []
-        #: The script that is under way, how many done jobs it deletes, and whether the loop's next turn starts another.
+        self._served = ServedQueues(selection)
+        #: The script that is under way.
         self._working: asyncio.Future[Any] | None = None
-        self._deleting = 0
-        self._scheduled = False
         self._group = GroupCommit()
         #: Starts the script that waits for other slots.
         self._waiting: asyncio.TimerHandle | None = None
@@ -79,126 +68,54 @@ class RedisConsumer(StepConsumer):
         #: How many jobs came with the message that woke us.
         self._given = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
-        self._beating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Hear messages, and renew the lease, from now on."""
-        await self._served.refresh()
-        await self._store.listen(f"wake:{self.holder}", self._on_wake)
-        await self._store.listen("bell:queues", self._on_wake)
-        await self._commands.start()
-        self._beating = self._loop.create_task(self._heartbeat.run(self._look))
-        self._beating.add_done_callback(self._heartbeat_ended)
-
-    async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
-        self._check()
-        self._takes[slot] = take
-        future: asyncio.Future[Delivery] = self._loop.create_future()
-        self._wanting[slot].append(future)
-        self._work_soon()
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                with contextlib.suppress(BrokerError):
-                    await self.settle(future.result(), Release())
-            raise
-        finally:
-            if future in self._wanting[slot]:
-                self._wanting[slot].remove(future)
-
-    def acknowledge(self, delivery: Delivery) -> None:
-        claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim:
-            raise self._not_ours(delivery)
-        self._check()
-        if delivery.message.extra and self._end_soon(delivery, _DONE):
-            self._end(delivery)
-            self._work_soon()
-            return
-        self._delete_soon(claim)
-        self._free_slot(delivery.slot)
-
-    async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
-        until = self._loop.time() + wait
-        while True:
-            self._check()
-            woken: asyncio.Future[None] = self._loop.create_future()
-            self._batches.append(woken)
-            try:
-                there, found = await self._claim_similar(delivery)
-                if found is not None:
-                    self._detached.add(found.token)
-                    return found
-                left = until - self._loop.time()
-                if there or left <= 0:
-                    return None
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(left):
-                        await woken
-            finally:
-                if woken in self._batches:
-                    self._batches.remove(woken)
+        await self._read_queues()
+        for channel in (f"wake:{self.holder}", "bell:queues"):
+            await self._store.listen(channel, self._on_wake)
+        await super().start()
 
     async def queues_with_jobs(self) -> set[str]:
         _, names, _, _ = await self._store.run("look", "queues")
-        await self._served.refresh()
+        await self._read_queues()
         return {text_of(name) for name, waiting in names if waiting and text_of(name) in self._served}
-
-    async def pause_slot(self, slot: int) -> None:
-        await self.flush()
 
     async def flush(self) -> None:
         """Delete finished jobs now, and give back jobs that no slot waits for any more."""
         await self.end_steps()
         while self._lost is None and (self._done or self._working is not None or self._tasks):
             if self._done:
-                self._work()
+                self._start_script()
             pending = [*self._tasks, *([self._working] if self._working is not None else [])]
             if pending:
                 await asyncio.wait(pending)
             await asyncio.sleep(0)
 
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        # The worker goes on, and so do its jobs. The loss of one connection may not have come here yet.
-        cut_off = self._lost is not None or self._store.ended
-        with contextlib.suppress(BrokerError):
-            await self._commands.end()
-        with contextlib.suppress(BrokerError):
-            await self.flush()
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait({self._beating})
-        self._lose(BrokerUnavailable("the consumer is closed."))
-        self._held, self._detached = {}, set()
+    async def _leave(self, *, cut_off: bool) -> None:
         for channel in (f"wake:{self.holder}", "bell:queues"):
             await self._store.unlisten(channel, self._on_wake)
         with contextlib.suppress(BrokerError):
             await self._store.run("worker", "leave", self.holder, self._worker if cut_off else "")
 
+    async def _read_queues(self) -> None:
+        # The version first: if a queue is made in the meantime, all is read once more.
+        version = await self._store.call("GET", self._store.key("version"))
+        names = {text_of(name) for name in await self._store.call("HKEYS", self._store.key("queues"))}
+        self._served.update(version or b"0", names, paused_in(await self._store.fields("pauses")))
+
     # -- claiming ------------------------------------------------------------
 
-    def _work_soon(self) -> None:
-        """Delete what is done, and claim jobs, in the next turn of the loop."""
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._work_together)
-
-    def _work_together(self) -> None:
+    def _work(self) -> None:
         """Start the script, unless it is better to wait until other slots end their jobs."""
         # Two slots, `always`, paired turns, load 3 to 14: 1.08 to 1.17 times as many jobs with a write of 1 ms.
         if self._done and not self._woken and (wait := self._group.wait()) > 0:
             self._scheduled = False
             if self._waiting is None:
-                self._waiting = self._loop.call_later(wait, self._work)
+                self._waiting = self._loop.call_later(wait, self._start_script)
             return
-        self._work()
+        self._start_script()
 
-    def _work(self) -> None:
+    def _start_script(self) -> None:
         self._scheduled = False
         if self._waiting is not None:
             self._waiting.cancel()
@@ -212,18 +129,18 @@ class RedisConsumer(StepConsumer):
         if self._served.shared:
             wanted = min(wanted, 1)
         self._woken = self._again = False
-        self._deleting = len(self._done)
         done = [value for claim in self._done for value in (claim.number, claim.times)]
         step = stride(1.0, self._order, random())
         self._working = self._store.begin(
             "work",
             *(self.holder, self._served.version, wanted, step, self._given),
-            *(self._deleting, *done, *self._served.order()),
+            *(len(self._done), *done, *self._served.order()),
         )
         self._group.script_sent()
-        self._working.add_done_callback(self._worked)
+        self._working.add_done_callback(partial(self._worked, len(self._done)))
 
-    def _worked(self, working: "asyncio.Future[Any]") -> None:
+    def _worked(self, deleting: int, working: "asyncio.Future[Any]") -> None:
+        """The script has ended, which was to delete so many jobs."""
         self._working = None
         if working.cancelled():
             return
@@ -236,41 +153,25 @@ class RedisConsumer(StepConsumer):
             return
         self._group.script_answered()
         answer = working.result()
-        for claim in self._done[: self._deleting]:
-            self._forget(claim)
-        del self._done[: self._deleting]
-        if answer[0] == b"gone" or answer[1] < self._deleting:
+        del self._done[:deleting]
+        if answer[0] == b"gone" or answer[1] < deleting:
             self._lose(self._store.taken_for_dead())
         elif answer[0] == b"old":
-            self._begin(self._served.refresh(), self._work_soon)
+            self._begin(self._read_queues(), self._work_soon)
         else:
             for job in answer[3]:
                 self._hand_out(self._delivery(job))
             if self._done or self._woken or self._again or (self._served.shared and answer[3]):
                 self._work_soon()
 
-    def _free_slots(self) -> list[int]:
-        """The slots that wait for a job and hold none."""
-        return [
-            slot
-            for slot, futures in self._wanting.items()
-            if slot not in self._held and any(not future.done() for future in futures)
-        ]
-
     def _hand_out(self, delivery: Delivery) -> None:
         """Give a delivery to a slot that waits, or back to its queue."""
-        claim: Claim = delivery.token
         slots = self._free_slots()
         if not slots:
-            self._begin(self._give_back(claim))
+            self._begin(self._give_back(delivery.token))
             return
-        slot = slots[0]
-        delivery = replace(delivery, slot=slot)
-        self._held[slot] = claim
-        self._group.job_began(slot)
-        self._ids[claim] = delivery.message.id
-        if not self._offered(delivery):
-            next(future for future in self._wanting[slot] if not future.done()).set_result(delivery)
+        self._group.job_began(slots[0])
+        super()._hand_out(replace(delivery, slot=slots[0]))
 
     def _delivery(self, job: Sequence[bytes], slot: int = 0) -> Delivery:
         number, times, queue, deaths, mark, blob, *runs_at = job
@@ -279,7 +180,7 @@ class RedisConsumer(StepConsumer):
         return Delivery(
             message=message,
             slot=slot,
-            token=Claim(number.decode(), self.holder, times.decode()),
+            token=Claim(number.decode(), self.holder, times.decode(), message.id),
             redelivered=times != b"1",
             cancelled=by is not None,
             cancelled_by=by or "",
@@ -305,9 +206,7 @@ class RedisConsumer(StepConsumer):
                 return True, None
             job = await self._store.run("similar", *look, number)
             if len(job) > 1:
-                similar = self._delivery(job, delivery.slot)
-                self._ids[similar.token] = similar.message.id
-                return True, similar
+                return True, self._delivery(job, delivery.slot)
             self._check_gone(job)
 
     def _check_gone(self, answer: Sequence[bytes]) -> None:
@@ -318,13 +217,6 @@ class RedisConsumer(StepConsumer):
     async def _give_back(self, claim: Claim) -> None:
         with contextlib.suppress(BrokerError, Refused):
             await self._store.change([claim.still_valid], [("give_back", self.holder, claim.number)])
-
-    def _delete_soon(self, claim: Claim) -> None:
-        """Delete this job, because it is done, with the next claim."""
-        self._done.append(claim)
-        self._work_soon()
-
-    # -- messages, and the lease -----------------------------------------------
 
     def _on_wake(self, text: bytes) -> None:
         """Redis tells that there are jobs, or has claimed one for us and sends it along."""
@@ -338,43 +230,9 @@ class RedisConsumer(StepConsumer):
             self._hand_out(self._delivery(msgpack.unpackb(text, raw=True)))
         self._look()
 
-    def _look(self) -> None:
-        """Look for jobs."""
-        for woken in self._batches:
-            if not woken.done():
-                woken.set_result(None)
-        if self._store.lost.done():
-            self._lose(self._store.lost.result())
-        self._work_soon()
-
-    def _lose(self, error: BrokerError) -> None:
-        """Note that the session is lost, and have all calls that wait raise the error."""
-        self._lost = self._lost or error
-        for futures in self._wanting.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(BrokerUnavailable(str(error)))
-        for woken in self._batches:
-            if not woken.done():
-                woken.set_result(None)
-
-    # -- claims ----------------------------------------------------------------
-
-    def _holds(self, id: str) -> bool:
-        return id in self._ids.values()
-
     def _free_slot(self, slot: int) -> None:
-        """Let the slot receive again."""
-        del self._held[slot]
         self._group.job_ended(slot)
-        self._work_soon()
-
-    def _end(self, delivery: Delivery) -> None:
-        self._forget(delivery.token)
-        super()._end(delivery)
-
-    def _forget(self, claim: Claim) -> None:
-        self._ids.pop(claim, None)
+        super()._free_slot(slot)
 
     def _begin(self, work: Any, then: Callable[[], None] | None = None) -> None:
         """Do something in a task of its own."""

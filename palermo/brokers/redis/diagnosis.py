@@ -4,19 +4,13 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
+from palermo.brokers.features.diagnosis import try_out, unreadable
 from palermo.brokers.features.steps import text_of
-from palermo.brokers.redis.events import VERSION
-from palermo.brokers.redis.jobs import to_job
 from palermo.brokers.redis.store import Store
 from palermo.contract.broker import Finding
-from palermo.contract.events import Subscription
-from palermo.contract.recurring_entries import RecurringEntry
-from palermo.contract.unique_jobs import UniqueJob
-from palermo.core.message import Message
 from palermo.core.text import count
 from palermo.errors import BrokerError, BrokerRefused, PalermoError
 
@@ -52,9 +46,6 @@ _OF_LIMIT = {"permit": "set", "called": "set", "waiting": "zset"}
 #: Keys whose types are asked for at once.
 _KEYS_AT_ONCE = 500
 
-#: A name that no job's queue may have.
-_QUEUE = "~doctor"
-
 
 async def diagnose(store: Store) -> list[Finding]:
     """All findings; nothing is raised."""
@@ -69,8 +60,8 @@ async def diagnose(store: Store) -> list[Finding]:
             *_replicas(info, store.wanted_replicas),
         ]
         found += await _foreign_keys(store)
-        found += await _unreadable(store)
-        found.append(await _try_out(store))
+        found += await unreadable(store)
+        found.append(await try_out(store))
         known = await store.call("HLEN", store.key("queues"))
         found.append(Finding.ok("registry", f"readable, {count(known, 'queue')}"))
         found.append(await _clock(store))
@@ -235,46 +226,6 @@ async def _of_another_type(store: Store, keys: Sequence[tuple[bytes, str]]) -> l
         for (key, wanted), kind in zip(keys, kinds, strict=True)
         if kind.decode() not in (wanted, "none")
     ]
-
-
-#: The hashes of states as JSON, with what reads a state; it is given the field's name too.
-_STATES: dict[str, Callable[[bytes, Any], object]] = {
-    "unique-jobs": UniqueJob.from_stored,
-    "recurring": RecurringEntry.from_stored,
-    "groups": Subscription.from_stored,
-}
-
-
-async def _unreadable(store: Store) -> list[Finding]:
-    """States that cannot be read, which only another program can have written: they are passed over."""
-    found = []
-    for key, read in _STATES.items():
-        states = await store.fields(key)
-        # The subscriptions have their version among them, which is a number.
-        bad = [
-            text_of(name)
-            for name, state in sorted(states.items())
-            if name != VERSION.encode() and read(name, state) is None
-        ]
-        if bad:
-            text = (
-                f"in the hash {key} Palermo passes over {count(len(bad), 'field')}"
-                f" that cannot be read: {', '.join(bad[:5])}"
-            )
-            remedy = "Another program has changed them. A worker with the code of these jobs writes them again."
-            found.append(Finding.warning("records", text, remedy))
-    return found
-
-
-async def _try_out(store: Store) -> Finding:
-    """Store and remove one job, in a queue that no worker serves, and send a message: all in one step."""
-    began = time.monotonic()
-    job = to_job(Message(id="doctor", queue=_QUEUE, job="", body=b""))
-    taken, _ = await store.change((), [("try_out", job), ("publish", "bell:doctor", "")])
-    took = (time.monotonic() - began) * 1_000
-    if taken != 1:
-        return Finding.problem("publish", f"one job stored, {taken} found", "Was the database changed by hand?")
-    return Finding.ok("publish", f"a job can be stored and taken, within {took:.0f} ms")
 
 
 async def _clock(store: Store) -> Finding:

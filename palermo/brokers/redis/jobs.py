@@ -91,19 +91,6 @@ def id_in(blob: bytes) -> str:
         return _id_of(blob)
 
 
-def cancelled_by(mark: bytes | None, message: Message) -> str | None:
-    """By whom a job with this mark was cancelled; None if it was not, or was enqueued after that.
-
-    A mark is the Unix second up to which it holds, a blank, and who made it.
-    """
-    if not mark:
-        return None
-    at, _, by = mark.decode(errors="replace").partition(" ")
-    if not at.isdecimal():
-        return None  # somebody wrote it by hand
-    return by if message.created_at is None or int(message.created_at) <= int(at) else None
-
-
 def _parts(blob: bytes) -> tuple[str, str, str, str, str, bytes]:
     """Id, content type, content encoding, headers, properties and body. Raises _UNREADABLE."""
     *texts, body, _ = msgpack.unpackb(memoryview(blob)[1:], raw=True)

@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -19,13 +20,14 @@ import msgpack
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from palermo.brokers.features.steps import Extent, Job, Outcome, Part, Step, StepStore, Stored, text_of
+from palermo.brokers.features.steps import Entry, Extent, Found, Job, Outcome, Part, Step, StepStore, Stored, text_of
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated, trouble_of
 from palermo.brokers.redis.direct_calls import DirectCalls
-from palermo.brokers.redis.jobs import cancelled_by, from_blob, id_in, to_job
+from palermo.brokers.redis.jobs import from_blob, id_in, to_job
 from palermo.contract import clock
-from palermo.contract.broker import OnPublished, SessionParameters
+from palermo.contract.broker import OnPublished, SessionParameters, Tenant
+from palermo.contract.finding import MOST_FOUND
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.trouble import Trouble
 from palermo.core.address import Address
@@ -53,6 +55,15 @@ _SCAN_SIZE = 500
 
 #: How many messages, and how many bytes of them, a sweep has in memory at once; and how many a step of a purge removes.
 _STEP, _STEP_BYTES, _PURGE_STEP = 200, 8 * 1024 * 1024, 2_000
+
+#: Seconds by which Redis's clock may differ from ours: reading by time begins so much earlier.
+_CLOCK_DIFFERENCE = 2.0
+
+#: An id in a stream is milliseconds and a number. A place is both as one number, with this many digits for the latter.
+_DIGITS = 6
+
+#: A number as a script writes it; an entry of another program may have anything there.
+_NUMBER = re.compile(rb"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 @cache
@@ -84,9 +95,8 @@ class Store(StepStore):
         self.timeout = session.timeout
         self.prefix = _prefix(session)
         number = database(session.address)
-        #: The channels of commands to workers, and of cancelled jobs. Redis has the same channels in all its databases.
-        self.commands = f"commands:{number}" if number else "commands"
-        self.cancels = f"cancelled:{number}" if number else "cancelled"
+        if number:  # Redis has the same channels in all its databases
+            self.commands, self.cancels = f"commands:{number}", f"cancelled:{number}"
         self.lost: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
         #: The trouble that the server has told this session of.
         self.trouble: Trouble | None = None
@@ -152,8 +162,22 @@ class Store(StepStore):
                 absent.add(id)
         return absent
 
+    async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
+        end = "+" if last is None else _id_of(last)
+        found = await self.call("XRANGE", self.key(log), _id_of(first), end, "COUNT", most)
+        return [_entry(id, dict(zip(fields[::2], fields[1::2], strict=True))) for id, fields in found]
+
+    async def newest(self, log: str, count: int = 1) -> int | None:
+        found = await self.run("look", "newest", log, count)
+        return _place_of(found) if found else None
+
+    async def place_at(self, log: str, instant: float) -> int:
+        return _place_of(b"%d-0" % max(0, int((instant - _CLOCK_DIFFERENCE) * 1_000)))
+
+    async def size(self, log: str) -> int:
+        return int(await self.call("XLEN", self.key(log)))
+
     async def keys_held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """The jobs among these that have keys, each with the key's name."""
         holders = self.key("key-holders")
         if not await self.call("EXISTS", holders):
             return []
@@ -213,19 +237,58 @@ class Store(StepStore):
             if blob is not None
         ]
 
-    async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
-        if not messages:
-            return frozenset()
-        marks = await self.call("HMGET", self.key("cancels"), *(one.id for one in messages))
-        return frozenset(
-            one.id for one, mark in zip(messages, marks, strict=True) if cancelled_by(mark, one) is not None
-        )
+    async def find(self, ids: Collection[str], *, beginnings: bool) -> list[Found]:
+        blobs: dict[bytes, bytes] = {}
+        cursor = b"0"
+        while True:
+            cursor, some = await self.run("look", "find", cursor, "1" if beginnings else "", *ids)
+            blobs |= dict(some)
+            if cursor == b"0" or len(blobs) >= MOST_FOUND:
+                break
+        found = [await self._place(number, blob) for number, blob in blobs.items()]
+        return [one for one in found if one is not None]
+
+    async def _place(self, number: bytes, blob: bytes) -> Found | None:
+        """Where the job with this number is; None if it is gone by now."""
+        message = from_blob(blob, None)
+        match await self.run("look", "place", message.queue, message.tenant, number):
+            case b"held", worker:
+                return Found(message, worker=text_of(worker))
+            case b"waits", queue:
+                return Found(from_blob(blob, name := text_of(queue)), name)
+            case b"later", _:
+                return Found(message)
+        return None
 
     async def extent(self, queue: str) -> Extent:
         exists, last, total, tenants = await self.run("look", "extent", queue)
-        if not exists:
-            raise NotFound(f"there is no queue {queue!r} at {self.server}. `palermo queues` lists those there are.")
+        self._check_exists(queue, exists)
         return Extent(self.count(last, "number"), total, ("", *(text_of(tenant) for tenant in tenants)))
+
+    def _check_exists(self, queue: str, exists: int) -> None:
+        if not exists:
+            raise NotFound(f"there is no queue {queue!r} at {self.server}. `palermo queues` lists the queues.")
+
+    async def page(
+        self, queue: str, offset: int, limit: int, max_body: int, *, newest: bool
+    ) -> tuple[int, list[Message]]:
+        exists, total, blobs = await self.run("look", "page", queue, offset, limit, "1" if newest else "", max_body + 1)
+        self._check_exists(queue, exists)
+        return total, [from_blob(blob, queue) for blob in blobs]
+
+    async def tenants(self, queue: str) -> list[Tenant]:
+        return [
+            Tenant(name=text_of(name), pending=pending, share=float(share))
+            for name, pending, share in await self.run("look", "tenants", queue)
+            if pending
+        ]
+
+    async def tenant_jobs(self) -> Mapping[str, int]:
+        counts = await self.fields("tenant-jobs")
+        return {text_of(queue): int(count) for queue, count in counts.items() if count.isdigit()}
+
+    async def delete_empty(self, queue: str) -> bool:
+        return bool(await self.run("delete", queue))
 
     async def part(self, queue: str, place: str, after: Any, last: int, ids: Collection[str]) -> Part:
         begin = "-inf" if after is None else after
@@ -320,6 +383,9 @@ class Store(StepStore):
         messages = await self.messages()
         await self._within(messages.subscribe(self.key(channel), callback))
 
+    async def publish(self, channel: str, text: str) -> None:
+        await self.call("PUBLISH", self.key(channel), text)
+
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
         """Call the function no more."""
         if self._messages is not None and not self._closed:
@@ -353,7 +419,7 @@ class Store(StepStore):
 
     def taken_for_dead(self) -> BrokerUnavailable:
         """The error of a worker whose lease has ended."""
-        return BrokerUnavailable(f"Redis at {self.server}: another process took this worker for dead.")
+        return BrokerUnavailable(f"Redis at {self.server}: another process considered this worker dead.")
 
     def translated(self, error: BaseException) -> BrokerError:
         """Our own error for one that a future of `begin` failed with."""
@@ -377,8 +443,8 @@ class Store(StepStore):
         reached = await self.call("WAIT", self.wanted_replicas, max(1, int(self.timeout * 400)))
         if reached < self.wanted_replicas:
             raise BrokerUnavailable(
-                f"what was written to Redis at {self.server} is on {count(reached, 'replica')} so far;"
-                f" wait_replicas asks for {self.wanted_replicas}."
+                f"the data written to Redis at {self.server} has reached {count(reached, 'replica')} so far;"
+                f" wait_replicas requires {self.wanted_replicas}."
             )
 
     def _watch(self, lost: "asyncio.Future[BrokerError]") -> None:
@@ -424,6 +490,26 @@ _PROMISED = ("publish", "change")
 def _packed(job: Job) -> Any:
     """A job in a step as the scripts take it."""
     return to_job(job.message, job.queue)
+
+
+def _entry(id: bytes, fields: dict[bytes, bytes]) -> Entry:
+    at = fields.get(b"at", b"")
+    return Entry(
+        place=_place_of(id),
+        body=fields.get(b"blob", b""),
+        topic=text_of(fields.get(b"topic", b"")),
+        at=float(at) if _NUMBER.fullmatch(at) else 0.0,
+    )
+
+
+def _place_of(id: bytes) -> int:
+    milliseconds, _, number = id.partition(b"-")
+    return int(milliseconds + number.zfill(_DIGITS))
+
+
+def _id_of(place: int) -> str:
+    milliseconds, number = divmod(place, 10**_DIGITS)
+    return f"{milliseconds}-{number}"
 
 
 def _prefix(session: SessionParameters) -> str:

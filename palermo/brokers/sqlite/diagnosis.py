@@ -3,18 +3,12 @@
 import os
 import shutil
 import sqlite3
-import time
-from collections.abc import Callable
-from typing import Any
 
+from palermo.brokers.features.diagnosis import try_out, unreadable
+from palermo.brokers.features.steps import StepStore
 from palermo.brokers.sqlite.file.mounts import mounts
 from palermo.brokers.sqlite.file.store import Store
-from palermo.brokers.sqlite.tables.jobs import declare_queue, insert, to_row
 from palermo.contract.broker import Finding
-from palermo.contract.events import Subscription
-from palermo.contract.recurring_entries import RecurringEntry
-from palermo.contract.unique_jobs import UniqueJob
-from palermo.core.message import Message
 from palermo.core.text import count
 from palermo.errors import PalermoError
 
@@ -43,19 +37,16 @@ NETWORK = frozenset(
 #: Free bytes below which writing is about to fail, and below which an operator should look.
 _FULL_BELOW, _LOW_BELOW = 100 * 1024**2, 1024**3
 
-#: A name that no job's queue may have.
-_QUEUE = "~doctor"
-
 #: Bytes of the write-ahead log above which some program keeps SQLite from working it off.
 _LONG_WAL = 256 * 1024**2
 
 
-async def diagnose(store: Store, exchange: str) -> list[Finding]:
+async def diagnose(store: Store, steps: StepStore, exchange: str) -> list[Finding]:
     """All findings; nothing is raised."""
     found = [Finding.ok("server version", f"SQLite {sqlite3.sqlite_version}, in this process, on file {store.path}")]
     try:
         found += await store.read(_settings)
-        found.append(await _try_out(store, exchange))
+        found.append(await try_out(steps))
         (known,) = await store.read(
             lambda db: db.execute(
                 "select count(*) from queue where exchange = ? and not hidden", (exchange,)
@@ -63,7 +54,7 @@ async def diagnose(store: Store, exchange: str) -> list[Finding]:
         )
         found.append(Finding.ok("registry", f"readable, {count(known, 'queue')}"))
         found += await store.read(_wrong_types)
-        found += await store.read(lambda db: _unreadable(db, exchange))
+        found += await unreadable(steps)
     except PalermoError as error:
         found.append(Finding.problem("publish", str(error), ""))
     try:
@@ -95,7 +86,7 @@ def _settings(db: sqlite3.Connection) -> list[Finding]:
 
 
 #: The tables whose rows are as many as the jobs; their readers pass over nothing.
-_LARGE = ("job", "later", "journal", "event")
+_LARGE = ("job", "later", "log")
 
 #: What a column of each type may hold.
 _HOLDS = {"text": ("text",), "integer": ("integer",), "real": ("real", "integer"), "blob": ("blob",)}
@@ -121,49 +112,6 @@ def _wrong_types(db: sqlite3.Connection) -> list[Finding]:
             )
             found.append(Finding.warning("records", text, remedy))
     return found
-
-
-#: The tables of states as JSON, with what reads a state; it is given the row's name too.
-_STATES: dict[str, Callable[[str, Any], object]] = {
-    "unique_job": UniqueJob.from_stored,
-    "recurring": RecurringEntry.from_stored,
-    "subscription": Subscription.from_stored,
-}
-
-
-def _unreadable(db: sqlite3.Connection, exchange: str) -> list[Finding]:
-    """States that cannot be read, which only another program can have written: they are passed over."""
-    found = []
-    for table, read in _STATES.items():
-        rows = db.execute(f"select name, state from {table} where exchange = ?", (exchange,)).fetchall()
-        names = [str(name) for name, state in rows if read(name, state) is None]
-        if names:
-            text = (
-                f"in table {table} Palermo passes over {count(len(names), 'row')}"
-                f" that cannot be read: {', '.join(names[:5])}"
-            )
-            remedy = "Another program has changed the file. A worker with the code of these jobs writes them again."
-            found.append(Finding.warning("records", text, remedy))
-    return found
-
-
-async def _try_out(store: Store, exchange: str) -> Finding:
-    """Publish and take one job, in a queue that no other process sees: one transaction makes and deletes it."""
-    row = to_row(Message(id="doctor", queue=_QUEUE, job="", body=b""))
-
-    def work(db: sqlite3.Connection) -> int:
-        insert(db, exchange, _QUEUE, row)
-        number = declare_queue(db, exchange, _QUEUE)
-        taken = db.execute("delete from job where queue = ?", (number,)).rowcount
-        db.execute("delete from queue where id = ?", (number,))
-        return taken
-
-    began = time.monotonic()
-    taken = await store.write(work)
-    took = (time.monotonic() - began) * 1_000
-    if taken != 1:
-        return Finding.problem("publish", f"one job stored, {taken} found", "Was the file changed by hand?")
-    return Finding.ok("publish", f"a job can be stored and taken, on the disk within {took:.0f} ms")
 
 
 def file_system(path: str, mounted: list[tuple[str, str]]) -> Finding:

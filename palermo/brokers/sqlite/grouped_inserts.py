@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-from palermo.brokers.sqlite.file.notifier import Notifier
+from palermo.brokers.sqlite.channels import Channels
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import Row, insert_many, to_row
 from palermo.contract.broker import in_steps
@@ -24,10 +24,10 @@ class _Insert:
 class GroupedInserts:
     """The jobs that calls of one session store now. Each call has its job stored, or raises why it is not."""
 
-    def __init__(self, store: Store, exchange: str, notifier: Notifier) -> None:
+    def __init__(self, store: Store, exchange: str, channels: Channels) -> None:
         self._store = store
         self._exchange = exchange
-        self._notifier = notifier
+        self._channels = channels
         self._inserts: list[_Insert] = []
         #: Held by the call that stores for all others.
         self._turn = asyncio.Lock()
@@ -69,4 +69,4 @@ class GroupedInserts:
     async def _write(self, batch: list[_Insert]) -> None:
         rows = [(one.message.queue, one.row) for one in batch]
         await self._store.write(partial(insert_many, exchange=self._exchange, rows=rows), publishing=True)
-        self._notifier.notify()
+        self._channels.ring()

@@ -1,62 +1,20 @@
 """Finds the next job in the queues that one worker serves, and claims it."""
 
-import random
 import sqlite3
 import time
 from functools import cache
 
 from palermo.brokers.features.consumer import Claim
+from palermo.brokers.features.served_queues import ServedQueues
 from palermo.brokers.sqlite.tables import pauses_and_cancels
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, LISTED, TENANTS_NEXT_JOB, from_row, take_turn
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery
 from palermo.core.message import Message
-from palermo.core.queue_selection import QueueRank, QueueSelection, draw_order
+from palermo.core.queue_selection import QueueSelection
 
 #: SQLite functions take 127 arguments; for more queues than this the calls are nested.
 _QUEUES_PER_CALL = 50
-
-
-class ServedQueues:
-    """The queues that a worker serves, as of the queue table's version that was seen last."""
-
-    def __init__(self, exchange: str, selection: QueueSelection) -> None:
-        self._exchange = exchange
-        self._selection = selection
-        self._names: dict[int, str] = {}
-        self._numbers: dict[str, int] = {}
-        #: The queues that are not paused, in order of priority.
-        self._places: dict[str, QueueRank] = {}
-        self._version: int | None = None
-
-    def name(self, number: int) -> str:
-        """The queue with this number."""
-        return self._names[number]
-
-    def next_job(self, db: sqlite3.Connection) -> tuple[str, tuple[int, ...]]:
-        """SQL for the number of the job to take next, null if none waits; and the SQL's values."""
-        self._resolve(db)
-        names = draw_order(self._places, random.random) if self._selection.shared else self._places
-        return _next_job_query([self._numbers[name] for name in names])
-
-    def next_job_of(self, db: sqlite3.Connection, queue: str) -> tuple[str, tuple[int, ...]] | None:
-        """The same as `next_job` for the next job of one queue; None if that is not served now."""
-        self._resolve(db)
-        return _next_job_query([self._numbers[queue]]) if queue in self._places else None
-
-    def _resolve(self, db: sqlite3.Connection) -> None:
-        """Read which queues exist and which are paused, if that has changed."""
-        ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
-        if version == self._version:
-            return
-        rows = db.execute(f"select name, id from queue where {LISTED}", (self._exchange,)).fetchall()
-        known: dict[str, int] = dict(rows)
-        paused = pauses_and_cancels.paused(db, self._exchange)
-        places = self._selection.places(known)
-        self._places = {name: place for name, place in places.items() if name in known and name not in paused}
-        self._numbers = known
-        self._names = {number: name for name, number in known.items()}
-        self._version = version
 
 
 def _next_job_query(numbers: list[int]) -> tuple[str, tuple[int, ...]]:
@@ -85,7 +43,7 @@ class JobClaimer:
     """Finds and claims jobs for one consumer, inside the caller's transaction."""
 
     def __init__(
-        self, exchange: str, holder: int, served_queues: ServedQueues, *, order: str, worker: str, resumes: bool
+        self, exchange: str, holder: int, selection: QueueSelection, *, order: str, worker: str, resumes: bool
     ) -> None:
         """`order` is the order in which the tenants of a queue are served.
 
@@ -96,7 +54,10 @@ class JobClaimer:
         self.resumes = resumes
         self._exchange = exchange
         self._holder = holder
-        self._served_queues = served_queues
+        self._served = ServedQueues(selection)
+        #: The numbers of the queues, and their names.
+        self._numbers: dict[str, int] = {}
+        self._names: dict[int, str] = {}
         self._order = order
 
     def find(self, db: sqlite3.Connection) -> int | None:
@@ -105,18 +66,31 @@ class JobClaimer:
         if own is not None:
             return own
         self.resumes = False
-        return _found(db, self._served_queues.next_job(db))
+        return _found(db, self._next_job(db))
 
     def queue_of_next(self, db: sqlite3.Connection) -> set[str]:
         """The queue of the next job; empty if none waits."""
-        next = _found(db, self._served_queues.next_job(db))
-        rows = db.execute("select queue from job where id = ?", (next,)).fetchall()
-        return {self._served_queues.name(queue) for (queue,) in rows}
+        next = _found(db, self._next_job(db))
+        query = "select queue.name from job join queue on queue.id = job.queue where job.id = ?"
+        return {name for (name,) in db.execute(query, (next,)).fetchall()}
 
     def claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
         """Claim the next job for this slot; None if none waits. First come the jobs of the session before."""
         own = self._found_own(db)
-        return self._claim(db, slot, self._served_queues.next_job(db)) if own is None else self._resume(db, slot, own)
+        return self._claim(db, slot, self._next_job(db)) if own is None else self._resume(db, slot, own)
+
+    def _next_job(self, db: sqlite3.Connection) -> tuple[str, tuple[int, ...]]:
+        """SQL for the number of the job to take next, null if none waits; and the SQL's values."""
+        self._read_queues(db)
+        return _next_job_query([self._numbers[name] for name in self._served.order()])
+
+    def _read_queues(self, db: sqlite3.Connection) -> None:
+        """Read which queues exist and which are paused, if that has changed."""
+        ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
+        if version != self._served.version:
+            self._numbers = dict(db.execute(f"select name, id from queue where {LISTED}", (self._exchange,)).fetchall())
+            self._names = {number: name for name, number in self._numbers.items()}
+            self._served.update(version, self._numbers, pauses_and_cancels.paused(db, self._exchange))
 
     def _found_own(self, db: sqlite3.Connection) -> int | None:
         """The number of a job that the holder has from the session before, and that has no slot yet."""
@@ -131,14 +105,16 @@ class JobClaimer:
             f" returning claims, deaths, (select name from queue where id = job.queue), {COLUMNS}",
             (slot, number),
         ).fetchall()
-        claim = Claim(number, self._holder, times)
-        return self._delivery(db, claim, slot, from_row(row, queue), deaths, running_at=self._worker)
+        message = from_row(row, queue)
+        claim = Claim(number, self._holder, times, message.id)
+        return self._delivery(db, claim, slot, message, deaths, running_at=self._worker)
 
     def claim_similar(self, db: sqlite3.Connection, delivery: Delivery) -> tuple[bool, Delivery | None]:
         """Whether the delivery's queue has another job, and that job, claimed, if it may run together with this one."""
-        query = self._served_queues.next_job_of(db, delivery.message.queue)
-        if query is None:
+        self._read_queues(db)
+        if delivery.message.queue not in self._served:
             return True, None
+        query = _next_job_query([self._numbers[delivery.message.queue]])
         number = _found(db, query)
         if number is None:
             return False, None
@@ -161,10 +137,10 @@ class JobClaimer:
         number, times, deaths, queue, tenant, *row = rows[0]
         if tenant is not None:
             take_turn(db, queue, tenant, self._order)
-        message = from_row(row, self._served_queues.name(queue))
+        message = from_row(row, self._names[queue])
         if message.lock_for is not None:
             db.execute("update job set held_until = ? where id = ?", (time.time() + message.lock_for, number))
-        return self._delivery(db, Claim(number, self._holder, times), slot, message, deaths)
+        return self._delivery(db, Claim(number, self._holder, times, message.id), slot, message, deaths)
 
     def _delivery(
         self, db: sqlite3.Connection, claim: Claim, slot: int, message: Message, deaths: str, running_at: str = ""

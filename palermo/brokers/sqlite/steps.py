@@ -4,22 +4,27 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from palermo.brokers.features.steps import Decide, Extent, Job, Outcome, Part, Step, StepStore, Stored
-from palermo.brokers.features.unique_keys import KeyStates
-from palermo.brokers.sqlite.file.notifier import Notifier
+from palermo.brokers.features.steps import Decide, Entry, Extent, Found, Job, Outcome, Part, Step, StepStore, Stored
+from palermo.brokers.sqlite.channels import Channels, send
 from palermo.brokers.sqlite.file.store import Store, Work
-from palermo.brokers.sqlite.journal import append_batch
 from palermo.brokers.sqlite.tables import later, pauses_and_cancels, waiting
 from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
-from palermo.brokers.sqlite.tables.jobs import insert, queue_number, to_row
+from palermo.brokers.sqlite.tables.jobs import (
+    COLUMNS,
+    SHOWN_COLUMNS,
+    declare_queue,
+    from_row,
+    insert,
+    queue_number,
+    to_row,
+)
 from palermo.brokers.sqlite.tables.permits import count_permits, delete_jobs, permit_name
-from palermo.contract import clock
+from palermo.contract.broker import Tenant
+from palermo.contract.finding import MOST_FOUND
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
-
-T = TypeVar("T")
 
 #: Scheduled jobs that are read at once.
 _SCAN_SIZE = 500
@@ -30,46 +35,51 @@ _TABLES = {
     "keys": "key",
     "unique-jobs": "unique_job",
     "limits": "limited",
+    "groups": "subscription",
+    "groups-told": "told",
+    "pauses": "pause",
+    "cancels": "cancel",
     "flows": "workflow",
 }
 
+#: The changes that bring no job to a queue or to its time.
+_QUIET = ("append", "trim", "publish")
+
 
 class SqliteSteps(StepStore):
-    """The steps of one session with a file, which `notifier` tells others about."""
+    """The steps of one session with a file."""
 
     def __init__(
         self,
         store: Store,
         exchange: str,
-        notifier: Notifier,
-        write: Callable[[Work[Outcome], bool], Awaitable[Outcome]] | None = None,
+        channels: Channels,
+        write: Callable[[Work[Outcome]], Awaitable[Outcome]] | None = None,
     ) -> None:
-        """`write` carries out a transaction, and is told whether it stores a job."""
+        """`write` carries out a transaction."""
         self._store = store
         self._exchange = exchange
-        self._notifier = notifier
-        self._write = write or (lambda work, publishing: store.write(work, publishing=publishing))
+        self._channels = channels
+        self._write = write or partial(store.write, publishing=True)
 
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
         return await self._store.read(lambda db: [_state(db, self._exchange, table, name) for name in names])
 
     async def fields(self, table: str) -> Mapping[Any, Any]:
         query = f"select name, state from {_TABLES[table]} where exchange = ? order by name"
-        return dict(await self._store.read(lambda db: db.execute(query, (self._exchange,)).fetchall()))
+        return dict(await self._rows(query, self._exchange))
 
     async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Stored, Stored]]]:
         query = (
             f"select name, state from {_TABLES[table]} where exchange = ? and name > ? and typeof(name) = 'text'"
             " order by name limit ?"
         )
-        values = (self._exchange, cursor, most)
-        rows = await self._store.read(lambda db: db.execute(query, values).fetchall())
+        rows = await self._rows(query, self._exchange, cursor, most)
         return rows[-1][0] if len(rows) == most else "", rows
 
     async def permits(self, number: Any, permit: str) -> tuple[bool, int]:
         query = "select count(*) filter (where id = ?), count(*) from job where permit = ?"
-        values = (number, permit_name(self._exchange, permit))
-        has, running = await self._store.read(lambda db: db.execute(query, values).fetchone())
+        ((has, running),) = await self._rows(query, number, permit_name(self._exchange, permit))
         return bool(has), running
 
     async def permit_counts(self, permits: Sequence[Stored]) -> Sequence[tuple[int, int, int]]:
@@ -80,16 +90,43 @@ class SqliteSteps(StepStore):
             "select value from json_each(?) where value not in (select message_id from job)"
             " and value not in (select message_id from later where exchange = ?)"
         )
-        values = (json.dumps(list(ids)), self._exchange)
-        return {id for (id,) in await self._store.read(lambda db: db.execute(query, values).fetchall())}
+        return {id for (id,) in await self._rows(query, json.dumps(list(ids)), self._exchange)}
 
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
         query = (
             f"select name from {_TABLES[table]} where exchange = ? and due <= ? and typeof(name) = 'text'"
             " order by due limit ?"
         )
-        rows = await self._store.read(lambda db: db.execute(query, (self._exchange, now, most)).fetchall())
-        return [name for (name,) in rows]
+        return [name for (name,) in await self._rows(query, self._exchange, now, most)]
+
+    async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
+        query = (
+            "select id, cast(body as blob), topic, at from log where exchange = ? and name = ? and id >= ?"
+            " and (id <= ? or ? is null) and typeof(topic) = 'text' and typeof(at) = 'real' order by id limit ?"
+        )
+        return [Entry(*row) for row in await self._rows(query, self._exchange, log, first, last, last, most)]
+
+    async def newest(self, log: str, count: int = 1) -> int | None:
+        query = "select min(id) from (select id from log where exchange = ? and name = ? order by id desc limit ?)"
+        found: int | None = await self._one(query, self._exchange, log, count)
+        return found
+
+    async def place_at(self, log: str, instant: float) -> int:
+        # From the end: nearly all callers ask for the latest.
+        query = "select (select id + 1 from log where exchange = ? and name = ? and at < ? order by id desc limit 1)"
+        return int(await self._one(query, self._exchange, log, instant) or 0)
+
+    async def size(self, log: str) -> int:
+        return int(await self._one("select count(*) from log where exchange = ? and name = ?", self._exchange, log))
+
+    async def _rows(self, query: str, *values: Any) -> list[Any]:
+        """The rows that a query finds."""
+        return await self._store.read(lambda db: db.execute(query, values).fetchall())
+
+    async def _one(self, query: str, *values: Any) -> Any:
+        """The one value that a query finds."""
+        ((found,),) = await self._rows(query, *values)
+        return found
 
     async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
         query = (
@@ -105,17 +142,20 @@ class SqliteSteps(StepStore):
         return False  # a file does not go away by itself
 
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        self._notifier.listen(callback)
+        await self._channels.listen(channel, callback)
 
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
-        self._notifier.unlisten(callback)
+        await self._channels.unlisten(channel, callback)
+
+    async def publish(self, channel: str, text: str) -> None:
+        await self.change((), [("publish", channel, text)])
 
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:
         due = await self._store.read(self._next_due)
         if due[0] is None or due[0] > now:
             return due
         await self._store.write(lambda db: later.put_due(db, self._exchange, now, most))
-        self._notifier.notify()
+        self._channels.ring()
         return await self._store.read(self._next_due)
 
     def _next_due(self, db: sqlite3.Connection) -> Sequence[float | None]:
@@ -126,18 +166,80 @@ class SqliteSteps(StepStore):
         return await self._store.read(lambda db: later.page(db, self._exchange, chosen, offset, limit))
 
     async def later(self, chosen: ScheduledFilter) -> AsyncIterator[tuple[Any, Message]]:
-        query = "select coalesce(max(id), 0) from later where exchange = ?"
-        ((last,),) = await self._store.read(lambda db: db.execute(query, (self._exchange,)).fetchall())
+        last = await self._one("select coalesce(max(id), 0) from later where exchange = ?", self._exchange)
         read, after = partial(later.some, exchange=self._exchange, chosen=chosen, last=last, most=_SCAN_SIZE), 0
         while found := await self._store.read(partial(read, after=after)):
             for one in found:
                 yield one
             after = found[-1][0]
 
-    async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
-        def find(db: sqlite3.Connection) -> frozenset[str]:
-            by = pauses_and_cancels.cancelled_by
-            return frozenset(one.id for one in messages if by(db, self._exchange, one) is not None)
+    async def keys_held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        query = "select holder, name from key where exchange = ? and holder in (select value from json_each(?))"
+        return await self._rows(query, self._exchange, json.dumps(ids))
+
+    async def tenants(self, queue: str) -> list[Tenant]:
+        query = (
+            "select tenant.name, cast(waiting as integer), share from tenant join queue on queue.id = tenant.queue"
+            " where exchange = ? and queue.name = ? and waiting > 0 and typeof(tenant.name) = 'text'"
+        )
+        rows = await self._rows(query, self._exchange, queue)
+        return [Tenant(name=name, pending=waiting, share=share) for name, waiting, share in rows]
+
+    async def tenant_jobs(self) -> Mapping[str, int]:
+        query = (
+            "select queue.name, sum(waiting) from tenant join queue on queue.id = tenant.queue"
+            " where exchange = ? group by queue.name"
+        )
+        return dict(await self._rows(query, self._exchange))
+
+    async def page(
+        self, queue: str, offset: int, limit: int, max_body: int, *, newest: bool
+    ) -> tuple[int, list[Message]]:
+        order = "tenant desc, priority, id desc" if newest else "tenant, priority desc, id"
+        waiting = "from job where queue = ? and holder is null"
+
+        def find(db: sqlite3.Connection) -> tuple[int, list[Message]]:
+            number = queue_number(db, self._exchange, queue, self._store.display_path)
+            ((total,),) = db.execute(f"select count(*) {waiting}", (number,)).fetchall()
+            query = f"select {SHOWN_COLUMNS} {waiting} order by {order} limit ? offset ?"
+            rows = db.execute(query, (max_body + 1, number, limit, offset)).fetchall()
+            return total, [from_row(row, queue) for row in rows]
+
+        return await self._store.read(find)
+
+    async def delete_empty(self, queue: str) -> bool:
+        def delete(db: sqlite3.Connection) -> bool:
+            number = queue_number(db, self._exchange, queue, self._store.display_path)
+            if db.execute("select 1 from job where queue = ? and holder is null", (number,)).fetchone():
+                return False
+            # The row is only hidden while a worker holds a job: the job may come back, and then needs its queue.
+            db.execute("update queue set hidden = 1 where id = ?", (number,))
+            db.execute(
+                "delete from queue where id = ? and not exists (select 1 from job where queue = ?)", (number, number)
+            )
+            return True
+
+        return await self._store.write(delete)
+
+    async def find(self, ids: Collection[str], *, beginnings: bool) -> list[Found]:
+        condition = "exists (select 1 from json_each(:ids) where substr(message_id, 1, length(value)) = value)"
+        if not beginnings:
+            condition = "message_id in (select value from json_each(:ids))"
+
+        def find(db: sqlite3.Connection) -> list[Found]:
+            values = {"exchange": self._exchange, "ids": json.dumps(list(ids)), "most": MOST_FOUND}
+            later = db.execute(
+                f"select {COLUMNS} from later where exchange = :exchange and {condition} order by run_at limit :most",
+                values,
+            ).fetchall()
+            queued = db.execute(
+                f"select holder.tag, queue.name, {COLUMNS} from job join queue on queue.id = job.queue"
+                " left join holder on holder.id = job.holder"
+                f" where queue.exchange = :exchange and typeof(name) = 'text' and {condition} limit :most",
+                values,
+            ).fetchall()
+            scheduled = [Found(from_row(row, None)) for row in later]
+            return scheduled + [Found(from_row(row, queue), queue, tag) for tag, queue, *row in queued]
 
         return await self._store.read(find)
 
@@ -168,23 +270,30 @@ class SqliteSteps(StepStore):
         )
 
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        publishing = any(name in ("put", "key", "remove", "remove_later") for name, *_ in changes)
-        outcome = await self._write(lambda db: carry_out(db, self._exchange, conditions, changes), publishing)
-        self._notifier.notify()
+        outcome = await self._write(lambda db: carry_out(db, self._exchange, conditions, changes))
+        self._notify(changes)
         return outcome
 
     async def try_decide(
         self, table: str, names: Sequence[Stored], decide: Decide, conditions: Sequence[Step], changes: Sequence[Step]
     ) -> Outcome:
         """See StepStore. It reads, decides and changes in one transaction, so no state changes in the meantime."""
+        made: list[Step] = []
 
         def make(db: sqlite3.Connection) -> Outcome:
-            _, more = decide([_state(db, self._exchange, table, name) for name in names])
-            return carry_out(db, self._exchange, conditions, [*changes, *more])
+            made[:] = [*changes, *decide([_state(db, self._exchange, table, name) for name in names])[1]]
+            return carry_out(db, self._exchange, conditions, made)
 
-        outcome = await self._write(make, True)
-        self._notifier.notify()
+        outcome = await self._write(make)
+        self._notify(made)
         return outcome
+
+    def _notify(self, changes: Sequence[Step]) -> None:
+        """Wake those that wait for such changes."""
+        for channel in {change[1] for change in changes if change[0] == "publish"}:
+            self._channels.ring(channel)
+        if any(change[0] not in _QUIET for change in changes):
+            self._channels.ring()
 
 
 def carry_out(db: sqlite3.Connection, exchange: str, conditions: Iterable[Step], changes: Iterable[Step]) -> Outcome:
@@ -200,19 +309,6 @@ def next_due(db: sqlite3.Connection, exchange: str, table: str) -> float | None:
     query = f"select min(due) from {_TABLES[table]} where exchange = ? and typeof(name) = 'text'"
     ((due,),) = db.execute(query, (exchange,)).fetchall()
     return None if due is None else float(due)
-
-
-def read_keys(db: sqlite3.Connection, exchange: str, names: Iterable[str]) -> KeyStates:
-    """The states of these keys now."""
-    return KeyStates({name: _state(db, exchange, "keys", name) for name in dict.fromkeys(names)})
-
-
-def change_keys(db: sqlite3.Connection, exchange: str, names: Iterable[str], decide: Callable[[KeyStates], T]) -> T:
-    """Have `decide` decide about these keys in the transaction, and carry it out; returns its answer."""
-    states = read_keys(db, exchange, names)
-    answer = decide(states)
-    carry_out(db, exchange, (), states.changes)
-    return answer
 
 
 def _state(db: sqlite3.Connection, exchange: str, table: str, name: Stored) -> Stored | None:
@@ -255,15 +351,18 @@ def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
     insert(db, exchange, job.queue or job.message.queue, to_row(job.message))
 
 
-def _entry(
-    db: sqlite3.Connection, exchange: str, table: str, name: Stored, state: Stored | bool, due: float | bool
+def _set(
+    db: sqlite3.Connection, exchange: str, table: str, name: Stored, state: Stored, due: float | bool | None = None
 ) -> None:
-    if state is False:
-        _unset(db, exchange, table, name)
-        return
-    values = (exchange, name, None if due is False else due, state)
-    query = f"insert or replace into {_TABLES[table]} (exchange, name, due, state) values (?, ?, ?, ?)"
-    db.execute(query, values)
+    """The state of a name; `due` is given for a recurring job and a workflow, False for never."""
+    query = f"insert or replace into {_TABLES[table]} (exchange, name, state) values (?, ?, ?)"
+    db.execute(query, (exchange, name, state))
+    if due:
+        db.execute(f"update {_TABLES[table]} set due = ? where exchange = ? and name = ?", (due, exchange, name))
+
+
+def _unset(db: sqlite3.Connection, exchange: str, table: str, name: Stored) -> None:
+    db.execute(f"delete from {_TABLES[table]} where exchange = ? and name = ?", (exchange, name))
 
 
 def _flow_data(db: sqlite3.Connection, exchange: str, workflow: str, name: str, data: bytes) -> None:
@@ -273,19 +372,6 @@ def _flow_data(db: sqlite3.Connection, exchange: str, workflow: str, name: str, 
 
 def _forget_flow(db: sqlite3.Connection, exchange: str, workflow: str) -> None:
     db.execute("delete from workflow_data where exchange = ? and workflow = ?", (exchange, workflow))
-
-
-def _append(db: sqlite3.Connection, exchange: str, log: str, batch: bytes, topic: str, at: str) -> None:
-    append_batch(db, exchange, batch, clock.now())
-
-
-def _set(db: sqlite3.Connection, exchange: str, table: str, name: str, state: str) -> None:
-    query = f"insert or replace into {_TABLES[table]} (exchange, name, state) values (?, ?, ?)"
-    db.execute(query, (exchange, name, state))
-
-
-def _unset(db: sqlite3.Connection, exchange: str, table: str, name: Stored) -> None:
-    db.execute(f"delete from {_TABLES[table]} where exchange = ? and name = ?", (exchange, name))
 
 
 def _key(
@@ -331,6 +417,40 @@ def _remove_later(db: sqlite3.Connection, exchange: str, number: int, job: Job |
     return removed
 
 
+def _declare(db: sqlite3.Connection, exchange: str, queue: str) -> None:
+    declare_queue(db, exchange, queue)
+
+
+#: SQL for the size of all bodies of a log.
+_UPTO = "select upto from log where exchange = :exchange and name = :name order by id desc limit 1"
+
+
+def _append(db: sqlite3.Connection, exchange: str, name: str, body: bytes, topic: str, at: float) -> None:
+    db.execute(
+        "insert into log (exchange, name, topic, at, body, upto)"
+        f" values (:exchange, :name, :topic, :at, :body, length(:body) + coalesce(({_UPTO}), 0))",
+        {"exchange": exchange, "name": name, "topic": topic, "at": at, "body": body},
+    )
+
+
+def _trim(db: sqlite3.Connection, exchange: str, name: str, oldest: float, most: int) -> None:
+    """Remove the entries of a log that are too old or too many."""
+    for kept in ("at >= :oldest", f"upto - length(body) >= ({_UPTO}) - :most"):
+        db.execute(
+            "delete from log where exchange = :exchange and name = :name and id < (select id from log"
+            f" where exchange = :exchange and name = :name and {kept} order by id limit 1)",
+            {"exchange": exchange, "name": name, "oldest": oldest, "most": most},
+        )
+
+
+def _tell(db: sqlite3.Connection, exchange: str, name: str, group: str) -> None:
+    """Note that a group is to get the entries of a log up to the newest one, and has none of them yet."""
+    query = "select max(id) from log where exchange = ? and name = ?"
+    ((newest,),) = db.execute(query, (exchange, name)).fetchall()
+    if newest is not None:
+        _set(db, exchange, "groups-told", group, f"0 {newest}")
+
+
 def _permit(db: sqlite3.Connection, exchange: str, number: int, permit: str) -> None:
     db.execute("update job set permit = ? where id = ?", (permit_name(exchange, permit), number))
 
@@ -350,6 +470,15 @@ def _forget_limit(db: sqlite3.Connection, exchange: str, name: str, state: str) 
     return 1
 
 
+def _try_out(db: sqlite3.Connection, exchange: str, job: Job) -> int:
+    """Store a job in a queue of its own and remove it and the queue again, unseen by all others."""
+    _put(db, exchange, job)
+    number = declare_queue(db, exchange, job.message.queue)
+    taken = db.execute("delete from job where queue = ?", (number,)).rowcount
+    db.execute("delete from queue where id = ?", (number,))
+    return taken
+
+
 _CHANGES: dict[str, Callable[..., Any]] = {
     "put": _put,
     "drop": _drop,
@@ -359,11 +488,17 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "set": _set,
     "unset": _unset,
     "key": _key,
-    "entry": _entry,
     "flow_data": _flow_data,
     "forget_flow": _forget_flow,
-    "append": _append,
     "permit": _permit,
     "wait": _wait,
+    "cancel": pauses_and_cancels.cancel,
+    "restore": pauses_and_cancels.restore,
+    "declare": _declare,
+    "append": _append,
+    "trim": _trim,
+    "tell": _tell,
+    "publish": send,
+    "try_out": _try_out,
     "forget_limit": _forget_limit,
 }

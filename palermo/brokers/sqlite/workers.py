@@ -1,54 +1,45 @@
-"""Workers, as the file and its folder know them: their locks, their heartbeats, and the commands to them.
+"""Workers, as the file and its folder know them: their locks and their heartbeats.
 
 Each worker locks a file of its own for as long as its process lives. The kernel drops the lock with the process,
 however it ends. So a process id that is used again, or means another process in another container, cannot mislead.
 A process that finds a holder's file unlocked gives back the holder's jobs, and counts a death for each. A worker that
 ends in good order removes its file, which a full disk allows: its jobs go back without a death.
-
-A caller writes a command into the file and polls for answers. A worker reads new commands at every heartbeat.
 """
 
-import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import sqlite3
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from msgspec import Struct, convert
+from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.features.consumer import Claim
+from palermo.brokers.features.heartbeat import Heartbeat
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.claims import delete, release
-from palermo.contract.stored_records import read_record
 from palermo.contract.worker_info import (
-    CommandReply,
-    OnCommand,
-    WorkerCommand,
     WorkerInfo,
     stored_worker,
     unidentified_worker,
 )
-from palermo.errors import BrokerError, BrokerUnavailable
+from palermo.errors import BrokerUnavailable
 
 _SUFFIX = ".lock"
 
 #: Seconds without a heartbeat after which a worker that has its lock does not answer: it is stopped, or swapped out.
 _SILENT_AFTER = 5.0
 
-#: Seconds after which an unlocked file is removed that has no row: its process died while it opened or closed. After
-#: that time no process is still opening.
-_STALE_AFTER = 60.0
-
 
 class WorkerLock:
-    """A locked file with a name that was never used before. It is removed when the process or this object ends."""
+    """A locked file with a name that was never used before. It is removed when the process or this object ends.
+
+    A process that is killed before the file has its row leaves an empty file, which harms nobody.
+    """
 
     def __init__(self, directory: str) -> None:
         self.name = secrets.token_hex(8) + _SUFFIX
@@ -245,156 +236,8 @@ def _release_overdue(db: sqlite3.Connection, holder: int) -> int:
     return release(db, overdue, values)
 
 
-async def remove_stale_locks(store: Store, directory: str) -> None:
-    """Remove files that no process locks, that have no row, and that are too old to be of a holder on its way there."""
-    known = {name for (name,) in await store.read(lambda db: db.execute("select lock from holder").fetchall())}
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if (
-                entry.name.endswith(_SUFFIX)
-                and entry.name not in known
-                and time.time() - entry.stat().st_mtime > _STALE_AFTER
-                and not is_held(directory, entry.name)
-            ):
-                os.unlink(entry.path)
-
-
-#: Seconds between two polls for answers.
-_POLL_EVERY = 0.02
-
-#: Seconds that a worker has for its last answers when it stops.
-_ANSWER_TIMEOUT = 1.0
-
-
-class CommandListener:
-    """Reads the commands to one worker, and obeys them."""
-
-    def __init__(
-        self, store: Store, exchange: str, holder: int, worker: str, on_command: OnCommand, *, since: int
-    ) -> None:
-        """It reads the commands after the one with the number `since`."""
-        self._holder = holder
-        #: Jobs that we hold and that were cancelled after we took them.
-        self._cancelled_jobs: set[str] = set()
-        self._store = store
-        self._exchange = exchange
-        self._worker = worker
-        self._on_command = on_command
-        self._seen = since
-        self._answering: set[asyncio.Task[object]] = set()
-
-    async def poll(self) -> None:
-        """Begin to obey the commands since the last poll, and to end jobs that were cancelled after we took them."""
-        commands, cancelled = await self._store.read(lambda db: (self._find(db), self._cancelled(db)))
-        for number, body in commands:
-            command = read_record(
-                WorkerCommand.from_plain, body, what="a command to workers", name=number, remedy="give it again"
-            )
-            if command is not None:
-                self._begin(self._answer(number, command))
-        for id, by in cancelled:
-            if id not in self._cancelled_jobs:
-                self._begin(self._on_command(WorkerCommand(action="cancel", id=id, by=by)))
-        self._cancelled_jobs = {id for id, _ in cancelled}
-
-    async def end(self) -> None:
-        """Wait for the last answers to be written, then stop."""
-        if self._answering:
-            await asyncio.wait(set(self._answering), timeout=_ANSWER_TIMEOUT)
-        for task in self._answering:
-            task.cancel()
-
-    def _begin(self, work: Awaitable[object]) -> None:
-        task: asyncio.Task[object] = asyncio.ensure_future(work)
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-
-    def _cancelled(self, db: sqlite3.Connection) -> list[tuple[str, str]]:
-        return db.execute(
-            "select message_id, by from cancel where exchange = ?"
-            " and message_id in (select message_id from job where holder = ?)",
-            (self._exchange, self._holder),
-        ).fetchall()
-
-    def _find(self, db: sqlite3.Connection) -> list[tuple[int, str]]:
-        rows = db.execute(
-            "select id, body from command where exchange = ? and id > ? and until > ? order by id",
-            (self._exchange, self._seen, time.time()),
-        ).fetchall()
-        self._seen = max([self._seen, *(number for number, _ in rows)])
-        return rows
-
-    async def _answer(self, number: int, command: WorkerCommand) -> None:
-        values = await self._on_command(command) if command.is_for(self._worker) else None
-        row = (number, self._worker, None if values is None else json.dumps(values), number)
-        try:
-            await self._store.write(
-                # The caller may be gone, and its command deleted.
-                lambda db: db.execute(
-                    "insert or ignore into answer select ?, ?, ? where exists (select 1 from command where id = ?)", row
-                )
-            )
-        except BrokerError:
-            return  # the worker will notice by itself that its session is lost
-
-
-def last_command(db: sqlite3.Connection) -> int:
-    """The number of the last command that was ever written."""
-    rows = db.execute("select seq from sqlite_sequence where name = 'command'").fetchall()
-    return int(rows[0][0]) if rows else 0
-
-
-async def send_command(
-    store: Store, directory: str, exchange: str, command: WorkerCommand, *, timeout: float
-) -> list[CommandReply]:
-    """See palermo.contract.broker.Broker.command."""
-    deadline = time.monotonic() + timeout
-
-    def write_command(db: sqlite3.Connection) -> int:
-        now = time.time()
-        db.execute("delete from command where until < ?", (now,))
-        cursor = db.execute(
-            "insert into command (exchange, body, until) values (?, ?, ?)",
-            (exchange, json.dumps(command.to_plain()), now + timeout),
-        )
-        return cursor.lastrowid or 0
-
-    number = await store.write(write_command)
-    try:
-        while True:
-            answers, waiting = await store.read(lambda db: _answers(db, exchange, number, command))
-            if not waiting or time.monotonic() > deadline:
-                break
-            await asyncio.sleep(_POLL_EVERY)
-            await reap_dead(store, directory)
-    finally:
-        await store.write(lambda db: db.execute("delete from command where id = ?", (number,)))
-    return [CommandReply(worker=worker, values=answers[worker]) for worker in sorted(answers)]
-
-
-def _answers(
-    db: sqlite3.Connection, exchange: str, number: int, command: WorkerCommand
-) -> tuple[dict[str, Mapping[str, Any]], bool]:
-    """The answers so far, and whether more are to come."""
-    rows = db.execute("select worker, body from answer where command = ?", (number,)).fetchall()
-    alive = {tag for (tag,) in db.execute("select tag from holder where exchange = ?", (exchange,)).fetchall()}
-    waiting = {tag for tag in alive if command.is_for(tag)} - {worker for worker, _ in rows}
-    found = {
-        worker: read_record(
-            lambda plain: convert(plain, dict[str, Any]), body, what="an answer", name=worker, remedy="ask again"
-        )
-        for worker, body in rows
-        if body is not None
-    }
-    return {worker: values for worker, values in found.items() if values is not None}, bool(waiting)
-
-
-#: Seconds between two heartbeats. Other processes must know within a second what a worker does, and that it died.
-INTERVAL = 0.25
-
-
-class Heartbeat:
-    """Stores the report of one worker in the file, again and again."""
+class SqliteHeartbeat(Heartbeat):
+    """Touches the lock of one worker, stores its report, and gives back the jobs of dead and stopped workers."""
 
     def __init__(
         self,
@@ -404,47 +247,28 @@ class Heartbeat:
         report: Callable[[], WorkerInfo],
         reported: WorkerInfo,
         touch: Callable[[], None],
+        notify: Callable[[], None],
     ) -> None:
-        """`reported` is the report that is in the file already; `touch` shows others that this worker goes on."""
-        self._touch = touch
+        """`reported` is the report that is in the file already; `notify` wakes the workers for jobs that went back."""
+        super().__init__(report, reported)
         self._store = store
         self._directory = directory
         self._holder = holder
+        self._touch = touch
+        self._notify = notify
         self._overdue_claims = OverdueClaims(store, directory, holder)
-        self._report = report
-        self._reported = reported
+        self._version = store.data_version()
 
-    @property
-    def worker(self) -> str:
-        """The worker's id."""
-        return self._reported.id
-
-    async def run(self, commands: CommandListener, notify: Callable[[], None], wake: Callable[[], None]) -> None:
-        """Go on until this is cancelled, and call `wake` when there may be a job. Raises BrokerError."""
-        version = self._store.data_version()
-        while True:
-            await asyncio.sleep(INTERVAL)
-            self._touch()
-            await self._store_report()
-            await commands.poll()
-            released = await reap_dead(self._store, self._directory, except_for=self._holder)
-            if released + await self._overdue_claims.give_back():
-                notify()
-            await self._store.renew()
-            # A publisher may have died after its commit, before it notified anyone.
-            if (found := self._store.data_version()) != version:
-                version = found
-                wake()
-
-    async def _store_report(self) -> None:
-        """Store the worker's report, if it has changed."""
-        report = self._report()
-        if report == self._reported:
-            return
-        values = (json.dumps(report.to_plain()), self._holder)
-        changed = await self._store.write(
-            lambda db: db.execute("update holder set report = ? where id = ?", values).rowcount
-        )
-        if not changed:
-            raise BrokerUnavailable(f"{self._store.display_path}: another process took this worker for dead.")
-        self._reported = report
+    async def beat(self, report: str) -> bool:
+        self._touch()
+        if report:
+            query, values = "update holder set report = ? where id = ?", (report, self._holder)
+            if not await self._store.write(lambda db: db.execute(query, values).rowcount):
+                raise BrokerUnavailable(f"{self._store.display_path}: another process considered this worker dead.")
+        released = await reap_dead(self._store, self._directory, except_for=self._holder)
+        if released + await self._overdue_claims.give_back():
+            self._notify()
+        await self._store.renew()
+        # A publisher may have died after its commit, before it notified anyone.
+        before, self._version = self._version, self._store.data_version()
+        return self._version != before

@@ -18,8 +18,8 @@ def enqueue_on_commit(job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
     transaction the job is enqueued at once. The arguments are checked now, and read at the commit: do not change them
     in between. For another database write `transaction.on_commit(..., using="other")`.
 
-    Raises ArgumentsInvalid. The commit raises BrokerUnavailable if the broker is away: the data are stored then, and
-    the job is not.
+    Raises ArgumentsInvalid. If the broker is unavailable, the commit raises BrokerUnavailable: the data is stored, but
+    the job isn't.
     """
     refuse_models(job.definition, args, kwargs)
     made = JobAfterCommit.of(job, args, kwargs)

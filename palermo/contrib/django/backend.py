@@ -23,7 +23,7 @@ from palermo.client.status import JobStatus, State
 from palermo.errors import NotFound, PalermoError, ResultError, UsageError
 from palermo.jobs.current import current_job
 from palermo.jobs.job_registry import registry
-from palermo.jobs.signature import signature_of
+from palermo.jobs.origin import signature_of
 
 try:
     from django.tasks.backends.base import BaseTaskBackend

@@ -21,7 +21,7 @@ def refuse_models(definition: JobDefinition, args: Sequence[Any], kwargs: Mappin
                 raise ArgumentsInvalid(
                     f"argument {name} of job {definition.name!r} is the model instance {each!r}. Pass its id,"
                     f" {each.pk!r}, and let the job load it: {kind}.objects.get(pk=...). A row may change, or be"
-                    ' deleted, before the job runs. PALERMO["model_arguments"] = True lets instances through, to a'
+                    ' deleted, before the job runs. PALERMO["model_arguments"] = True allows instances, for a'
                     " serializer that can write them."
                 )
             if isinstance(each, QuerySet):

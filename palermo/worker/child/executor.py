@@ -7,6 +7,7 @@ It knows no processes and no pipes, so it runs in a slot and in a test alike.
 import contextlib
 import contextvars
 import inspect
+import itertools
 import logging
 import random
 from asyncio import base_events
@@ -137,7 +138,7 @@ def _reason(error: Exception) -> str:
 class JobCall:
     """Collects the messages of one call of a job, and their results: those of a batch have one each."""
 
-    __slots__ = ("_batch", "_callable", "_on_mark", "_refused", "args", "batched", "definition", "kwargs", "later")
+    __slots__ = ("_batch", "_items", "_on_mark", "args", "batched", "definition", "kwargs", "later")
 
     def __init__(self, on_mark: OnMark = ignore_mark) -> None:
         """`on_mark` is called with the position of a message whose item of a batch is marked."""
@@ -152,23 +153,24 @@ class JobCall:
         #: The coroutines of hooks that are to be awaited when the run has ended.
         self.later: list[Coroutine[Any, Any, None]] = []
         self._batch: Batch[Any] | None = None
-        self._callable: list[tuple[int, Message, list[Any], dict[str, Any]]] = []
-        self._refused: dict[int, Result] = {}
+        #: For each message itself with its arguments, or its result if the job cannot be called for it.
+        self._items: list[tuple[Message, list[Any], dict[str, Any]] | Result] = []
 
     def add(self, message: Message, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Add the next message: the job can be called for it, with these arguments."""
-        self._callable.append((len(self._callable) + len(self._refused), message, args, kwargs))
+        self._items.append((message, args, kwargs))
         self.definition, self.args, self.kwargs = definition, args, kwargs
         self.batched = definition.batch is not None
 
     def refuse(self, result: Result) -> None:
         """Give the next message this result: the job cannot be called for it."""
-        self._refused[len(self._callable) + len(self._refused)] = result
+        self._items.append(result)
 
     def batch(self) -> Batch[Any]:
         """The one argument of a job that takes batches: the list of its messages' arguments."""
-        items = ((args or list(kwargs.values()))[0] for _, _, args, kwargs in self._callable)
-        self._batch = watched(items, lambda position, done: self._on_mark(self._callable[position][0], done))
+        called = [(place, item) for place, item in enumerate(self._items) if isinstance(item, tuple)]
+        items = ((args or list(kwargs.values()))[0] for _, (_, args, kwargs) in called)
+        self._batch = watched(items, lambda position, done: self._on_mark(called[position][0], done))
         return self._batch
 
     def errors(self, error: BaseException | None) -> list[BaseException | None]:
@@ -183,18 +185,14 @@ class JobCall:
             JobRun(message, self.definition, [[*args, *kwargs.values()]], {}, instance, hooked, self.later)
             if self.batched
             else JobRun(message, self.definition, args, kwargs, instance, hooked, self.later)
-            for _, message, args, kwargs in self._callable
+            for message, args, kwargs in (item for item in self._items if isinstance(item, tuple))
         ]
 
     def ended(self, *results: Result) -> Result | BatchResult:
         """The result of the whole call. `results` are for the called messages: one for each, or one for all."""
-        if len(self._callable) == len(results) == 1 and not self._refused and not self.batched:
-            return results[0]
-        called = results if len(results) != 1 else results * len(self._callable)
-        found = self._refused | {number: one for (number, *_), one in zip(self._callable, called, strict=True)}
-        if len(found) == 1 and not self.batched:
-            return found[0]
-        return BatchResult(tuple(found[number] for number in range(len(found))))
+        each = itertools.cycle(results)
+        found = [next(each) if isinstance(item, tuple) else item for item in self._items]
+        return found[0] if len(found) == 1 and not self.batched else BatchResult(tuple(found))
 
 
 SKIPPED = Succeeded(skipped=True)
@@ -403,20 +401,20 @@ class Executor:
     def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:
         """The job and its arguments. Raises if the message cannot or may not be run."""
         if message.defect:
-            raise HeaderInvalid(f"{message.defect}. Mend the program that published job {message.id}.")
+            raise HeaderInvalid(f"{message.defect}. Fix the program that published job {message.id}.")
         if message.expires_at is not None and self._now() >= message.expires_at:
             late = self._now() - message.expires_at
             raise JobExpired(f"job {message.id} was not started in time: it expired {late:.1f} s ago. It was not run.")
         if not message.job:
             raise JobUnnamed(
-                f"message {message.id} names no job: it has no header job-class. Mend the program that published it, or"
+                f"message {message.id} names no job: it has no header job-class. Fix the program that published it, or"
                 f" declare the job of such messages: @palermo.job(queue={message.queue!r}, default=True)."
             )
         definition = self._registry.find(message.job) or own_job(message.job) or self._loaded(message)
         if message.extra and message.topic and definition.subscribes is None:
             raise HeaderInvalid(
-                f"message {message.id} is an event of topic {message.topic!r}, and job {message.job!r} subscribes to"
-                " none."
+                f"message {message.id} is an event of topic {message.topic!r}, but job {message.job!r} has no"
+                " subscription."
             )
         if definition.unique is not None or definition.dedupe is not None:
             _warn_if_plain(message, definition)
@@ -433,7 +431,7 @@ class Executor:
             if value is not message.body:
                 raise
             raise DecodeError(
-                f"the body of message {message.id} is not JSON, and it has no media type that says how else to read it."
+                f"the body of message {message.id} is not JSON, and no media type says how else to read it."
                 f" Given as bytes, its {error}"
             ) from None
         if definition.models is not None:
@@ -526,6 +524,6 @@ def _context(
     if isinstance(made, contextlib.AbstractContextManager):
         return made
     raise TypeError(
-        f"around_process hook {name_of(hook)} gave {type(made).__name__};"
-        " it must be a generator with one yield, or give a context manager"
+        f"around_process hook {name_of(hook)} returned {type(made).__name__};"
+        " it must be a generator with one yield, or return a context manager"
     )

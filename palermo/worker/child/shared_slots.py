@@ -29,6 +29,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
@@ -37,7 +38,6 @@ from palermo.contract import clock
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import SUCCEEDED, Raised, RunResult
 from palermo.core.message import Message
-from palermo.errors import JobNotFound
 from palermo.event_loop import new_event_loop
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
@@ -388,8 +388,6 @@ class AsyncSlots:
         #: Ends the process.
         self._leave = leave
         self._frames = FrameBuffer()
-        #: By job, whether it is a coroutine function.
-        self._awaitable: dict[str, bool] = {}
         #: The slot of each task that runs a job.
         self._tasks: dict[asyncio.Task[None], SharedSlot] = {}
         self._loop = new_event_loop()
@@ -420,7 +418,7 @@ class AsyncSlots:
             self._slots.obey(load(payload), self._start)
 
     def _start(self, slot: SharedSlot, message: Message) -> None:
-        if not self._is_awaitable(message.job):
+        if not is_awaitable(self._registry.find(message.job)):
             self._slots.run_in_thread(slot, message)
             return
         task = asyncio.Task(
@@ -449,17 +447,11 @@ class AsyncSlots:
         if slot is not None and error is not None:
             self._slots.done(slot, raised(error), self._slots.outbox.send_later)
 
-    def _is_awaitable(self, job: str) -> bool:
-        known = self._awaitable.get(job)
-        if known is None:
-            try:
-                known = self._awaitable[job] = is_awaitable(self._registry.get(job))
-            except JobNotFound:
-                return False
-        return known
 
-
-def is_awaitable(definition: JobDefinition) -> bool:
-    """Whether the job is a coroutine function, or a class whose `process` is one."""
+@lru_cache(maxsize=1_024)
+def is_awaitable(definition: JobDefinition | None) -> bool:
+    """Whether the job is a coroutine function, or a class whose `process` is one; False for no job."""
+    if definition is None:
+        return False
     code = getattr(definition.target, "process", None) if definition.is_class else definition.target
     return inspect.iscoroutinefunction(code)

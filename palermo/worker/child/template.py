@@ -40,8 +40,7 @@ from palermo.core.topology import worker_tag
 from palermo.errors import MediaTypeUnknown, PalermoError
 from palermo.jobs import hooks, registry
 from palermo.jobs.definition import JobDefinition
-from palermo.jobs.modules import JobModules, expand
-from palermo.jobs.user_modules import describe, import_advice, with_user_frames
+from palermo.jobs.modules import JobModules, describe, expand, import_advice, with_user_frames
 from palermo.settings.settings import Settings, make_imports_importable
 from palermo.worker import signals
 from palermo.worker.child import registration, slot

@@ -86,10 +86,13 @@ class SlotPipe(asyncio.Protocol):
 
     def __init__(
         self,
-        on_success: Callable[[bytes], None],
+        slot: int,
+        on_success: Callable[[int], None],
         on_answer: Callable[[FromSlot], None],
         on_end: Callable[[str], None],
     ) -> None:
+        """`on_success` gets the slot whose job returned: `slot`, unless the child says another one."""
+        self._slot = slot
         self._on_success = on_success
         self._on_answer = on_answer
         self._on_end = on_end
@@ -104,13 +107,15 @@ class SlotPipe(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if data == SUCCESS and self._frames is None:
-            self._on_success(b"")
+            self._on_success(self._slot)
             return
         frames = self._frames or FrameBuffer(MAX_REPLY)
         try:
             for payload in frames.feed(data):
-                if payload[:1] == b"+":
-                    self._on_success(payload[1:])
+                if payload[:1] == b"+" and payload[1:].isdigit():
+                    self._on_success(int(payload[1:]))
+                elif payload == b"+":
+                    self._on_success(self._slot)
                 else:
                     self._on_answer(unpack_answer(payload))
         except InvalidFrame as error:

@@ -14,13 +14,13 @@ from typing import Any
 
 from palermo.contract import clock
 from palermo.contract.broker import Delivery
+from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import WorkerCommand
-from palermo.core.lifecycle import Fail, Release, Result, settle
+from palermo.core.lifecycle import Fail, Release, settle
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.outcomes import RefusedResults, fingerprint, result_in
-from palermo.worker.waiting import wait_for_any
 
 log = logging.getLogger("palermo.worker")
 
@@ -87,9 +87,7 @@ class AdoptedJobs:
             *self._identity(delivery),
             delivery.running_at,
         )
-        task = asyncio.ensure_future(self._watch(session, delivery, answer))
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        spawn(self._watching, self._watch(session, delivery, answer))
         return Adoption.ADOPTED
 
     async def wait(self) -> None:
@@ -106,12 +104,7 @@ class AdoptedJobs:
         silent = 0
         try:
             while silent < _MAX_SILENCE and (answer is None or _is_about(answer, delivery)):
-                result = None if answer is None else result_in(answer)
-                if (
-                    answer is not None
-                    and result is not None
-                    and await self._settle_with(session, delivery, result, answer)
-                ):
+                if answer is not None and await self._settle_with(session, delivery, answer):
                     return
                 await wait_for_any(self._stopping, timeout=_ASK_EVERY)
                 if session is not self._sessions.current:
@@ -137,10 +130,10 @@ class AdoptedJobs:
         answers = await session.broker.command(order, timeout=_ANSWER_TIMEOUT)
         return next((answer.values for answer in answers if answer.worker == worker), None)
 
-    async def _settle_with(
-        self, session: BrokerSession, delivery: Delivery, result: Result, answer: Mapping[str, Any]
-    ) -> bool:
-        """Settle the delivery with that result; False if the broker cannot store it now."""
+    async def _settle_with(self, session: BrokerSession, delivery: Delivery, answer: Mapping[str, Any]) -> bool:
+        """Settle the delivery with the answer's result; False if it has none, or the broker cannot store it now."""
+        if (result := result_in(answer)) is None:
+            return False
         slot = str(answer.get("slot") or delivery.running_at)
         per_queue = self._failed_per_queue
         settlement = settle(delivery.message, result, worker=slot, now=clock.now(), failed_per_queue=per_queue)

@@ -9,7 +9,7 @@ from palermo.contract.broker import Broker
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerError, PalermoError
 from palermo.worker.options import WorkerOptions
-from palermo.worker.parent.serving import Serving
+from palermo.worker.parent.serving import Serving, served_queues
 from palermo.worker.parent.shutdown import Shutdown
 from palermo.worker.parent.worker_state import WorkerState
 
@@ -28,8 +28,8 @@ async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Colle
     """
     deadline = time.monotonic() + _OTHERS
     while not await count_pending(broker, selection, put_aside):
-        known = {queue.name: 0 if queue.paused else queue.consumers for queue in await broker.queues()}
-        if not any(known.get(name) for name in selection.select(known)) or time.monotonic() > deadline:
+        others = any(queue.consumers for queue in await served_queues(broker, selection) if not queue.paused)
+        if not others or time.monotonic() > deadline:
             return not await count_pending(broker, selection, put_aside)
         await asyncio.sleep(_LOOK_EVERY)
     return False
@@ -37,11 +37,10 @@ async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Colle
 
 async def count_pending(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> int:
     """The number of jobs that wait in these queues, and of those put aside for one of these limited keys."""
-    # Jobs in a paused queue do not count: a burst must not wait for them for ever.
-    known = {queue.name: 0 if queue.paused else queue.pending for queue in await broker.queues()}
     aside = await broker.limits() if put_aside else ()
     waiting = sum(info.waiting for info in aside if info.key in put_aside)
-    return waiting + sum(known.get(name, 0) for name in selection.select(known))
+    # Jobs in a paused queue do not count: a burst must not wait for them forever.
+    return waiting + sum(queue.pending for queue in await served_queues(broker, selection) if not queue.paused)
 
 
 class EmptyQueues:
@@ -64,24 +63,20 @@ class EmptyQueues:
         self._worker = worker
         self._shutdown = shutdown
         self._on_empty = on_empty
-        self._wanted = asyncio.Event()
-
-    def check_soon(self) -> None:
-        """Ask the broker soon: a job has ended, or the worker has begun. Cheap, as it is called after every job."""
-        self._wanted.set()
 
     async def run(self) -> None:
-        """Ask whenever it is wanted, until cancelled."""
+        """Ask whenever they may be empty, until cancelled."""
+        wanted = self._worker.may_be_empty
         while True:
-            await self._wanted.wait()
+            await wanted.wait()
             pause = _FIRST
-            while self._wanted.is_set():
+            while wanted.is_set():
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _MAX)
                 if not self._idle():
-                    self._wanted.clear()  # check_soon() is called when the worker is idle again
+                    wanted.clear()  # it is set when the worker is idle again
                 elif await self._are_empty() and self._idle():
-                    self._wanted.clear()
+                    wanted.clear()
                     await self._emptied()
 
     def _idle(self) -> bool:
@@ -115,4 +110,4 @@ class EmptyQueues:
                     return
         if serving.allowed:
             serving.start()
-            self.check_soon()
+            self._worker.may_be_empty.set()

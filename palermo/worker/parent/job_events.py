@@ -250,7 +250,7 @@ def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
             return RecordKind.CANCELLED, {"by": by} if by else {}
         case Interrupted():
             return RecordKind.RELEASED, {}
-    raise AssertionError(f"{result!r} is no result")
+    raise AssertionError(f"{result!r} is not a result")
 
 
 def _error(failure: Failure) -> dict[str, str]:
@@ -334,15 +334,14 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
 
 def log_success(slot: int, message: Message, began: float, *, skipped: bool = False) -> None:
     """Log that a job has returned, or was skipped."""
-    if log.isEnabledFor(logging.INFO):
-        log_event(
-            log,
-            logging.INFO,
-            "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%s",
-            "skipped" if skipped else "finished",
-            *_job_values(slot, message),
-            round(clock.now() - began, 3),
-        )
+    log_event(
+        log,
+        logging.INFO,
+        "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%s",
+        "skipped" if skipped else "finished",
+        *_job_values(slot, message),
+        round(clock.now() - began, 3),
+    )
 
 
 def _job_values(slot: int, message: Message) -> tuple[str, str, str, int, int]:

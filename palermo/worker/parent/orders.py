@@ -126,7 +126,7 @@ class Orders:
 
     async def _do(self, action: Action, order: WorkerCommand) -> Mapping[str, Any]:
         """Do an action, as on a signal."""
-        jobs = {"jobs": sum(slot.running is not None for slot in self._slots)} if action.ends else {}
+        jobs = {"jobs": sum(slot.busy for slot in self._slots)} if action.ends else {}
         self._act(action)
         return {"state": self._state(), **jobs}
 

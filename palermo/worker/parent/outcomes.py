@@ -26,11 +26,12 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 from msgspec.structs import replace
 
 from palermo.contract.broker import Delivery
+from palermo.contract.tasks import wait_for_any
+from palermo.core.latest import remember
 from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Result, without_step
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, backoff
-from palermo.worker.waiting import wait_for_any
 
 log = logging.getLogger("palermo.worker")
 
@@ -106,14 +107,15 @@ class Outcomes:
         if settled:
             self._lost.pop(message.id, None)
         result = without_step(result) if settled else result
-        _put(self._ended, message.id, Outcome(job=message.job, queue=message.queue, result=result, settled=settled))
+        outcome = Outcome(job=message.job, queue=message.queue, result=result, settled=settled)
+        remember(self._ended, message.id, outcome, most=MAX_OUTCOMES)
         self.cancelled_by.pop(message.id, None)
         self.change.set()
 
     def keep(self, id: str, outcome: Outcome) -> None:
         """Remember a job that has ended, and whose delivery the broker had taken back. Ignores Interrupted."""
         if not isinstance(outcome.result, Interrupted):
-            _put(self._lost, id, (self._now(), outcome))
+            remember(self._lost, id, (self._now(), outcome), most=MAX_OUTCOMES)
 
     def last(self, id: str) -> Outcome | None:
         """How the last run of the job ended; None if it is not known."""
@@ -126,14 +128,6 @@ class Outcomes:
     def known(self, ids: Iterable[str]) -> set[str]:
         """Those of the jobs of which an outcome is known."""
         return {*ids} & {*self.lost, *self._ended}
-
-
-def _put(kept: dict[str, Any], id: str, value: object) -> None:
-    """Make this the newest one that is kept."""
-    kept.pop(id, None)
-    kept[id] = value
-    if len(kept) > MAX_OUTCOMES:
-        del kept[next(iter(kept))]
 
 
 #: The most jobs that one worker keeps, and the most bytes of their bodies together.

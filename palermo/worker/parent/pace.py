@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
 
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import PalermoError
-from palermo.worker.parent.broker_session import BrokerSession
+from palermo.worker.parent.serving import served_queues
 from palermo.worker.parent.worker_state import WorkerState
 
 #: The least seconds between two questions to the broker.
@@ -22,15 +21,10 @@ async def keep_pace(worker: WorkerState, selection: QueueSelection) -> None:
         began = time.monotonic()
         try:
             session = worker.sessions.current
-            sizes = None if session is None else await _sizes(session, selection)
+            queues = None if session is None else await served_queues(session.broker, selection)
         except PalermoError:
-            sizes, began = None, time.monotonic()  # if the session is lost, the slots notice that themselves
+            queues, began = None, time.monotonic()  # if the session is lost, the slots notice that themselves
         took = time.monotonic() - began
-        if sizes is not None:
-            worker.pace = await worker.pool.hook("queue_size", sizes)
+        if queues is not None:
+            worker.pace = await worker.pool.hook("queue_size", {queue.name: queue.pending for queue in queues})
         await asyncio.sleep(max(_EVERY, _PAUSE_FACTOR * took))
-
-
-async def _sizes(session: BrokerSession, selection: QueueSelection) -> Mapping[str, int]:
-    pending = {queue.name: queue.pending for queue in await session.broker.queues()}
-    return {name: pending[name] for name in selection.select(pending)}

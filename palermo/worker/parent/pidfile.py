@@ -52,7 +52,7 @@ def _locked(path: Path) -> IO[str]:
             with file:
                 holder = file.read(20).strip() or "unknown"
             raise SettingInvalid(
-                f"pidfile {path} belongs to a worker that lives, pid {holder}. Stop it, or choose another file."
+                f"pidfile {path} belongs to a running worker, pid {holder}. Stop it, or choose another file."
             ) from None
         if _names(path, file):
             return file

@@ -8,10 +8,10 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from palermo.contract.tasks import wait_for_any
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.text import count
 from palermo.settings.environment import ServiceManager, service_manager
-from palermo.worker.waiting import wait_for_any
 
 #: The most seconds between two checks of the worker's state.
 _EVERY = 5.0

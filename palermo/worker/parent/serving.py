@@ -9,12 +9,21 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from palermo.contract.broker import Broker, QueueInfo
+from palermo.contract.tasks import spawn
+from palermo.core.queue_selection import QueueSelection
 from palermo.errors import PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.slot_task import Activity, SlotTask
 from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
+
+
+async def served_queues(broker: Broker, selection: QueueSelection) -> list[QueueInfo]:
+    """The queues that exist and that the selection names."""
+    found = {queue.name: queue for queue in await broker.queues()}
+    return [found[name] for name in selection.select(found) if name in found]
 
 
 class Serving:
@@ -60,9 +69,7 @@ class Serving:
                 task.cancel()
         session = self._worker.sessions.current
         if session is not None:
-            stopping = asyncio.ensure_future(self.stop_deliveries(session))
-            self._stopping_deliveries.add(stopping)
-            stopping.add_done_callback(self._stopping_deliveries.discard)
+            spawn(self._stopping_deliveries, self.stop_deliveries(session))
         self._changed()
 
     async def stop_deliveries(self, session: BrokerSession) -> None:

@@ -21,6 +21,7 @@ from palermo.contract.broker import Broker
 from palermo.contract.events import Subscription
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry, is_stale
 from palermo.contract.scheduled import OnJobs, ignore_jobs
+from palermo.contract.tasks import spawn
 from palermo.errors import BrokerError, NotFound
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.broker_session import backoff, check_cancelled
@@ -79,10 +80,7 @@ class SessionDuties:
             await asyncio.wait(tasks, timeout=_END_TIMEOUT)
 
     def _start(self, broker: Broker, duty: Callable[[Broker], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":
-        task = asyncio.ensure_future(_guarded(duty, broker))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return spawn(self._tasks, _guarded(duty, broker))
 
     async def _announce(self, broker: Broker) -> None:
         registered = self._registered

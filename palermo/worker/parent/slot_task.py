@@ -8,7 +8,8 @@ arrives. The task sleeps through both.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from palermo.contract.broker import Delivery
 from palermo.contract.worker_info import RunningJob, ToldArguments
 from palermo.core.failure import Failure, from_exception
 from palermo.core.journal_records import RecordKind
+from palermo.core.latest import remember
 from palermo.core.lifecycle import (
     SUCCEEDED,
     Ack,
@@ -64,6 +66,10 @@ from palermo.worker.parent.outcomes import Outcome, RefusedResult
 from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
+
+#: The most limit keys that one worker remembers, some 15 MB. A key may be a customer's: a worker that runs for days
+#: meets millions.
+_MOST_PUT_ASIDE = 100_000
 
 #: The most seconds until a slot that keeps the pace sees that the pace has changed.
 _REST = 0.5
@@ -111,6 +117,11 @@ class SlotTask:
     def waiting(self) -> bool:
         """Whether it waits for a job, so that cancelling its task interrupts no job."""
         return self.activity is not Activity.WORKING and self._plain is None
+
+    @property
+    def busy(self) -> bool:
+        """Whether it runs a job."""
+        return bool(self._taken)
 
     @property
     def jobs(self) -> tuple[RunningJob, ...]:
@@ -168,47 +179,30 @@ class SlotTask:
                 await self._free.wait()
             if not worker.taking:
                 return
-            if worker.pace:
-                await self._keep_pace()
-            session = sessions.current
-            self.activity = Activity.LISTENING
-            try:
-                if session is None:
-                    await sessions.available.wait()
-                    continue
-                delivery = await session.consumer.receive(self.number, partial(self._take, session))
-            except (BrokerError, NotFound) as error:
-                assert session is not None
-                sessions.lose(session, error)
+            with self._doing(Activity.RESTING):
+                while worker.pace and (rest := self._rest()) > 0:  # noqa: ASYNC110 - the pace may change meanwhile
+                    await asyncio.sleep(min(rest, _REST))
+            with self._doing(Activity.LISTENING):
+                await sessions.available.wait()
+            if (session := sessions.current) is None:
                 continue
-            except Exception as error:  # the edge of the worker's loop: a broker's bug must not end the slot
-                log.exception("cannot receive slot=%d", self.number)
-                assert session is not None
-                sessions.lose(session, error)
-                continue
-            finally:
-                self.activity = Activity.WORKING
-            log_received(self.number, delivery)
             try:
-                found = Adoption.NOT_RUNNING
-                if delivery.running_at and not delivery.cancelled:
-                    found = await worker.adopted_jobs.adopt(session, delivery)
-                if found is not Adoption.ADOPTED:
-                    await self._admit(session, delivery, copy=found is Adoption.COPY)
+                with self._doing(Activity.LISTENING):
+                    delivery = await session.consumer.receive(self.number, partial(self._take, session))
+                log_received(self.number, delivery)
+                await self._work(session, delivery)
             except (BrokerError, NotFound) as error:
                 sessions.lose(session, error)
-            except Exception as error:  # the edge again: the job goes back with the session
-                log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
+            except Exception as error:  # the edge of the worker's loop: a bug must not end the slot
+                log.exception("cannot take or finish a job slot=%d", self.number)
                 sessions.lose(session, error)
 
-    async def _keep_pace(self) -> None:
-        """Wait until the next job may start. The worker's pace may change in the meantime."""
-        self.activity = Activity.RESTING
+    @contextmanager
+    def _doing(self, activity: Activity) -> Iterator[None]:
+        """The task does this while the context lasts."""
+        self.activity = activity
         try:
-            rest = self._rest()
-            while rest > 0:
-                await asyncio.sleep(min(rest, _REST))
-                rest = self._rest()
+            yield
         finally:
             self.activity = Activity.WORKING
 
@@ -217,14 +211,15 @@ class SlotTask:
         pace = self._worker.pace
         return min(pace, self._started_at + pace - clock.now())
 
-    async def _admit(self, session: BrokerSession, delivery: Delivery, *, copy: bool) -> None:
-        """Run the job, if it gets the unique key and the permit that it needs."""
-        try:
-            admitted = await session.consumer.admit(delivery, copy=copy)
-        except (BrokerUnavailable, DeliveryLost) as error:
-            if isinstance(error, BrokerUnavailable):
-                self._worker.sessions.lose(session, error)
-            return
+    async def _work(self, session: BrokerSession, delivery: Delivery) -> None:
+        """Run the job, if no other worker runs it and it gets the unique key and the permit that it needs."""
+        found = Adoption.NOT_RUNNING
+        if delivery.running_at and not delivery.cancelled:
+            found = await self._worker.adopted_jobs.adopt(session, delivery)
+        admitted = None
+        if found is not Adoption.ADOPTED:
+            with suppress(DeliveryLost):
+                admitted = await session.consumer.admit(delivery, copy=found is Adoption.COPY)
         if admitted is None:
             return
         self._admitted = admitted.message
@@ -238,13 +233,11 @@ class SlotTask:
         """Whether the job's limit or rate lets it run, after a short wait. If not, the broker has the job again."""
         try:
             wait = await session.consumer.permit(delivery)
-        except (BrokerUnavailable, DeliveryLost) as error:
-            if isinstance(error, BrokerUnavailable):
-                self._worker.sessions.lose(session, error)
+        except DeliveryLost:
             return False
         self.permitted = wait is not None
         if wait is None and (demand := demand_of(delivery.message)) is not None:
-            self._worker.put_aside.add(demand.key)
+            remember(self._worker.put_aside, demand.key, None, most=_MOST_PUT_ASIDE)
             self._worker.job_events.run_limited(self.number, delivery.message, demand)
         if wait:
             await asyncio.sleep(wait)
@@ -317,7 +310,7 @@ class SlotTask:
         return await result
 
     # Fast path: a plain job wakes no task. CPU µs of a job in benchmarks.drain: 530, 658 without; of the parent in
-    # benchmarks.pools: 196 with threads, 288 without.
+    # benchmarks.drain threads: 196, 288 without.
 
     def _take(self, session: BrokerSession, delivery: Delivery) -> bool:
         """Have a plain job run. False if the worker takes no jobs or keeps a pace, or the job may run in a batch."""
@@ -351,7 +344,8 @@ class SlotTask:
                 pass  # `settle` raises the same, and `_finish` handles it
             else:
                 self._taken = []
-                log_success(self.number, message, began)
+                if log.isEnabledFor(logging.INFO):
+                    log_success(self.number, message, began)
                 if log.isEnabledFor(logging.DEBUG):
                     log_settled(self.number, message, Ack)
                 worker.job_events.run_ended(

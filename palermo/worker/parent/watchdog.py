@@ -15,6 +15,7 @@ from collections.abc import Callable
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
+from palermo.worker.parent.serving import served_queues
 from palermo.worker.parent.stacks import thread_stacks
 from palermo.worker.parent.worker_state import WorkerState
 from palermo.worker.signals import block_in_this_thread
@@ -118,11 +119,10 @@ class StallWatchdog:
         """The queues that the worker serves, without the paused ones; none if the broker does not answer."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
-                queues = await session.broker.queues()
+                queues = await served_queues(session.broker, self._selection)
         except (PalermoError, TimeoutError):
             return set()
-        paused = {queue.name for queue in queues if queue.paused}
-        return set(self._selection.select({queue.name for queue in queues})) - paused
+        return {queue.name for queue in queues if not queue.paused}
 
 
 class LoopWatchdog:

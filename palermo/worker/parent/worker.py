@@ -8,7 +8,8 @@ or when the pool cannot run jobs any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from functools import partial
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from palermo.client.recorded_jobs import RecordedArguments
 from palermo.client.recorder import Recorder
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
+from palermo.contract.tasks import spawn
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.journal_records import JournalLevel
 from palermo.core.queue_selection import QueueSelection
@@ -83,12 +85,13 @@ class Worker:
             release=options.settings.release,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._spawn = partial(spawn, self._tasks)
         self._title = Title(self._describe, asyncio.get_running_loop().call_at, show=show_title)
         arguments = RecordedArguments(options.settings, registered.parameters.get)
         job_events = JobEvents(
             Recorder(JournalLevel(options.settings.journal), self._about.id, arguments=arguments.fields)
         )
-        self._shutdown = Shutdown(options, pool, stop_taking=self._stop_taking, finish=self._finish)
+        self._shutdown = Shutdown(options, pool, stop_taking=lambda: self._serving.stop(), finish=self._finish)
         self._duties = SessionDuties(options, registered, job_events.recurring_published)
         sessions = BrokerSessions(
             replace(options.settings.session("worker"), prioritized=registered.prioritized, takes=True),
@@ -118,8 +121,8 @@ class Worker:
             ),
             job_events=job_events,
             stopping=self._shutdown.begun,
-            on_begin=self._title.update,
-            on_end=self._job_ended,
+            on_change=self._title.update,
+            on_failure=self._duties.job_failed,
         )
         self._slots = [SlotTask(n, worker_tag(pid, host, n), self.shared) for n in range(1, options.concurrency + 1)]
         pool.on_report = lambda number, report: self._slots[number - 1].progress.add(report)
@@ -163,10 +166,10 @@ class Worker:
             if session_task.done():
                 session_task.result()
                 code = UNREACHABLE
-                self._stop_taking()
+                self._serving.stop()
             elif not end.done() and not self._shutdown.killed:
                 # The running jobs have crashed with the template, and are settled as crashed.
-                self._stop_taking()
+                self._serving.stop()
                 await self._serving.wait(SETTLE_TIMEOUT)
                 code = FORCED if self._shutdown.final else RestartReason.TEMPLATE_DIED
             else:
@@ -189,7 +192,7 @@ class Worker:
         log.info("signal received signal=%s action=%s", row.name, action)
         if resumes and self._serving.quiet:
             log.info("worker stays quiet until it ends or is told `palermo control resume`")
-        busy = sum(slot.running is not None for slot in self._slots)
+        busy = self.shared.busy
         if row.action is Action.INTERRUPT and busy and not self.shared.stopping.is_set():
             log.warning("finishing %s and ending; a second Ctrl-C kills what still runs", count(busy, "running job"))
         self.order(row.action)
@@ -204,11 +207,11 @@ class Worker:
                 self._spawn(self._stack_dumps.log())
             case Action.QUIET:
                 serving.quiet = True
-                self._stop_taking()
+                self._serving.stop()
             case Action.PAUSE:
                 if not serving.paused and not stopping:
                     serving.paused = True
-                    self._stop_taking()
+                    self._serving.stop()
                     self._spawn(self._hook("before_pause"))
             case Action.WAKE:
                 if not stopping:
@@ -261,16 +264,7 @@ class Worker:
 
     def _start_taking(self) -> None:
         self._serving.start()
-        self._empty_queues.check_soon()
-
-    def _stop_taking(self) -> None:
-        self._serving.stop()
-
-    def _job_ended(self, failed: bool) -> None:
-        if failed:
-            self._duties.job_failed()
-        self._title.update()
-        self._empty_queues.check_soon()
+        self.shared.may_be_empty.set()
 
     async def _on_queues_empty(self) -> None:
         if self.shared.processed:
@@ -301,7 +295,7 @@ class Worker:
         self.shared.job_events.recorder.attach(session.broker.journal)
         self._title.update()
         self._duties.begin(session.broker)
-        self._empty_queues.check_soon()
+        self.shared.may_be_empty.set()
 
     def _on_session_lost(self) -> None:
         self.shared.refused_results.try_all_now()
@@ -325,14 +319,8 @@ class Worker:
             log.error("worker_exit hook still runs after %.0f s, killing it", EXIT_TIMEOUT)
             self._pool.kill()
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def _describe(self) -> str:
-        busy = sum(slot.running is not None for slot in self._slots)
+        busy = sum(slot.busy for slot in self._slots)
         return parent_title(state=self.state, queues=str(self._selection), busy=busy, slots=len(self._slots))
 
     async def _close(self) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
-from palermo.core.limits import PutAside
 from palermo.core.message import Message
 from palermo.settings.settings import Settings
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
@@ -30,15 +29,17 @@ class WorkerState(Struct, kw_only=True, eq=False):
     job_events: JobEvents
     #: Set once the worker stops.
     stopping: asyncio.Event
-    #: Called when a slot has taken a job; and when one has settled a job or could not, with whether the job failed.
-    on_begin: Callable[[], None]
-    on_end: Callable[[bool], None]
+    #: Called when a slot has taken a job, and when one has settled a job or could not; and if the job failed.
+    on_change: Callable[[], None]
+    on_failure: Callable[[], None]
+    #: Set when no job may wait any more: one has ended, or the worker has begun.
+    may_be_empty: asyncio.Event = field(default_factory=asyncio.Event)
     #: Whether the slots take jobs: false while the worker is paused, and once it stops.
     taking: bool = True
     #: The minimum number of seconds between the starts of two jobs in a slot, as the hook queue_size wants it.
     pace: float = 0.0
-    #: The limit keys of deferred jobs: a burst is not over until these jobs have run.
-    put_aside: PutAside = field(default_factory=PutAside)
+    #: The limit keys of deferred jobs, the latest ones: a burst is not over until these jobs have run.
+    put_aside: dict[str, None] = field(default_factory=dict)
     #: How many jobs it has taken, runs now, has ended, and has seen fail.
     taken: int = 0
     busy: int = 0
@@ -49,7 +50,7 @@ class WorkerState(Struct, kw_only=True, eq=False):
         """A slot has taken a job."""
         self.busy += 1
         self.taken += 1
-        self.on_begin()
+        self.on_change()
 
     def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
         """A slot has settled a job, or could not."""
@@ -59,4 +60,7 @@ class WorkerState(Struct, kw_only=True, eq=False):
             self.processed += 1
         if isinstance(result, Raised) or (isinstance(result, Retrying) and result.failure is not None):
             self.failed += 1
-        self.on_end(isinstance(result, Raised))
+        if isinstance(result, Raised):
+            self.on_failure()
+        self.on_change()
+        self.may_be_empty.set()

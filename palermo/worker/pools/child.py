@@ -11,13 +11,15 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from palermo.core.lifecycle import SUCCEEDED, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobError, JobTerminated
 from palermo.worker import signals
-from palermo.worker.ipc.frames import Changed, Ended, FromSlot, Pong, Ready, Report, Reported, Stack, pack
+from palermo.worker.ipc.frames import Changed, Ended, FromSlot, Pong, Ready, Report, Reported, Stack, fields_of, pack
 from palermo.worker.ipc.pipes import SlotPipe
-from palermo.worker.limits import Limits
+from palermo.worker.limits import Limits, lock_expired
 from palermo.worker.pools.children import CannotFork, Children, Process, SlotLost
 
 log = logging.getLogger("palermo.worker")
@@ -26,26 +28,23 @@ log = logging.getLogger("palermo.worker")
 _TOGETHER = 16
 
 
-class Run:
+class Run(Struct, eq=False):
     """One job in a slot, from the moment that the pool gets it to its result."""
 
-    __slots__ = ("cancelled", "child", "done", "kill_error", "lock", "message", "slot", "timer")
-
-    def __init__(self, slot: int, message: Message, done: Callable[[RunResult], None]) -> None:
-        self.slot = slot
-        self.message = message
-        #: Called with its result.
-        self.done = done
-        #: The child that it runs in, while it runs.
-        self.child: Child | None = None
-        #: The error that this job ends with, if its child is being killed because of it.
-        self.kill_error: JobError | None = None
-        #: Whether someone cancelled it.
-        self.cancelled = False
-        #: The timer of its timeout, or of the grace after a timeout or a cancellation.
-        self.timer: asyncio.TimerHandle | None = None
-        #: The timer that ends the job when its `lock_for` is over.
-        self.lock: asyncio.TimerHandle | None = None
+    slot: int
+    message: Message
+    #: Called with its result.
+    done: Callable[[RunResult], None]
+    #: The child that it runs in, while it runs.
+    child: "Child | None" = None
+    #: The error that this job ends with, if its child is being killed because of it.
+    kill_error: JobError | None = None
+    #: Whether someone cancelled it.
+    cancelled: bool = False
+    #: The timer of its timeout, or of the grace after a timeout or a cancellation.
+    timer: asyncio.TimerHandle | None = None
+    #: The timer that ends the job when its `lock_for` is over.
+    lock: asyncio.TimerHandle | None = None
 
 
 class Owner(Protocol):
@@ -56,6 +55,12 @@ class Owner(Protocol):
 
     def run_lost(self, child: "Child", run: Run, why: str) -> None:
         """The child has died under a run, which has left it."""
+
+    def timed_out(self, run: Run, timeout: float) -> None:
+        """A run has taken as long as its timeout."""
+
+    def kill_job(self, run: Run, error: JobError) -> None:
+        """End a run by force: it ends with this error."""
 
     def reported(self, slot: int, report: Report) -> None:
         """The job of this slot reports its progress or log lines."""
@@ -69,7 +74,8 @@ _SIGNALS: Mapping[type[JobError], int] = {JobCancelled: signals.CANCEL, JobTermi
 class Child(Process):
     """A child process, the jobs that run in it, and the answers that the parent waits for."""
 
-    def __init__(self, number: int, place: "Place", owner: Owner) -> None:
+    def __init__(self, number: int, place: "Place", owner: Owner, *, retired: bool) -> None:
+        """A child that is `retired` from the beginning is for a single job."""
         super().__init__(number)
         self.place = place
         #: The jobs that run in it now, by slot.
@@ -79,7 +85,7 @@ class Child(Process):
         #: How many jobs ran in it when it ended.
         self.lost_jobs = 0
         #: Whether it takes no more jobs, and ends when those in it have ended.
-        self.retired = False
+        self.retired = retired
         #: Whether it is being killed because of those of its jobs that have a `kill_error`.
         self.being_killed = False
         #: Whether it was killed because one of its jobs, nobody knows which, took too much memory.
@@ -96,14 +102,9 @@ class Child(Process):
         self._answers: dict[tuple[Any, ...], asyncio.Future[FromSlot | None]] = {}
         self._frames: list[bytes] = []
 
-    @property
-    def takes_jobs(self) -> bool:
-        """Whether it takes jobs."""
-        return self.pipe is not None and not self.retired
-
     def connect(self) -> SlotPipe:
         """The parent's end of the socket pair, for a process that is being forked."""
-        self.pipe = SlotPipe(self._succeeded, self._heard, self._disconnected)
+        self.pipe = SlotPipe(0 if self.place.shared else self.number, self._ended, self._heard, self._disconnected)
         return self.pipe
 
     def write(self, frame: tuple[Any, ...]) -> None:
@@ -124,14 +125,20 @@ class Child(Process):
         if frames and self.pipe is not None:
             self.pipe.write(b"".join(frames))
 
-    def enter(self, run: Run) -> None:
-        """Note that this job runs in the child from now on."""
+    def start(self, run: Run) -> None:
+        """Have the child run this job, and start the timers of the job's limits."""
         self.jobs_begun += 1
         self.runs[run.slot] = run
         run.child = self
+        message, loop = run.message, asyncio.get_running_loop()
+        self.write(("run", fields_of(message), run.slot))
+        if message.timeout is not None:
+            run.timer = loop.call_later(message.timeout, self._owner.timed_out, run, message.timeout)
+        if message.lock_for is not None:
+            run.lock = loop.call_later(message.lock_for, self._owner.kill_job, run, lock_expired(message.lock_for))
 
     def leave(self, run: Run) -> None:
-        """Note that this job does not run in the child any more, and stop its timers."""
+        """Note that this job no longer runs in the child, which ends if it is retired, and stop the job's timers."""
         run.child = None
         del self.runs[run.slot]
         if run.timer is not None:
@@ -140,6 +147,7 @@ class Child(Process):
             run.lock.cancel()
         if self.retired:
             self.job_left.set()
+            self.place.end_if_idle(self)
 
     def interrupt(self, run: Run, error: JobError) -> None:
         """Have this error raised in the job."""
@@ -184,13 +192,6 @@ class Child(Process):
                     self.job_left.clear()
                     await self.job_left.wait()
 
-    def _succeeded(self, number: bytes) -> None:
-        # The process of one slot does not say which slot has succeeded.
-        if not self.place.shared:
-            self._ended(self.number, SUCCEEDED)
-        else:
-            self._ended(int(number) if number.isdigit() else -1, SUCCEEDED)
-
     def _heard(self, answer: FromSlot) -> None:
         match answer:
             case Ended(slot, result):
@@ -202,6 +203,7 @@ class Child(Process):
                 self.place.child_changed(self, changes)
             case Ready() if not self.ready.done():
                 self.ready.set_result(None)
+                self.place.child_ready(self)
             case Pong() if ("ping",) in self._answers:
                 self._answers.pop(("ping",)).set_result(answer)
             case Stack(slot) if ("stack", slot) in self._answers:
@@ -209,7 +211,7 @@ class Child(Process):
             case _:
                 self._refuse_answer()
 
-    def _ended(self, slot: int, result: RunResult) -> None:
+    def _ended(self, slot: int, result: RunResult = SUCCEEDED) -> None:
         run, waiter = self.runs.get(slot), self._results.pop(slot, None)
         if waiter is not None:
             if not waiter.done():
@@ -253,7 +255,7 @@ class Place:
         children: Children,
         limits: Limits,
         owner: Owner,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         *,
         slot: int | None,
     ) -> None:
@@ -262,22 +264,15 @@ class Place:
         self.shared = slot is None
         #: The children that live; of the retired ones those in which jobs run.
         self.living: set[Child] = set()
+        #: The child that takes jobs now; None if there is none ready.
+        self.current: Child | None = None
         self._limits = limits
         self._owner = owner
         self._spawn = spawn
         self._numbers: Iterator[int] = itertools.count(1) if slot is None else itertools.repeat(slot)
-        self._current: Child | None = None
+        #: The latest child that took jobs, and the task that starts the next one.
+        self._latest: Child | None = None
         self._starting: asyncio.Task[None] | None = None
-
-    @property
-    def current(self) -> Child | None:
-        """The child that takes jobs now; None if there is none ready."""
-        child = self._current
-        if child is None or not child.takes_jobs:
-            return None
-        if self._limits.replaces_processes:
-            self.retire_if_due(child)
-        return child if child.takes_jobs else None
 
     async def ready_child(self) -> Child:
         """The child that takes jobs now; started if there is none. Raises CannotFork."""
@@ -292,30 +287,30 @@ class Place:
         return child
 
     async def child_for_one(self) -> Child:
-        """A child in which no other job runs. To be released after that job. Raises CannotFork."""
-        if not self.shared:
-            return await self.ready_child()
-        child = await self._launch()
-        child.retired = True
-        return child
+        """A child in which no other job runs: call `end_if_idle` after that job. Raises CannotFork."""
+        return await (self._launch(retired=True) if self.shared else self.ready_child())
 
     async def _start_current(self) -> None:
         await self._number_free()
-        self._current = await self._launch()
+        await self._launch(retired=False)
 
     async def _number_free(self) -> None:
         """Wait until a new child may have the number of the last one."""
-        if not self.shared and self._current is not None:
-            await asyncio.wait([self._current.end_reason])
+        if not self.shared and self._latest is not None:
+            await asyncio.wait([self._latest.end_reason])
 
-    async def _launch(self) -> Child:
-        child = await self.children.launch(lambda: Child(next(self._numbers), self, self._owner))
+    async def _launch(self, *, retired: bool) -> Child:
+        return await self.children.launch(lambda: Child(next(self._numbers), self, self._owner, retired=retired))
+
+    def child_ready(self, child: Child) -> None:
+        """A child waits for jobs: all of them, or a single one if it is retired already."""
         self.living.add(child)
-        return child
+        if not child.retired:
+            self.current = self._latest = child
 
-    def retire_if_due(self, child: Child) -> None:
-        """Retire the child if it has reached a limit."""
-        if not child.retired and self._limits.replaces_processes:
+    def retire_if_due(self) -> None:
+        """Retire the child that takes jobs if it has reached a limit."""
+        if (child := self.current) is not None:
             age = time.monotonic() - child.forked_at
             if why := self._limits.replace_reason(jobs=child.jobs_begun, age=age, pid=child.pid):
                 self.retire(child, why)
@@ -324,7 +319,7 @@ class Place:
         """Give the child no more jobs, end it once no job runs in it, and have a fresh one ready for the next jobs."""
         if child.retired:
             return
-        child.retired = True
+        child.retired, self.current = True, None
         log.log(
             logging.DEBUG if self._limits.max_jobs and level == logging.INFO else level,
             "slot replaced slot=%s pid=%s jobs_left=%d reason=%r",
@@ -333,15 +328,11 @@ class Place:
             len(child.runs),
             why,
         )
-        self._end_if_idle(child)
+        self.end_if_idle(child)
         self._spawn(self._have_one_ready())
 
-    def release(self, child: Child) -> None:
-        """Replace the child, which a job has left, if it has reached a limit; end it if it is retired and idle."""
-        self.retire_if_due(child)
-        self._end_if_idle(child)
-
-    def _end_if_idle(self, child: Child) -> None:
+    def end_if_idle(self, child: Child) -> None:
+        """End the child if it is retired and no job runs in it."""
         if child.retired and not child.runs and child in self.living:
             self.living.discard(child)
             self._spawn(self.children.end(child))
@@ -355,6 +346,8 @@ class Place:
     def child_lost(self, child: Child) -> None:
         """A child that was ready has closed its socket pair. Unless it was retired, have another ready in its place."""
         self.living.discard(child)
+        if child is self.current:
+            self.current = None
         if child.retired or self.children.draining.is_set() or self.children.gone.is_set():
             return
         if not child.runs:

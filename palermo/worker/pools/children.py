@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from msgspec import ValidationError, convert
 
+from palermo.contract.tasks import wait_for_any
 from palermo.worker.ipc.frames import FrameBuffer, InvalidFrame, pack, unpack_reply
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.options import WorkerFailed, WorkerMisused
 from palermo.worker.registered import Registered
 from palermo.worker.signals import KILLED, describe_status, kill
-from palermo.worker.waiting import wait_for_any
 
 log = logging.getLogger("palermo.worker")
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 # Modules that both sides of the fork need are imported before it, so that the processes share their memory.
 from palermo.client import recorded_jobs, recorder  # noqa: F401
-from palermo.contract import broker  # noqa: F401
+from palermo.contract import broker, tasks  # noqa: F401
+from palermo.core import latest  # noqa: F401
 from palermo.worker import registered  # noqa: F401
 from palermo.worker.ipc import frames, pipes  # noqa: F401
 from palermo.worker.ipc.batch_marks import BatchMarks

@@ -13,11 +13,13 @@ stops, if it never began, or if its process was killed because of another job.
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from palermo.contract import clock
+from palermo.contract.tasks import spawn
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import (
     CANCELLED,
@@ -32,8 +34,8 @@ from palermo.core.lifecycle import (
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTimeout
 from palermo.worker.ipc.batch_marks import BatchMarks
-from palermo.worker.ipc.frames import Report, fields_of
-from palermo.worker.limits import MEMORY_EVERY, Limits, cancelled, lock_expired, terminated, timed_out
+from palermo.worker.ipc.frames import Report
+from palermo.worker.limits import MEMORY_EVERY, Limits, cancelled, terminated, timed_out
 from palermo.worker.pools.child import Child, Place, Run
 from palermo.worker.pools.children import CannotFork, Children, SlotLost
 from palermo.worker.pools.pool import (
@@ -71,9 +73,11 @@ class ForkedPool:
         self._limits = limits
         self._stacks = stacks
         self._marks = marks
-        self._timeouts: Mapping[str, float] = {}
-        self._locks: Mapping[str, float] = {}
+        self._registered: Registered
+        #: Whether jobs may have limits that their messages do not say.
+        self._limits_jobs = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._spawn = partial(spawn, self._tasks)
         one_for_all = Place(children, limits, self, self._spawn, slot=None)
         self._places = {
             slot: one_for_all if shared else Place(children, limits, self, self._spawn, slot=slot)
@@ -85,8 +89,8 @@ class ForkedPool:
         self._terminated = False
 
     async def start(self) -> Registered:
-        registered = await self.children.start()
-        self._timeouts, self._locks = registered.timeouts, registered.locks
+        self._registered = registered = await self.children.start()
+        self._limits_jobs = bool(registered.timeouts or registered.locks or self._limits.timeout)
         if self._limits.max_memory is not None:
             self._spawn(self._watch_memory())
         return registered
@@ -96,11 +100,17 @@ class ForkedPool:
             await self._places[slot].ready_child()
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
-        self._marks.clear(slot, len(message.companions) + 1)
-        run = self._runs[slot] = Run(slot, self._limits.limited(message, self._timeouts, self._locks), done)
+        registered, place = self._registered, self._places[slot]
+        if message.job in registered.batches:
+            self._marks.clear(slot, len(message.companions) + 1)
+        if self._limits_jobs:
+            message = self._limits.limited(message, registered.timeouts, registered.locks)
+        run = self._runs[slot] = Run(slot, message, done)
+        if self._limits.replaces_processes:
+            place.retire_if_due()
         # Fast path: a child that is ready gets the job without a task. Its gain is in that of SlotTask._take.
-        if (child := self._places[slot].current) is not None and not self._terminated:
-            self._start(child, run)
+        if (child := place.current) is not None and not self._terminated:
+            child.start(run)
         else:
             self._spawn(self._finish(run, self._run_when_ready(run)))
 
@@ -176,11 +186,7 @@ class ForkedPool:
         except Exception:  # a bug in Palermo: the job goes back
             log.exception("cannot tell how a job ended, giving it back: a bug id=%s", run.message.id)
         if result is not None:
-            self._end(run, result)
-
-    def _end(self, run: Run, result: RunResult) -> None:
-        del self._runs[run.slot]
-        run.done(result)
+            self._runs.pop(run.slot).done(result)
 
     async def _run_when_ready(self, run: Run) -> RunResult | None:
         """Start the job as soon as there is a child that takes jobs; returns its result if it must not run any more.
@@ -190,7 +196,7 @@ class ForkedPool:
         child = await self._places[run.slot].ready_child()
         if self._must_not_run(run):
             return await self._result_of_killed(run, "did not run it")
-        self._start(child, run)
+        child.start(run)
         return None
 
     async def _run_alone(self, child: Child, run: Run) -> RunResult | None:
@@ -199,32 +205,18 @@ class ForkedPool:
         None if it must not run any more, or if its result is impossible. Raises SlotLost.
         """
         if self._must_not_run(run):
-            child.place.release(child)
+            child.place.end_if_idle(child)
             return None
         answer = child.result_of(run.slot)
-        self._start(child, run)
+        child.start(run)
         try:
             result = await answer
         finally:
             child.leave(run)
-        child.place.release(child)
         return result if self._is_possible(run, result) else None
-
-    def _start(self, child: Child, run: Run) -> None:
-        """Give this child the job, and start the timers of its limits."""
-        child.enter(run)
-        timeout, lock_for = run.message.timeout, run.message.lock_for
-        if timeout is not None:
-            run.timer = asyncio.get_running_loop().call_later(timeout, self._timed_out, run, timeout)
-        if lock_for is not None:
-            run.lock = asyncio.get_running_loop().call_later(lock_for, self._kill_job, run, lock_expired(lock_for))
-        child.place.retire_if_due(child)
-        child.write(("run", fields_of(run.message), run.slot))
 
     def _is_possible(self, run: Run, result: RunResult) -> bool:
         """Whether the result is possible: only a job that was told to end may be interrupted or cancelled."""
-        if result is SUCCEEDED:
-            return True
         if isinstance(result, BatchResult):
             return not any(isinstance(each, Interrupted | Cancelled) for each in result.results)
         return not (
@@ -235,14 +227,29 @@ class ForkedPool:
     # Called by the children (see Owner in child.py).
 
     def answered(self, child: Child, run: Run, result: RunResult) -> None:
-        child.place.release(child)
-        if self._is_possible(run, result):
-            self._end(run, result)
+        if self._limits.replaces_processes:
+            child.place.retire_if_due()
+        if result is SUCCEEDED or self._is_possible(run, result):
+            self._runs.pop(run.slot).done(result)
         else:
             self._spawn(self._finish(run, self._result_of_killed(run, _MEANINGLESS)))
 
     def run_lost(self, child: Child, run: Run, why: str) -> None:
         self._spawn(self._finish(run, self._result_after_crash(child, run, why)))
+
+    def timed_out(self, run: Run, timeout: float) -> None:
+        if run.child is not None:
+            run.child.interrupt(run, timed_out(timeout))
+        grace = self._limits.timeout_grace
+        text = f"the job's process was killed: it ran {grace:g} s longer than its timeout of {timeout:g} s"
+        self._kill_later(run, grace, JobTimeout(text))
+
+    def kill_job(self, run: Run, error: JobError) -> None:
+        """End the job by force: once its child is dead, it ends with this error."""
+        run.kill_error = run.kill_error or error
+        if run.child is not None:
+            run.child.place.retire(run.child, f"job {run.message.id} did not end")
+            self._spawn(self._kill_when_others_are_done(run.child))
 
     def reported(self, slot: int, report: Report) -> None:
         self.on_report(slot, report)
@@ -253,25 +260,11 @@ class ForkedPool:
         """Whether the job must not be run any more."""
         return run.kill_error is not None or self._terminated
 
-    def _timed_out(self, run: Run, timeout: float) -> None:
-        if run.child is not None:
-            run.child.interrupt(run, timed_out(timeout))
-        grace = self._limits.timeout_grace
-        text = f"the job's process was killed: it ran {grace:g} s longer than its timeout of {timeout:g} s"
-        self._kill_later(run, grace, JobTimeout(text))
-
     def _kill_later(self, run: Run, seconds: float, error: JobError) -> None:
         """End the job by force in so many seconds, unless it has ended by then."""
         if run.timer is not None:
             run.timer.cancel()
-        run.timer = asyncio.get_running_loop().call_later(seconds, self._kill_job, run, error)
-
-    def _kill_job(self, run: Run, error: JobError) -> None:
-        """End the job by force: once its child is dead, it ends with this error."""
-        run.kill_error = run.kill_error or error
-        if run.child is not None:
-            run.child.place.retire(run.child, f"job {run.message.id} did not end")
-            self._spawn(self._kill_when_others_are_done(run.child))
+        run.timer = asyncio.get_running_loop().call_later(seconds, self.kill_job, run, error)
 
     async def _kill_when_others_are_done(self, child: Child) -> None:
         """Kill a child because of a job that must end, once its other jobs have finished or had the grace time to."""
@@ -314,7 +307,7 @@ class ForkedPool:
                 if child.jobs_begun == 1 or not child.place.shared:
                     for run in child.runs.values():
                         if run.kill_error is None:
-                            self._kill_job(run, JobOutOfMemory(f"the job's process was killed: {why}"))
+                            self.kill_job(run, JobOutOfMemory(f"the job's process was killed: {why}"))
                 elif now - child.over_memory_since >= self._limits.timeout_grace or self._limits.memory_excess(
                     child.pid, times=2
                 ):
@@ -333,7 +326,7 @@ class ForkedPool:
         why = await self.children.ensure_end(child, error)
         if child.being_killed and run.kill_error is None:
             return INTERRUPTED
-        done = self._marks.done(run.slot, len(run.message.companions) + 1)
+        done = self._done(run)
         if run.kill_error is None and (run.message.companions or any(done)):
             return split_batch(run.message, done, why)
         # When the template dies, all children die, and none can be forked to try jobs in. Their jobs fail.
@@ -366,8 +359,15 @@ class ForkedPool:
         if isinstance(error, JobCancelled):
             return CANCELLED
         failure = from_exception(error, failed_at=int(clock.now()))
-        done = self._marks.done(run.slot, len(run.message.companions) + 1)
-        return await result_of_rest(run.message, done, lambda rest: self._ask_policy(run.slot, rest, failure))
+        return await result_of_rest(
+            run.message, self._done(run), lambda rest: self._ask_policy(run.slot, rest, failure)
+        )
+
+    def _done(self, run: Run) -> list[bool]:
+        """Whether each message of a batch is marked as done; [] for a job that takes no batches."""
+        if run.message.job not in self._registered.batches:
+            return []
+        return self._marks.done(run.slot, len(run.message.companions) + 1)
 
     async def _ask_policy(self, slot: int, message: Message, failure: Failure) -> RunResult:
         """Have a child decide the result of a job that failed, and call its hooks. Tried only once.
@@ -381,7 +381,7 @@ class ForkedPool:
                     answer = child.result_of(slot)
                     child.write(crashed_frame(message, failure, slot))
                     result = crash_result(await answer, failure)
-                    child.place.release(child)
+                    child.place.end_if_idle(child)
                     return result
                 except SlotLost as error:
                     why = await self.children.ensure_end(child, str(error))
@@ -390,8 +390,3 @@ class ForkedPool:
             log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
         # No process could apply the job's retry policy.
         return Raised(failure)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

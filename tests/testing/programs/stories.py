@@ -87,9 +87,8 @@ async def hourly(story: str, times: int) -> str:
 @palermo.job(retries=2, backoff=0)
 def asking(story: str, for_what: str) -> None:
     run(story)
-    raise {"retry": palermo.Retry("not yet", delay=600), "snooze": palermo.Snooze(600)}.get(
-        for_what, palermo.Discard("no use")
-    )
+    answers = {"retry": palermo.Retry("not yet", delay=600), "snooze": palermo.Snooze(600)}
+    raise answers.get(for_what, palermo.Discard("no use"))
 
 
 @palermo.failure_backend

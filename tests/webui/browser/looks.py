@@ -10,8 +10,8 @@ from playwright.sync_api import Page
 
 _AXE = (Path(__file__).parent / "axe.min.js").read_text()
 
-#: Where a reader scrolls sideways on purpose: code, drawings, and on a phone the navigation.
-_SCROLLS = "pre, .trace, .wiring, .side nav"
+#: Where a reader scrolls sideways on purpose: code, drawings, tabs, and on a phone the navigation.
+_SCROLLS = "pre, .trace, .wiring, .tabs, .side nav"
 
 _MISFITS = (Path(__file__).parent / "misfits.js").read_text()
 

@@ -16,7 +16,7 @@
   const hidden = [...document.querySelectorAll(".sr-only, .skip, thead")].filter((element) =>
     element.matches(".skip") || getComputedStyle(element).clipPath !== "none");
   const shown = (element) =>
-    element.checkVisibility({ visibilityProperty: true }) && !hidden.some((each) => each.contains(element));
+    element.checkVisibility({ visibilityProperty: true, opacityProperty: true }) && !hidden.some((each) => each.contains(element));
 
   // The part of a rectangle that its boxes let be seen.
   const seen = (rect, element) => {

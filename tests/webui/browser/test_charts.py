@@ -1,16 +1,13 @@
 """The charts in a browser: their numbers are read off, they are zoomed, and a bar leads to its jobs."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.history.written import failed, write
 from tests.webui.browser.conftest import PHONE, Open, path_of
-from tests.webui.conftest import BROKER_PATIENCE
 from tests.webui.server import Web
 
 #: What a job of the chart's counted.
@@ -18,17 +15,16 @@ COUNTS = {"kind": "counts", "queue": "mail", "job": "shop.send"}
 
 
 @pytest.fixture(scope="module")
-def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+def web(served: Web) -> Web:
     """Half an hour of work: in each part of 30 seconds 8 jobs, one of which failed; one in the middle has a name."""
-    url = f"sqlite:///{tmp_path_factory.mktemp('charts')}/jobs.db"
-    with Web(Settings(url=url, publish_timeout=BROKER_PATIENCE)) as web:
-        now = time.time() // 30 * 30 + 15
-        counted = {**COUNTS, "succeeded": 7, "failed": 1, "enqueued": 9, "run": {"40": 8}, "wait": {"20": 8}}
-        write(web.client, [{**counted, "at": now - 30 * nth} for nth in range(60, 0, -1)])
-        write(web.client, [failed(f"job-{nth}", at=now - 30 * nth) for nth in range(60, 0, -1)])
-        write(web.client, [{"kind": "worker_up", "at": now - 600, "release": "1.4.2"}])
-        eventually(lambda: "job-1" in web.http.get("/history").text)
-        yield web
+    web = served
+    now = time.time() // 30 * 30 + 15
+    counted = {**COUNTS, "succeeded": 7, "failed": 1, "enqueued": 9, "run": {"40": 8}, "wait": {"20": 8}}
+    write(web.client, [{**counted, "at": now - 30 * nth} for nth in range(60, 0, -1)])
+    write(web.client, [failed(f"job-{nth}", at=now - 30 * nth) for nth in range(60, 0, -1)])
+    write(web.client, [{"kind": "worker_up", "at": now - 600, "release": "1.4.2"}])
+    eventually(lambda: "job-1" in web.http.get("/history").text)
+    return web
 
 
 def plot(page: Page) -> Locator:

@@ -40,9 +40,9 @@ def test_a_failed_job_is_found_read_mended_requeued_and_succeeds(web: Web, open_
     expect(library).to_be_visible()
 
     page.goto(f"{web.url}/failures")
-    page.get_by_label("Text", exact=True).fill("expecting property name")
+    page.get_by_role("combobox", name="Filter this list").fill("expecting property name")
     page.get_by_role("button", name="Filter").click()
-    page.wait_for_url(re.compile(r"text=expecting\+property\+name"))
+    page.wait_for_url(re.compile(r"filter=expecting\+property\+name"))
     page.locator("summary", has_text="JSONDecodeError").click()
     expect(page.get_by_label("Traceback", exact=True)).to_contain_text("in read")
     page.get_by_role("link", name=f"Edit and requeue {job.id}").click()
@@ -64,9 +64,7 @@ def test_a_failed_job_is_found_read_mended_requeued_and_succeeds(web: Web, open_
     expect(page.get_by_text("Nothing has failed.")).to_be_visible()
 
 
-def test_a_large_group_is_requeued_by_typing_its_number(
-    web: Web, open_page: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_group_is_requeued_by_its_number(web: Web, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "UNTYPED", 19)
     publish_many_failed(web.client, 20)
     publish_failed(web.client, (message("other", queue="other"), failure("KeyError")))
@@ -98,7 +96,7 @@ def test_jobs_are_selected_with_shift_by_the_page_and_all_that_match(web: Web, o
     page = open_page("/failures?limit=20")
     select, dialog = page.locator("input[name=id]"), page.get_by_role("dialog")
     expect(select).to_have_count(20)
-    expect(page.get_by_role("button", name="Discard selected")).to_be_disabled()
+    expect(page.get_by_role("button", name="Discard selected")).to_have_count(0)
 
     select.nth(2).click()
     select.nth(5).click(modifiers=["Shift"])

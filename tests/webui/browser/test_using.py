@@ -173,6 +173,7 @@ def test_theme_and_exact_times_are_kept_from_page_to_page(web: Web, open_page: O
     ahead, past = (page.get_by_role("cell", name=text) for text in ("clock 2 h ahead", "2 h ago"))
     expect(ahead).to_be_visible()
     expect(past).to_be_visible()
+    page.locator(".menu summary").click()
     page.get_by_label("Theme").select_option("dark")
     page.get_by_role("button", name="Exact times").click()
 

@@ -128,7 +128,7 @@ def write_value(value: HeaderValue) -> bytes:
             data = b"".join(map(write_value, value))
             return b"A" + _LONG.pack(len(data)) + data
         case _:
-            raise ValueError(f"{str(value)[:40]!r} ({type(value).__name__}) is nothing a header can hold")
+            raise ValueError(f"{str(value)[:40]!r} ({type(value).__name__}) cannot be the value of a header")
 
 
 def _long_int(value: int) -> bytes:

@@ -90,7 +90,7 @@ class FollowedStream(Generic[S]):
                 await self.stream.write_patiently(record)
         except TimeoutError:
             raise BrokerUnavailable(
-                f"RabbitMQ at {self._writing.where} did not store within {self._patience:g} s {self.stream.holds}:"
+                f"RabbitMQ at {self._writing.where} did not store {self.stream.holds} within {self._patience:g} s:"
                 f" {why_late(self._writing)}"
             ) from None
 

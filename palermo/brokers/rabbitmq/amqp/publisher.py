@@ -3,8 +3,7 @@
 import asyncio
 import struct
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -21,10 +20,6 @@ from palermo.errors import BrokerRefused, NotFound, PalermoError, PublishRefused
 
 #: The properties of a message that is dropped unless a consumer can take it at once.
 _EMPTY = Properties(delivery_mode=1, expiration="0")
-
-
-#: Bytes of messages that are sent together before RabbitMQ's socket is asked whether it takes more.
-_ONE_WRITE = 1_000_000
 
 
 class Unroutable(PublishRefused):
@@ -62,15 +57,6 @@ class _Pending(NamedTuple):
     """A publish that the broker has not answered yet."""
 
     ended: OnPublished
-    routing_key: str
-    id: str | None
-
-
-class Written(NamedTuple):
-    """A message as bytes of the wire, for the channel of one publisher."""
-
-    publisher: "Publisher"
-    pieces: list[bytes]
     routing_key: str
     id: str | None
 
@@ -195,59 +181,12 @@ class Publisher:
             ended(self._closed())
         return own
 
-    def write(self, exchange: str, routing_key: str, properties: bytes, body: bytes, id: str | None) -> Written:
-        """The message, ready for `send_written`. Raises what `post` raises for one that cannot be written."""
-        pieces = frames.message(self._number, exchange, routing_key, properties, body, frame_max=self._frame_max)
-        return Written(self, pieces, routing_key, id)
-
-    def rewrite(self, exchange: str, routing_key: str, got: Got) -> Written:
-        """A job that has come from a queue, ready for `send_written`. Raises Unfit for one that cannot be written."""
+    def check(self, got: Got) -> None:
+        """Raise Unfit for a job from a queue that `forward` cannot send."""
         try:
-            return self.write(exchange, routing_key, self._properties(got), got.body, got.id)
+            frames.message(self._number, "", "", self._properties(got), b"", frame_max=self._frame_max)
         except (ValueError, struct.error) as error:
             raise unfit(got.id, error) from error
-
-    async def send_written(self, messages: Sequence[Written]) -> list[PalermoError | None]:
-        """Send messages that this publisher has written. Returns, for each, the error that `send` would raise, or None.
-
-        All leave in one write, unless they are larger than a megabyte.
-        """
-        errors: list[PalermoError | None] = [None] * len(messages)
-        wire, left = self._wire, len(messages)
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def ended(number: int, error: PalermoError | None) -> None:
-            nonlocal left
-            errors[number] = error
-            left -= 1
-            if not left and not answered.done():
-                answered.set_result(None)
-
-        begun = 0
-        while begun < len(messages):
-            if not wire.socket_lock.take():
-                wire.abort()
-                break
-            if not self._raw.is_open:
-                wire.socket_lock.give_back()
-                break
-            pieces, size = list[bytes](), 0
-            while begun < len(messages) and size < _ONE_WRITE:
-                one = messages[begun]
-                self._published += 1
-                self._pending[self._published] = _Pending(partial(ended, begun), one.routing_key, one.id)
-                pieces += one.pieces
-                size += sum(map(len, one.pieces))
-                begun += 1
-            wire.send(pieces)
-            wire.socket_lock.give_back()
-            wire.flush()
-            await wire.writable.wait()
-        for number in range(begun, len(messages)):
-            ended(number, self._closed())
-        if messages:
-            await answered
-        return errors
 
     def _closed(self) -> PalermoError:
         return self.channel.error or self.channel.connection.translated(exceptions.ChannelWrongStateError())
@@ -442,7 +381,8 @@ class RecordQueue:
         self._publisher = publisher
         self._missing = MissingQueues(publisher)
         self._arguments = dict(arguments)
-        self._made = False
+        #: Whether this connection has made it or found it.
+        self.made = False
         self._destination = Destination(self.ensure, self.forget)
 
     async def exists(self, reading: Connection | None = None) -> bool:
@@ -451,17 +391,17 @@ class RecordQueue:
 
     async def ensure(self) -> None:
         """Make the queue, unless this connection has made it."""
-        if not self._made:
+        if not self.made:
             is_new = not (await self._connection.probe(self.name)).exists
             await self._connection.declare(self.name, self._arguments)
             self._missing.found(self.name)
             if is_new:
                 await self._connection.persist_queues()
-            self._made = True
+            self.made = True
 
     def forget(self) -> None:
         """Note that the queue may be gone."""
-        self._made = False
+        self.made = False
 
     async def write(self, record: Mapping[str, Any]) -> None:
         """Add a record. Returns once it is stored. Raises Nacked; of a quorum queue after five seconds of refusals."""

@@ -130,8 +130,8 @@ class StateLog:
                 if (await settled(channel, self._queue, readers=1)).consumers > 1:
                     # A leader that knows half of the records would decide against the one that has the others.
                     raise BrokerUnavailable(
-                        f"another program reads the queue {self._queue!r}, or the session of the last leader is not"
-                        " over yet."
+                        f"another program reads the queue {self._queue!r}, or the last leader's session has not"
+                        " ended yet."
                     )
                 while self._unread:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0)
@@ -219,7 +219,7 @@ class StateLog:
             async with asyncio.timeout(_PATIENCE):
                 records += await asyncio.gather(*coming)
         except TimeoutError:
-            raise BrokerUnavailable(f"the queue {self._queue!r} does not hand out what was put in.") from None
+            raise BrokerUnavailable(f"the queue {self._queue!r} does not deliver what was published to it.") from None
         finally:
             for body in bodies:
                 self._coming.pop(body, None)

@@ -47,13 +47,13 @@ def client_context(files: Mapping[str, str]) -> ssl.SSLContext:
 
     def refuse() -> str:
         # Without this OpenSSL would ask for the passphrase on the terminal, and wait.
-        raise _unusable(key, path, "its private key is encrypted. Give one that is not, readable by its user alone")
+        raise _unusable(key, path, "its private key is encrypted. Give an unencrypted key that only its user can read")
 
     try:
         context.load_cert_chain(certfile, keyfile, refuse)
     except ssl.SSLError as error:
         if "MISMATCH" in (error.reason or ""):
-            raise _unusable(key, path, f"its private key is not that of the certificate in {certfile}") from None
+            raise _unusable(key, path, f"its private key does not belong to the certificate in {certfile}") from None
         raise _unusable(key, path, f"its key or certificate cannot be read ({error.reason or error})") from None
     return context
 

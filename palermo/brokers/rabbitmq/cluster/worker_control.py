@@ -139,14 +139,17 @@ class WorkerControl:
         on_command: OnCommand,
         publisher: Callable[[], Awaitable[Publisher]],
         look: Callable[[], Awaitable[None]],
+        waiting: Callable[[], Sequence[str]],
         *,
         kind: str,
     ) -> None:
         """`look` is called when pauses or cancels have changed, and returns when they are known here.
 
+        `waiting` returns the ids of the jobs that RabbitMQ has delivered and that no slot has begun.
         `kind` is the type of the queue `~presence`, if it is not there yet.
         """
         self._look = look
+        self._waiting = waiting
         self._exchange = exchange
         self._kind = kind
         self._counted: WorkerPresence | None = None
@@ -217,7 +220,8 @@ class WorkerControl:
         answer: Mapping[str, Any] = {}
         if question.get("ask", "report") == "report":
             counts = self._channel.connection.unreadable.counts
-            answer = {**self._report().to_plain(), "inbox": self.inbox, "unreadable": counts}
+            report = {**self._report().to_plain(), "waiting": self._waiting()}
+            answer = {**report, "inbox": self.inbox, "unreadable": counts}
         elif question["ask"] == "look":
             await self._look()
         else:

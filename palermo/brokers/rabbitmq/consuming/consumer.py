@@ -222,7 +222,7 @@ class RabbitmqConsumer:
 
     def _ours(self, delivery: Delivery) -> None:
         if self._unsettled.get(delivery.slot) is not delivery:
-            raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
+            raise DeliveryLost(f"job {delivery.message.id} is not held by this worker, or no longer is.")
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         detached = id(delivery) in self._detached
@@ -480,7 +480,7 @@ class RabbitmqConsumer:
             self._forget(delivery)
             raise
         if self._unsettled.get(slot) is not delivery:
-            raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+            raise BrokerUnavailable("this worker has stopped taking jobs.")
         if not delivery.token[0].is_open:
             self._forget(delivery)
             self._run_log.ended(slot, job, forget=False)
@@ -512,7 +512,7 @@ class RabbitmqConsumer:
     def _acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge a delivery whose end is stored. Raises DeliveryLost if its channel is closed."""
         if not delivery.token[0].is_open:
-            raise DeliveryLost(f"its channel was closed meanwhile: {delivery.token[0].error}")
+            raise DeliveryLost(f"its channel was closed in the meantime: {delivery.token[0].error}")
         self._source.acknowledge(delivery)
 
     def _check(self, delivery: Delivery) -> None:
@@ -523,7 +523,7 @@ class RabbitmqConsumer:
                 self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
             self._forget(delivery)
             raise DeliveryLost(
-                f"job {delivery.message.id} went back to queue {delivery.message.queue!r}: {channel.error}"
+                f"job {delivery.message.id} was returned to queue {delivery.message.queue!r}: {channel.error}"
             ) from channel.error
 
     def _forget(self, delivery: Delivery) -> None:

@@ -294,7 +294,7 @@ class PollSource:
 
     async def _attend(self) -> None:
         """Wait on behalf of all idle slots: by subscriptions, or, where those would harm, by looks at intervals."""
-        error: PalermoError = BrokerUnavailable("this worker's claim on jobs has been given up.")
+        error: PalermoError = BrokerUnavailable("this worker has stopped taking jobs.")
         try:
             while self._waiting:
                 for queue in [queue for queue in self.queues if not self._queues[queue]]:
@@ -420,7 +420,7 @@ class PollingSlot:
         except asyncio.CancelledError:
             await finish(self._withdraw())
             raise
-        raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+        raise BrokerUnavailable("this worker has stopped taking jobs.")
 
     @property
     def _is_free(self) -> bool:

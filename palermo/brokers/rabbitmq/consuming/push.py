@@ -98,7 +98,7 @@ class Slot:
             except asyncio.CancelledError:
                 await finish(self.rest())
                 raise
-        raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+        raise BrokerUnavailable("this worker has stopped taking jobs.")
 
     def _hand_out(self, delivery: Delivery) -> Delivery:
         self._held = delivery.token
@@ -419,6 +419,10 @@ class PushSource:
     def queues(self) -> tuple[str, ...]:
         """The queue that it serves, unless that is paused."""
         return () if self.paused else (self.queue,)
+
+    def waiting(self) -> list[str]:
+        """The ids of the jobs that RabbitMQ has delivered, and that wait for a slot."""
+        return [delivery.message.id for slot in self.slots for delivery in slot._waiting]
 
     async def prepare(self) -> None:
         """Make the queue, and open the channels that its jobs will come by."""

@@ -268,5 +268,5 @@ def _parse_tenant_queue(name: Any) -> tuple[str, str]:
     queue, tenant = name
     # Any text: a message of another program may have a tenant that no job could be declared with.
     if not is_queue_name(queue) or not isinstance(tenant, str):
-        raise ValueError(f"{name!r} names no tenant's queue")
+        raise ValueError(f"{name!r} is not the queue of a tenant")
     return TenantQueue(queue, tenant)

@@ -64,8 +64,8 @@ class Leader:
         #: The number of requests under way, and when the last one came or ended, on the loop's clock.
         self._under_way = 0
         self.asked_at = self._loop.time()
-        #: Why `run` ended, if this user lacks a permission.
-        self.refused: BrokerRefused | None = None
+        #: Why `run` ended, if this user lacks a permission, or this version a format.
+        self.refused: BrokerRefused | NewerFormat | None = None
 
     @classmethod
     async def take(
@@ -144,7 +144,7 @@ class Leader:
                 raise self._hands_over.result()
             deleted = BrokerUnavailable("the queue of the duty was deleted.")
             raise self._connection.error or self._responder.error or deleted
-        except BrokerRefused as error:
+        except (BrokerRefused, NewerFormat) as error:
             self.refused = error
             raise
         finally:

@@ -186,7 +186,8 @@ class LeaderClient:
             if running.done():
                 await running
         except HandsOver as error:
-            log.info("handing over duty=%s reason=%r", leader.duty, str(error))
+            level = logging.WARNING if isinstance(error, NewerFormat) else logging.INFO
+            log.log(level, "handing over duty=%s reason=%r", leader.duty, str(error))
             return _HANDED_OVER
         except PalermoError as error:
             if self._connection.error is None:
@@ -243,7 +244,6 @@ class LeaderClient:
                 reply = await requests.ask(operation)
                 if reply is not None:
                     return read_reply(operation, reply)
-                failed = None
                 await self._stand_in(duty)
             except BrokerRefused:
                 # The same for a permission that is missing: it may come back.
@@ -251,7 +251,7 @@ class LeaderClient:
                     raise
             except NewerFormat as error:
                 failed = LeaderFailed(str(error))
-                await self._stand_in(duty)
+                await asyncio.sleep(_SOON)
             except LeaderFailed as error:
                 failed = LeaderFailed(f"the {duty} leader could not do it: {error}")
                 if not is_brief:

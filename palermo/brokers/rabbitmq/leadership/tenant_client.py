@@ -121,7 +121,7 @@ class TenantClient:
                     found += swept.removed
         if not found:
             raise NotFound(
-                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."
+                f"no job of tenant {tenant!r} is waiting in queue {queue!r}; `palermo tenants` lists the tenants."
             )
         return found
 
@@ -220,7 +220,7 @@ class TenantClient:
         """
         async with self._mutex.shared(connection, patience=_PATIENCE) as alone:
             if not alone:
-                raise BrokerUnavailable("somebody else looks into the queues of tenants. Try again.")
+                raise BrokerUnavailable("another process is reading the queues of tenants. Try again.")
             await self._leader_client.ask(operations.GiveBackTenantJobs(queue, still=True))
             yield [tenant_queue_name(self._exchange, TenantQueue(queue, name)) for name in await self._names(queue)]
 

@@ -22,16 +22,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.publisher import Unfit
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unfit
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers, jobs_of_workers
 from palermo.core.failure import from_exception
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC
-from palermo.errors import HeadersTooLarge, NotFound, PalermoError
+from palermo.errors import HeadersTooLarge, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -67,6 +69,20 @@ def unpublishable(message: Message, error: PalermoError, *, now: float) -> Messa
     if isinstance(error, Unfit):
         error = HeadersTooLarge(f"it cannot be published again: {error} Connect the workers with a larger frame_max.")
     return fail(message, from_exception(error, failed_at=int(now)), worker="")
+
+
+async def write_acks(publisher: Publisher, queue: str) -> None:
+    """Have RabbitMQ write the acknowledgements of this queue to disk, by a mark that it has to store there.
+
+    Without it a kill -9 of the broker may bring back all that was acknowledged since the last publish to the queue.
+    """
+    with suppress(PublishRefused):
+        await publisher.send("", queue, PERSISTENT_JSON, b"")
+
+
+def is_mark(got: Got) -> bool:
+    """Whether this message is such a mark, and not a delayed job."""
+    return not got.body and not got.properties.headers
 
 
 class Refusals:

@@ -1,4 +1,4 @@
-"""The destinations of jobs: a job queue, a tenant's queue, or the delay queue of a time slot.
+"""The destinations of jobs: a job queue, a tenant's queue, or an intake for delayed jobs.
 
 A Destination (amqp/publisher.py) makes its queue before it publishes, and again when the queue is gone.
 """
@@ -6,7 +6,7 @@ A Destination (amqp/publisher.py) makes its queue before it publishes, and again
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,90 +15,19 @@ from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection, together
 from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue
-from palermo.brokers.rabbitmq.amqp.state_log import settled
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
-from palermo.core.time_slots import TimeSlot
+from palermo.core.time_slots import Bucket, Intake
 from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, failed_queue, internal, is_failed
 from palermo.errors import PalermoError
 
-#: The most time slots of which a session remembers that it made their queues.
-_SLOTS_REMEMBERED = 10_000
 
-
-def delay_queue_name(exchange: str, time_slot: TimeSlot) -> str:
-    """The AMQP name of a time slot's queue."""
-    return internal(exchange, f"later.{time_slot}")
-
-
-class DelayQueues:
-    """The delay queues of one exchange, as one connection sees them."""
-
-    def __init__(
-        self,
-        exchange: str,
-        connection: Connection,
-        publisher: Callable[[], Awaitable[Publisher]],
-        arguments: Mapping[str, Any],
-    ) -> None:
-        """`arguments` are those that the queues are declared with."""
-        self._exchange = exchange
-        self._connection = connection
-        self._arguments = dict(arguments)
-        self._made: set[str] = set()
-        #: The list of the time slots that have a queue.
-        self.names = RecordQueue(internal(exchange, "later"), connection, publisher, arguments)
-        self._lock = asyncio.Lock()
-
-    def has(self, time_slot: TimeSlot) -> bool:
-        """Whether the time slot's queue has been made on this connection."""
-        return str(time_slot) in self._made
-
-    async def ensure(self, time_slot: TimeSlot) -> None:
-        """Make the time slot's queue if it is missing, and let the leader know of it."""
-        async with self._lock:
-            if str(time_slot) in self._made:
-                return
-            if len(self._made) > _SLOTS_REMEMBERED:
-                self._made.clear()
-            name = delay_queue_name(self._exchange, time_slot)
-            is_new = not (await self._connection.probe(name)).exists
-            if is_new:
-                await self._connection.declare(name, self._arguments)
-            # Written after the declaration, or a leader that found the queue empty might delete it afterwards; and
-            # before the first job, or nobody would look for that job.
-            await self.names.write({"made": str(time_slot)})
-            if is_new:
-                await self._connection.persist_queues()
-            self._made.add(str(time_slot))
-
-    def forget(self, time_slot: TimeSlot) -> None:
-        """Note that the time slot's queue has been deleted: it is made again next time."""
-        self._made.discard(str(time_slot))
-
-    async def counts(self, time_slots: Iterable[TimeSlot]) -> dict[TimeSlot, int]:
-        """How many jobs wait in each of these time slots; those without a queue are left out.
-
-        Waits until RabbitMQ has requeued the jobs that the previous leader held.
-        """
-        found: dict[TimeSlot, int] = {}
-        names = {delay_queue_name(self._exchange, one): one for one in time_slots}
-        for name, probe in (await probe_all(self._connection, names)).items():
-            if probe.exists and probe.consumers:
-                # The last leader has just gone, and RabbitMQ is about to take back what it held.
-                async with self._connection.spare_channel() as channel:
-                    probe = await settled(channel, name, readers=0)
-            if probe.exists:
-                found[names[name]] = probe.messages
-        return found
-
-    async def delete(self, time_slot: TimeSlot) -> bool:
-        """Delete the time slot's queue unless it has a message or a consumer. Returns whether it is gone."""
-        self._made.discard(str(time_slot))
-        return await self._connection.delete_unused(delay_queue_name(self._exchange, time_slot))
+def delay_queue_name(exchange: str, place: Intake | Bucket | str) -> str:
+    """The AMQP name of the queue of an intake or a bucket, given as such or by its name."""
+    return internal(exchange, f"later.{place}")
 
 
 #: Seconds after its last use for which a session assumes that a tenant's queue still exists.
@@ -229,8 +158,8 @@ class TenantQueues:
 #: Seconds that asking for the type of a queue may take once the job is stored in it.
 _ASK_WITHIN = 5.0
 
-#: Where a message goes: a job queue by its name, a tenant's queue, or the delay queue of a time slot.
-Place = str | TenantQueue | TimeSlot
+#: Where a message goes: a job queue by its name, a tenant's queue, or an intake.
+Place = str | TenantQueue | Intake
 
 
 class JobDestinations:
@@ -241,14 +170,14 @@ class JobDestinations:
         session: SessionParameters,
         declarer: Declarer,
         tenant_queues: TenantQueues,
-        delay_queues: DelayQueues,
+        intakes: Mapping[Intake, RecordQueue],
         publisher: Callable[[], Awaitable[Publisher]],
         failed_log: FailedLog,
     ) -> None:
         self._session = session
         self._declarer = declarer
         self.tenant_queues = tenant_queues
-        self._delay_queues = delay_queues
+        self._intakes = intakes
         self.publisher = publisher
         self._failed_log = failed_log
 
@@ -296,7 +225,7 @@ class JobDestinations:
             case TenantQueue():
                 return place.queue in self._declarer.kinds and self.tenant_queues.has(place)
             case _:
-                return self._delay_queues.has(place)
+                return self._intakes[place].made
 
     async def ensure(self, place: Place, priority: int = 0) -> str:
         """Make the queue if it is missing, for a message with this priority. Returns the queue's type."""
@@ -309,7 +238,7 @@ class JobDestinations:
                 await self.tenant_queues.ensure(place, priority=priority)
                 return CLASSIC
             case _:
-                await self._delay_queues.ensure(place)
+                await self._intakes[place].ensure()
                 return self._session.queue_type
 
     def forget(self, place: Place) -> None:
@@ -320,4 +249,4 @@ class JobDestinations:
             case TenantQueue():
                 self.tenant_queues.forget(place)
             case _:
-                self._delay_queues.forget(place)
+                self._intakes[place].forget()

@@ -19,7 +19,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
@@ -120,7 +120,7 @@ class Ledger(Generic[T]):
         self.number = 0
         #: Held while a batch and its jobs are stored.
         self._turn = asyncio.Lock()
-        self._refused = RefusedJobs(connection, outbox, f"jobs of the ledger {table.queue!r}")
+        self._refused = RefusedJobs(connection, self._store, f"jobs of the ledger {table.queue!r}")
         #: The ids of the jobs of which no later record says that they are stored.
         self.unsure: set[str] = set()
         #: States that cannot be read here, as JSON values: they are kept for another leader.
@@ -282,6 +282,14 @@ class Ledger(Generic[T]):
         self._refused.add([job for job in left if job.id in refused], refused)
         return refused
 
+    async def _store(self, job: Message) -> None:
+        """Store a job in its queue; in `failed` if it can never be published."""
+        try:
+            await self._outbox.publish(job, job.queue)
+        except Unfit as error:
+            failed = unpublishable(job, error, now=wall_clock())
+            await self._outbox.publish(failed, self._outbox.destinations.failed_place(job.queue))
+
     async def _record_stored(self) -> None:
         """Write that the jobs of all batches are stored, except the refused ones; wait for no confirm."""
         self._recording = asyncio.ensure_future(self._write_stored(self._records({}, ())))
@@ -376,11 +384,11 @@ class Ledger(Generic[T]):
 class RefusedJobs:
     """Jobs that their queues refused. They are tried again until the queues take them, or their owner removes them."""
 
-    def __init__(self, connection: Connection, outbox: Outbox, what: str) -> None:
+    def __init__(self, connection: Connection, store: Callable[[Message], Awaitable[None]], what: str) -> None:
         """`what` says in the log what is refused."""
         self.jobs: dict[str, Message] = {}
         self._connection = connection
-        self._outbox = outbox
+        self._store = store
         self._refusals = Refusals(what)
         self._task: asyncio.Task[None] | None = None
 
@@ -412,11 +420,3 @@ class RefusedJobs:
                             break
                         self._refusals.taken()
                         most *= 2
-
-    async def _store(self, job: Message) -> None:
-        """Store a job in its queue; in `failed` if it can never be published."""
-        try:
-            await self._outbox.publish(job, job.queue)
-        except Unfit as error:
-            failed = unpublishable(job, error, now=wall_clock())
-            await self._outbox.publish(failed, self._outbox.destinations.failed_place(job.queue))

@@ -1,6 +1,6 @@
-"""The leader's copy of a list of names: the time slots, or the tenants, that may have jobs.
+"""The leader's copy of a list of names: the buckets of delayed jobs, or the tenants, that may have jobs.
 
-The session that makes a delay queue, or a tenant's queue, writes its name to the list. The leader holds the records
+The session that makes a queue for them writes its name to the list. The leader holds the records
 (state_log.py), and from time to time replaces all by one.
 """
 

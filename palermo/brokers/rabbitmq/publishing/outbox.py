@@ -1,7 +1,7 @@
 """Publishes a session's messages on one channel, with confirms, and again if that helps; declares each queue once.
 
-A message that is due later goes to the queue of its time slot, one of a tenant to the tenant's queue, any other to its
-job queue (job_destinations.py).
+A message that is due later goes to an intake, one of a tenant to the tenant's queue, any other to its job queue
+(job_destinations.py).
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import written
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, Publisher, PublishFuture, unfit
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, Publisher, PublishFuture, RecordQueue, unfit
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
-    DelayQueues,
     JobDestinations,
     Place,
     TenantQueue,
     TenantQueues,
+    delay_queue_name,
 )
 from palermo.contract.broker import OnPublished, SessionParameters, ignore_count
 from palermo.contract.clock import wall_clock
 from palermo.core.message import Message
-from palermo.core.time_slots import time_slot_of
+from palermo.core.time_slots import Intake, intake_of
 from palermo.core.topology import CLASSIC, QUORUM, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
@@ -58,14 +58,13 @@ class Outbox:
         self.failed_log = FailedLog(session.exchange, connection, patience=session.timeout)
         #: The queues in which jobs of tenants wait for their turn.
         self.tenant_queues = TenantQueues(session.exchange, connection, self.open)
-        #: The queues in which jobs wait for their time.
-        self.delay_queues = DelayQueues(
-            session.exchange, connection, self.open, versions.arguments(session.queue_type, connection.version)
-        )
+        arguments = versions.arguments(session.queue_type, connection.version)
+        intakes = {
+            one: RecordQueue(delay_queue_name(session.exchange, one), connection, self.open, arguments)
+            for one in Intake
+        }
         #: All places where a job may be stored.
-        self.destinations = JobDestinations(
-            session, declarer, self.tenant_queues, self.delay_queues, self.open, self.failed_log
-        )
+        self.destinations = JobDestinations(session, declarer, self.tenant_queues, intakes, self.open, self.failed_log)
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
         """Send the message now, if no queue or channel has to be made first. See palermo.contract.broker.Broker."""
@@ -280,8 +279,8 @@ def _place(message: Message, queue: str) -> Place:
     """Where a message for this queue is stored now. A failed job goes into `queue` at once, not into its job queue."""
     if queue != message.queue or (message.run_at is None and not message.tenant):
         return queue
-    time_slot = None if message.run_at is None else time_slot_of(message.run_at, wall_clock())
-    return time_slot or TenantQueue.of(message) or queue
+    intake = None if message.run_at is None else intake_of(message.run_at, wall_clock())
+    return intake or TenantQueue.of(message) or queue
 
 
 def _by(count: int, messages: Iterable[Message]) -> Iterator[list[Message]]:

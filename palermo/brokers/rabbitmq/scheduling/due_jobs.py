@@ -1,48 +1,58 @@
-"""The jobs of time slots that come near: the leader takes them, and holds those that are due within seconds.
+"""Holds the jobs that are due within minutes, for the leader, and publishes each at its instant.
 
-A job is held unacknowledged until it is published. The jobs of a far time slot are spread over shorter ones.
-
-The leader publishes a job at its instant, by this machine's wall clock, and acknowledges it once the publish is
-confirmed. If the queue refuses a job, the leader goes on holding it, and the jobs that come due after it for the same
-queue wait behind it. From its instant on nobody can cancel a job any more: a caller who tries is told so.
+They wait in the intake SOON, and are held unacknowledged until they are published. The leader publishes a job at its
+instant, by this machine's wall clock, and acknowledges it once the publish is confirmed. If the queue refuses a job,
+the leader keeps holding it, and the jobs that come due after it for the same queue wait behind it. From its instant on
+a job cannot be cancelled any more.
 
 A job that can never be published goes to `failed` at once: its queue's name is invalid, or its headers do not fit a
 frame of the leader's connection.
+
+Cost: some 2 kB of memory and the job itself, for at most _CHANNELS thousand jobs. Those behind them may come late.
 """
 
 import asyncio
 import heapq
-import logging
-from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from typing import Any
 
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, PublishFuture, Unfit
-from palermo.brokers.rabbitmq.browsing.sweep import give_back, waits
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, unpublishable
-from palermo.brokers.rabbitmq.publishing.job_destinations import (
-    DelayQueues,
-    JobDestinations,
-    TenantQueue,
-    delay_queue_name,
-)
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, Unfit
+from palermo.brokers.rabbitmq.browsing.sweep import waits
+from palermo.brokers.rabbitmq.publishing.handover import is_mark, unpublishable, write_acks
+from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
+from palermo.brokers.rabbitmq.publishing.ledger import RefusedJobs
 from palermo.contract.clock import seconds_until
 from palermo.core.message import Message
-from palermo.core.time_slots import TimeSlot
+from palermo.core.time_slots import Intake
 from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed
-from palermo.errors import BrokerUnavailable, PalermoError, QueueNameInvalid
+from palermo.errors import PalermoError, PublishRefused, QueueNameInvalid
 
-#: The wall clock may jump: the leader looks at it this often, in seconds, however far away the next job is.
+#: The wall clock may jump: the leader looks at it this often, in seconds, however far away the next job is. So often it
+#: also has RabbitMQ write acknowledgements: a kill -9 of the broker doubles no more jobs than come due in that time.
 _LOOK_EVERY = 0.5
 
 #: Jobs published at once, before the event loop runs other tasks.
 _AT_ONCE = 200
+
+#: Deliveries held on one channel. Few, since an acknowledgement searches all deliveries of its channel.
+_PREFETCH = 1_000
+
+#: Another channel is opened when fewer deliveries than this are left until the prefetch is used up.
+_ROOM = 200
+
+#: The most channels, and so thousands of jobs that are held.
+_CHANNELS = 200
+
+#: Hundredths of a second to wait until RabbitMQ has delivered all jobs.
+_PATIENCE = 1_000
 
 
 @dataclass(order=True, slots=True)
@@ -54,17 +64,10 @@ class HeldJob:
     message: Message = field(compare=False)
     channel: Channel = field(compare=False)
     tag: int = field(compare=False)
-    settled: Callable[[], None] = field(compare=False)
     #: Where it is published: its job queue, its tenant's queue or `failed`.
     place: str | TenantQueue = field(compare=False)
     #: Whether it was published or taken out: it stays in the heap until its turn comes.
     gone: bool = field(default=False, compare=False)
-
-    def ack(self) -> None:
-        """Settle the job: acknowledge it, unless its channel is closed and RabbitMQ has taken it back."""
-        if self.channel.is_open:
-            self.channel.ack(self.tag)
-        self.settled()
 
 
 class DueJobs:
@@ -79,41 +82,85 @@ class DueJobs:
         now: Callable[[], float],
     ) -> None:
         self._connection = connection
-        self._open = publisher
+        self._open_publisher = publisher
         self._publisher: Publisher | None = None
         self._destinations = destinations
+        self._queue = destinations.route(Intake.SOON)[1]
         self._now = now
+        #: How many jobs are held on each channel.
+        self._held: Counter[Channel] = Counter()
+        self._opening: asyncio.Task[None] | None = None
         self._heap: list[HeldJob] = []
         self._by_id: dict[str, HeldJob] = {}
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        #: Publishes that are not confirmed yet.
-        self._flying: set[asyncio.Future[None]] = set()
-        #: Due jobs that were refused, by the place that refused them.
-        self._refused: dict[str | TenantQueue, list[HeldJob]] = {}
+        #: Publishes that are not confirmed yet, and channels that are opened.
+        self._under_way: set[asyncio.Future[None]] = set()
+        #: The due jobs that were refused, by id, and how many of them each place has refused.
+        self._refused = RefusedJobs(connection, self._publish_refused, "delayed jobs")
+        self._waiting: dict[str, HeldJob] = {}
+        self._refusing: Counter[str | TenantQueue] = Counter()
+        #: Whether jobs were acknowledged since the last mark.
+        self._acked = False
         self._closed = False
 
-    def add(self, message: Message, channel: Channel, tag: int, settled: Callable[[], None]) -> None:
-        """Hold a job until its instant; publish it at once if that has passed."""
+    async def open(self) -> None:
+        """Begin to take the jobs of the intake. It is made if it is missing."""
+        self._destinations.forget(Intake.SOON)
+        await self._destinations.ensure(Intake.SOON)
+        await self._consume()
+
+    async def run(self) -> None:
+        """Keep taking jobs, until the call is cancelled. Raises the connection's error."""
+        while True:
+            if not self._held:  # The intake was deleted.
+                await self.open()
+            if self._acked:
+                self._acked = False
+                await write_acks(await self._open_publisher(), self._queue)
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _consume(self) -> None:
+        channel = await self._connection.channel()
+        self._held[channel] = 0
+        channel.on_close(partial(self._held.__delitem__, channel))
+        channel.on_cancel(channel.abandon)
+        await channel.prefetch(_PREFETCH)
+        await channel.consume(self._queue, partial(self._on_message, channel))
+
+    def _on_message(self, channel: Channel, got: Got) -> None:
+        if is_mark(got):
+            channel.ack(got.tag)
+            return
+        self._held[channel] += 1
+        message = to_message(got.properties, got.body, taken_from=None)
+        held = HeldJob(message.run_at or 0.0, next(self._numbers), message, channel, got.tag, message.queue)
         try:
             check_job_queue(message.queue)
         except QueueNameInvalid as error:
-            self.fail(message, error, channel, tag, settled)
-            return
-        place = TenantQueue.of(message) or message.queue
-        self._add(HeldJob(message.run_at or 0.0, next(self._numbers), message, channel, tag, settled, place))
+            self._fail(held, error)
+        else:
+            held.place = TenantQueue.of(message) or message.queue
+            self._add(held)
+        full = self._held.total() > _PREFETCH * len(self._held) - _ROOM
+        if full and len(self._held) < _CHANNELS and (self._opening is None or self._opening.done()):
+            self._opening = self._begin(quietly(self._consume()))
 
-    def fail(
-        self, message: Message, error: PalermoError, channel: Channel, tag: int, settled: Callable[[], None]
-    ) -> None:
-        """Hold a job that can never be published, until it is stored among the failed jobs with this error."""
-        failed = unpublishable(message, error, now=self._now())
+    async def caught_up(self) -> None:
+        """Wait until all jobs that were in the intake when this was called are held."""
+        for channel in list(self._held)[:1]:
+            for _ in range(_PATIENCE):
+                if not channel.is_open or not await waits(channel, self._queue):
+                    break
+                await asyncio.sleep(0.01)
+
+    def _fail(self, held: HeldJob, error: PalermoError) -> None:
+        """Store a job that can never be published among the failed jobs, with this error."""
         # No queue of failed jobs is made for a queue whose name is invalid.
         invalid = isinstance(error, QueueNameInvalid)
-        place = FAILED_QUEUE if invalid else self._destinations.failed_place(message.queue)
-        self._add(HeldJob(0.0, next(self._numbers), failed, channel, tag, settled, place))
+        place = FAILED_QUEUE if invalid else self._destinations.failed_place(held.message.queue)
+        self._again(held, 0.0, unpublishable(held.message, error, now=self._now()), place)
 
     def has(self, id: str) -> bool:
         """Whether the job with this id is held, and not on its way to `failed`."""
@@ -124,10 +171,12 @@ class DueJobs:
         """Publish this held job now: there is a permit for it, and it has had its tenant's turn."""
         held, now = self._by_id[id], self._now()
         held.gone = True
-        message = replace(held.message, run_at=now)
-        number = next(self._numbers)
         # Straight into its job queue, past the jobs that wait for their tenants' turns.
-        self._add(HeldJob(now, number, message, held.channel, held.tag, held.settled, message.queue))
+        self._again(held, now, replace(held.message, run_at=now), held.message.queue)
+
+    def _again(self, held: HeldJob, due: float, message: Message, place: str | TenantQueue) -> None:
+        """Hold a job that was taken out, as this message, which is due then and is published there."""
+        self._add(HeldJob(due, next(self._numbers), message, held.channel, held.tag, place))
 
     def _add(self, held: HeldJob) -> None:
         heapq.heappush(self._heap, held)
@@ -145,27 +194,27 @@ class DueJobs:
 
     def put_back(self, held: HeldJob) -> None:
         """Hold this job again, as if it had not been taken out."""
-        number, message = next(self._numbers), held.message
-        self._add(HeldJob(held.due, number, message, held.channel, held.tag, held.settled, held.place))
+        self._again(held, held.due, held.message, held.place)
+
+    def settle(self, held: HeldJob) -> None:
+        """Acknowledge a job that is stored elsewhere, unless its channel is closed and RabbitMQ has taken it back."""
+        if held.channel.is_open:
+            held.channel.ack(held.tag)
+            self._held[held.channel] -= 1
+            self._acked = True
 
     def jobs(self) -> list[Message]:
         """The held jobs, in the order of their instants."""
         return [held.message for held in sorted(held for held in self._heap if self._is_there(held))]
 
     async def close(self) -> None:
-        """Publish no more, and wait for what is under way.
-
-        Without its confirm a job would be published twice, and without its entry in the log a failed job is not shown.
-        """
+        """Publish no more, and wait for what is under way: without its confirm a job would be published twice."""
         self._closed = True
-        try:
-            while self._flying:
-                await asyncio.wait(set(self._flying))
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            for task in self._tasks:
-                task.cancel()
+        self._refused.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._under_way:
+            await asyncio.wait(set(self._under_way))
 
     @staticmethod
     def _is_there(held: HeldJob) -> bool:
@@ -190,13 +239,9 @@ class DueJobs:
             held = heapq.heappop(heap)
             if self._by_id.get(held.message.id) is held:
                 del self._by_id[held.message.id]
-            if held.gone:
-                continue
             if self._is_there(held):
                 self._publish(held)
                 published += 1
-            else:
-                held.settled()
         if published:
             connection.raw.flush()
         if heap:
@@ -205,34 +250,24 @@ class DueJobs:
     def _publish(self, held: HeldJob) -> None:
         held.gone = True
         place, publisher = held.place, self._publisher
-        if place in self._refused:
-            heapq.heappush(self._refused[place], held)
-        elif publisher is None or not publisher.is_open or not self._destinations.has(place):
-            self._later(self._see_to(held))
+        if self._refusing[place]:
+            self._keep(held, PublishRefused("its queue refuses the jobs before it."))
+        elif publisher is None or not publisher.is_open or _is_for_failed(place) or not self._destinations.has(place):
+            self._begin(self._see_to(held))
         else:
-            self._send(publisher, held).add_done_callback(lambda done: self._published(held, done))
+            # Fast path: most jobs need no task (benchmarks.growth due).
+            future = publisher.send_job(*self._destinations.route(place), held.message)
+            self._under_way.add(future)
+            future.add_done_callback(partial(self._on_answer, held))
 
-    def _send(self, publisher: Publisher, held: HeldJob) -> "asyncio.Future[None]":
-        """Publish a job. It is settled as soon as the confirm comes, also if nobody waits for that."""
-        future = publisher.send_job(*self._destinations.route(held.place), held.message)
-        self._flying.add(future)
-        future.add_done_callback(lambda done: self._answered(held, done))
-        return future
-
-    def _answered(self, held: HeldJob, done: "asyncio.Future[None]") -> None:
-        self._flying.discard(done)
-        if not done.cancelled() and done.exception() is None:
-            held.ack()
-            if _is_for_failed(held.place):
-                noting = asyncio.ensure_future(self._destinations.note_failed(held.place, [held.message]))
-                self._flying.add(noting)
-                noting.add_done_callback(self._flying.discard)
-
-    def _published(self, held: HeldJob, done: "asyncio.Future[None]") -> None:
-        error = None if done.cancelled() else done.exception()
-        if isinstance(error, GONE):
+    def _on_answer(self, held: HeldJob, answer: "asyncio.Future[None]") -> None:
+        self._under_way.discard(answer)
+        error = answer.exception()
+        if error is None:
+            self.settle(held)
+        elif isinstance(error, GONE):
             self._destinations.forget(held.place)
-            self._later(self._see_to(held))
+            self._begin(self._see_to(held))
         elif isinstance(error, PalermoError):
             self._keep(held, error)
 
@@ -244,61 +279,46 @@ class DueJobs:
             self._keep(held, error)
 
     async def _store(self, held: HeldJob) -> None:
-        """Publish a job and wait until it is stored. Raises the error if it is not.
-
-        Raises BrokerUnavailable after `close` began: nobody would settle the job, and the next leader publishes it.
-        """
-
-        async def send() -> None:
-            self._publisher = await self._open()
-            if self._closed:
-                raise BrokerUnavailable("this session leads no more.")
-            await self._send(self._publisher, held)
-
-        await self._destinations.at(held.place, held.message.priority).publish(send)
+        """Publish a job, and settle it once it is stored. Raises the error if it is not."""
+        self._publisher = await self._open_publisher()
+        await self._destinations.publish(held.place, held.message)
+        self.settle(held)
 
     def _keep(self, held: HeldJob, error: PalermoError) -> None:
         """Keep a refused job and try again later. If the connection is lost, the next leader gets the job."""
         if self._connection.error is not None or self._closed:
             return
         if _is_hopeless(held, error):
-            self.fail(held.message, error, held.channel, held.tag, held.settled)
+            self._fail(held, error)
             return
-        if held.place not in self._refused:
-            self._refused[held.place] = []
-            self._later(self._try_again(held.place, error))
-        heapq.heappush(self._refused[held.place], held)
+        id = held.message.id
+        if (other := self._waiting.get(id)) is not None:
+            if other.channel.is_open:
+                self.settle(held)  # A second copy, left by a crash.
+            else:
+                self._waiting[id] = held  # RabbitMQ took the other back, and has delivered it again.
+            return
+        self._waiting[id] = held
+        self._refusing[held.place] += 1
+        self._refused.add([held.message], {id: error})
 
-    async def _try_again(self, place: str | TenantQueue, error: PalermoError | None) -> None:
-        """Publish the jobs that this place has refused: one at first, then more as long as the place takes them."""
-        refusals = Refusals(f"delayed jobs for queue {_queue(place)!r}")
-        waiting, most = self._refused[place], 1
-        try:
-            while waiting:
-                if error is not None:
-                    await asyncio.sleep(refusals.refused(error, some=most > 1))
-                batch = [heapq.heappop(waiting) for _ in range(min(most, len(waiting)))]
-                there = [held for held in batch if held.channel.is_open]
-                for held in batch:
-                    if not held.channel.is_open:
-                        held.settled()  # RabbitMQ has it back, and delivers it again
-                error = None
-                for held, found in zip(
-                    there, await outcomes(self._connection, [self._store(held) for held in there]), strict=True
-                ):
-                    if found is not None:
-                        self._keep(held, found)
-                        error = error if _is_hopeless(held, found) else found
-                most = min(2 * most, _AT_ONCE) if error is None else 1
-        except PalermoError:
-            return  # the connection is lost
-        finally:
-            del self._refused[place]
+    async def _publish_refused(self, message: Message) -> None:
+        held = self._waiting[message.id]
+        if held.channel.is_open:  # Otherwise RabbitMQ has taken it back, and delivers it again.
+            try:
+                await asyncio.shield(self._begin(self._store(held)))
+            except Unfit as error:
+                if not _is_hopeless(held, error):
+                    raise
+                self._fail(held, error)
+        del self._waiting[message.id]
+        self._refusing[held.place] -= 1
 
-    def _later(self, work: Awaitable[None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
 
 
 def _is_hopeless(held: HeldJob, error: PalermoError) -> bool:
@@ -308,206 +328,3 @@ def _is_hopeless(held: HeldJob, error: PalermoError) -> bool:
 
 def _is_for_failed(place: str | TenantQueue) -> bool:
     return isinstance(place, str) and is_failed(place)
-
-
-def _queue(place: str | TenantQueue) -> str:
-    return place if isinstance(place, str) else place.queue
-
-
-log = logging.getLogger("palermo.rabbitmq")
-
-#: Deliveries held on one channel. Few, since an acknowledgement searches all deliveries of its channel.
-_PREFETCH = 1_000
-
-#: Another channel is opened when fewer deliveries than this are left until the prefetch is used up.
-_ROOM = 200
-
-#: Channels for one time slot, so at most this many thousand of its jobs are held.
-_CHANNELS = 100
-
-#: Hundredths of a second to wait until RabbitMQ has delivered all jobs of a delay queue.
-_PATIENCE = 1_000
-
-#: Jobs of a far time slot that are moved at a time; jobs that are due are published in between.
-_BATCH = 100
-
-
-class DelayReader(ABC):
-    """Takes the jobs of one time slot."""
-
-    #: Deliveries held on one channel.
-    prefetch = _PREFETCH
-
-    def __init__(self, exchange: str, connection: Connection, time_slot: TimeSlot) -> None:
-        self.time_slot = time_slot
-        #: How many of its jobs are held.
-        self.held = 0
-        self._connection = connection
-        self._name = delay_queue_name(exchange, time_slot)
-        self._channels: list[Channel] = []
-        #: Whether it takes no more jobs: its queue was deleted, or RabbitMQ or we closed a channel.
-        self.closed = False
-
-    async def open(self) -> None:
-        """Begin to take its jobs, or take more at a time. A queue that does not exist counts as empty."""
-        channel = await self._connection.channel()
-        channel.on_close(self._on_end)
-        channel.on_cancel(self._on_end)
-        self._channels.append(channel)
-
-        def on_message(got: Got) -> None:
-            self.held += 1
-            self.taken(got, channel)
-
-        try:
-            await channel.prefetch(self.prefetch)
-            await channel.consume(self._name, on_message)
-        except PalermoError:
-            if not channel.missing:
-                raise
-            self.closed = True
-
-    async def leave(self) -> None:
-        """Take no more jobs and give back those that are held; returns when they are back in their queue."""
-        self.closed = True
-        if self.held:
-            await give_back(self._connection, self._name, self._channels)
-            return
-        for channel in self._channels:
-            await channel.close()
-
-    async def caught_up(self) -> None:
-        """Wait until all jobs that lay in the queue when this was called have been delivered."""
-        for channel in list(self._channels):
-            for _ in range(_PATIENCE):
-                if not channel.is_open or not await waits(channel, self._name):
-                    break
-                await asyncio.sleep(0.01)
-
-    @abstractmethod
-    def taken(self, got: Got, channel: Channel) -> None:
-        """Take note of a job that was delivered."""
-
-    def settled(self) -> None:
-        """Count one held job less."""
-        self.held -= 1
-
-    def _on_end(self) -> None:
-        self.closed = True
-
-
-class NearReader(DelayReader):
-    """Holds each job of a near time slot until it is due."""
-
-    def __init__(self, exchange: str, connection: Connection, time_slot: TimeSlot, due: DueJobs) -> None:
-        super().__init__(exchange, connection, time_slot)
-        self._due = due
-        self._widening: asyncio.Task[None] | None = None
-
-    def taken(self, got: Got, channel: Channel) -> None:
-        message = to_message(got.properties, got.body, taken_from=None)
-        self._due.add(message, channel, got.tag, self.settled)
-        full = self.held > _PREFETCH * len(self._channels) - _ROOM
-        if full and len(self._channels) < _CHANNELS and (self._widening is None or self._widening.done()):
-            self._widening = asyncio.ensure_future(self._widen())
-
-    async def _widen(self) -> None:
-        try:
-            await self.open()
-        except PalermoError:
-            self.closed = True
-
-
-class FarReader(DelayReader):
-    """Moves each job of a far time slot to the delay queue of a shorter time slot within it."""
-
-    prefetch = 3 * _BATCH
-
-    def __init__(
-        self,
-        exchange: str,
-        connection: Connection,
-        time_slot: TimeSlot,
-        publisher: Callable[[], Awaitable[Publisher]],
-        delay_queues: DelayQueues,
-        names: set[str],
-        due: DueJobs,
-    ) -> None:
-        """`names` are those of all time slots that have a queue; a time slot that is made here is added."""
-        super().__init__(exchange, connection, time_slot)
-        self._exchange = exchange
-        self._delay_queues = delay_queues
-        self._names = names
-        self._due = due
-        self._publisher = publisher
-        self._waiting: deque[tuple[Got, Channel]] = deque()
-        self._working: asyncio.Task[None] | None = None
-
-    def taken(self, got: Got, channel: Channel) -> None:
-        self._waiting.append((got, channel))
-        if self._working is None or self._working.done():
-            self._working = asyncio.ensure_future(self._work())
-
-    async def leave(self) -> None:
-        """Take no more jobs; returns when none is on its way to another delay queue."""
-        self.closed = True
-        if self._working is not None:
-            await asyncio.wait({self._working})
-        await super().leave()
-
-    async def _work(self) -> None:
-        try:
-            while self._waiting and not self.closed:
-                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                refused = await self._move(batch)
-                if refused is not None:
-                    raise refused
-        except PalermoError as error:
-            if self._connection.error is None:
-                log.warning(
-                    "cannot move delayed jobs to shorter time slots slot=%s error=%r", self.time_slot, str(error)
-                )
-            self.closed = True
-            await quietly(super().leave())
-
-    async def _move(self, batch: list[tuple[Got, Channel]]) -> BaseException | None:
-        """Move these to the shorter time slots: publish, then acknowledge. Returns why some are not stored."""
-        sent: list[tuple[asyncio.Future[None], TimeSlot, tuple[Got, Channel]]] = []
-        refused: BaseException | None = None
-        for got, channel in batch:
-            inner = self.time_slot.inner_slot(self._instant(got))
-            try:
-                if not self._delay_queues.has(inner):
-                    await self._delay_queues.ensure(inner)
-                    self._names.add(str(inner))
-                publisher = await self._publisher()
-            except PalermoError as not_made:
-                # The jobs sent before this one are stored all the same, and must not be sent again.
-                refused = not_made
-                break
-            ended = PublishFuture()
-            publisher.forward("", delay_queue_name(self._exchange, inner), got, ended)
-            sent.append((ended.future, inner, (got, channel)))
-        if sent:
-            await asyncio.wait([future for future, _, _ in sent])
-        for future, inner, one in sent:
-            error = future.exception()
-            if error is None:
-                got, channel = one
-                if channel.is_open:
-                    channel.ack(got.tag)
-                self.settled()
-            elif isinstance(error, GONE):
-                self._delay_queues.forget(inner)
-                self._waiting.append(one)
-            elif isinstance(error, Unfit):
-                got, channel = one
-                message = to_message(got.properties, got.body, taken_from=None)
-                self._due.fail(message, error, channel, got.tag, self.settled)
-            else:
-                refused = error
-        return refused
-
-    def _instant(self, got: Got) -> float:
-        due = to_message(got.properties, b"", taken_from=None).run_at or 0.0
-        return min(max(due, self.time_slot.begins), self.time_slot.ends - 0.001)

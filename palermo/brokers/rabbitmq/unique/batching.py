@@ -47,7 +47,7 @@ class KnownKeys:
         self._serial = serial
 
     def get(self, name: str) -> Key:
-        """The key of this name; a free one if nothing is known of it."""
+        """The key with this name; a free one if it is unknown."""
         return self.keys.get(name) or Key(name=name, serial=self._serial)
 
     def held_by(self, id: str) -> list[Key]:
@@ -110,7 +110,7 @@ class KeyChanges:
         self.jobs: list[Message] = []
 
     def get(self, name: str) -> Key:
-        """The key of this name; a free one if nothing is known of it."""
+        """The key with this name; a free one if it is unknown."""
         return self._known.get(name)
 
     def held_by(self, id: str) -> list[Key]:

@@ -76,9 +76,9 @@ def without(holders: Mapping[str, KeyHolder], ids: Collection[str] | None) -> Su
 
 
 async def running(exchange: str, connection: Connection) -> set[str] | None:
-    """The ids of all jobs that workers run; None if some workers do not answer."""
+    """The ids of all jobs that workers run, or have got to run; None if some workers do not answer."""
     workers = await ask_workers(connection, exchange)
-    return {job.id for worker in workers for job in worker.jobs} if workers.complete else None
+    return {id for one in workers for id in (*one.waiting, *(job.id for job in one.jobs))} if workers.complete else None
 
 
 async def watch(

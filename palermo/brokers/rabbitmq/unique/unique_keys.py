@@ -11,11 +11,8 @@ The keys are kept in memory. After any error they are read again from the log.
 import asyncio
 import logging
 import sys
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from heapq import merge
-from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -25,7 +22,6 @@ from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
 from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique.batching import (
-    AT_ONCE,
     CODED_AT_ONCE,
     BatchRequest,
     KeyChanges,
@@ -377,15 +373,11 @@ class UniqueKeys:
     async def _names(self, text: str) -> list[str]:
         """The sorted names of the keys that have the text."""
         await self._catch_up()
-        sorted_some, found = list[list[str]](), list[str]()
+        found = list[str]()
         async for some in in_turns(list(self._known.keys)):
             keys = (unique_rules.current(self._known.get(name), self._now()) for name in some)
-            sorted_some.append(sorted(key.name for key in keys if key.is_shown(text)))
-        merged = merge(*sorted_some)
-        while some := list(islice(merged, AT_ONCE)):
-            found += some
-            await asyncio.sleep(0)
-        return found
+            found += (key.name for key in keys if key.is_shown(text))
+        return sorted(found)
 
     async def _catch_up(self) -> None:
         """Wait until the leader knows all ends of runs that are stored by now."""
@@ -450,49 +442,31 @@ class UniqueKeys:
         Returns the other requests of the batch. A request that was answered with such a job is not among them: it is
         done again in the next batch. Raises BrokerUnavailable if it is unknown whether the log says so.
         """
+        answered = [asked for asked in batch if isinstance(asked.result, EnqueueAnswer) and asked.result.id in refused]
+        withdrawn = [asked for asked in answered if asked.result.outcome is EnqueueOutcome.STORED]
+        gone = {asked.result.id for asked in withdrawn}
         changes = KeyChanges(self._known, self._now())
-        gone: set[str] = set()
-        withdrawn = list[BatchRequest[Any]]()
-        # An index, and no comparison of each job with each key: a batch may have 500 of both.
-        named = defaultdict[str, list[str]](list)
-        for name in keys if refused else ():
+        for name in keys if gone else ():
             key = changes.get(name)
             for one in (key.holder, key.closed):
-                if one is not None:
-                    named[one.id].append(name)
-        for asked in batch:
-            answer = asked.result
-            if (
-                not isinstance(answer, EnqueueAnswer)
-                or answer.outcome is not EnqueueOutcome.STORED
-                or answer.id not in refused
-            ):
-                continue
-            for name in named[answer.id]:
-                changes.put(unique_rules.enqueue_refused(changes.get(name), answer.id, changes.now))
-            gone.add(answer.id)
-            withdrawn.append(asked)
+                if one is not None and one.id in gone:
+                    changes.put(unique_rules.enqueue_refused(changes.get(name), one.id, changes.now))
         self._ledger.give_up(gone)
         if changes.changed:
             try:
                 await self._commit(changes)
             except PalermoError as error:
                 raise BrokerUnavailable(
-                    "a queue refused a unique job, and RabbitMQ did not confirm that the job is withdrawn: it is"
-                    f" unknown whether it runs later. {error}"
+                    "a queue refused a unique job, and RabbitMQ did not confirm that the job is withdrawn, so"
+                    f" it may run later. {error}"
                 ) from error
         for asked in withdrawn:
             if not asked.future.done():
                 asked.future.set_exception(refused[asked.result.id])
                 asked.future.exception()  # the caller may have left at the first error of several
-        again, others = list[BatchRequest[Any]](), list[BatchRequest[Any]]()
-        for asked in batch:
-            told_of_one = (
-                isinstance(asked.result, EnqueueAnswer) and asked.result.id in gone and not asked.future.done()
-            )
-            (again if told_of_one else others).append(asked)
+        again = [asked for asked in answered if asked.result.id in gone and not asked.future.done()]
         self._batches.ask_again(again)
-        return others
+        return [asked for asked in batch if not any(asked is one for one in again)]
 
     async def _commit(self, changes: KeyChanges) -> dict[str, PalermoError]:
         for id, job in list(self._ledger.refused.items()):

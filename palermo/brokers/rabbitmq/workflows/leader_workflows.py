@@ -100,8 +100,10 @@ class LedgerStore:
             match name, values:
                 case "put", [job]:
                     jobs.append(job.message)
-                case "entry", [_, id, state, due]:
-                    states[id] = None if state is False else Packed(state, None if due is False else due)
+                case "set", [_, id, state, due]:
+                    states[id] = Packed(state, None if due is False else due)
+                case "unset", [_, id]:
+                    states[id] = None
                 case "flow_data", [id, part, data]:
                     parts[f"{id}{_OF}{part}"] = Packed(data)
                 case "forget_flow", [id]:

@@ -36,6 +36,16 @@ local function store(job)
   return put(queue, tenant, share, priority, keyed, blob)
 end
 
+-- The instant at which a state of a table is due; false for never.
+local function set_due(name, field, due)
+  if due then
+    call('ZADD', key(name .. '-due'), due, field)
+    call('PUBLISH', key('bell:due'), '')
+  else
+    call('ZREM', key(name .. '-due'), field)
+  end
+end
+
 local make = {
   drop = function(holder, number, times, keep_mark)
     drop(holder, number, times, keep_mark)
@@ -71,46 +81,39 @@ local make = {
     take_later(number, place)
     return 1
   end,
-  set = function(name, field, value)
+  -- The state of a name; `due` is given for a recurring job and a workflow.
+  set = function(name, field, value, due)
     call('HSET', key(name), field, value)
+    if due ~= nil then
+      set_due(name, field, due)
+    end
+    if name == 'pauses' then
+      queues_changed()
+    end
   end,
   unset = function(name, field)
     call('HDEL', key(name), field)
+    if name == 'recurring' or name == 'flows' then
+      set_due(name, field, false)
+    end
+    if name == 'pauses' then
+      queues_changed()
+    end
   end,
   -- The state of a unique key; false where nothing is known any more.
   key = function(name, state, due, holder_before, holder)
     if holder_before then
       try('ZREM', 'key-holders', holder_before .. '\0' .. name)
     end
-    if not state then
+    if state then
+      call('HSET', key('keys'), name, state)
+    else
       call('HDEL', key('keys'), name)
-      call('ZREM', key('keys-due'), name)
-      return
     end
-    call('HSET', key('keys'), name, state)
     if holder then
       try('ZADD', 'key-holders', 0, holder .. '\0' .. name)
     end
-    if due then
-      call('ZADD', key('keys-due'), due, name)
-      call('PUBLISH', key('bell:due'), '')
-    else
-      call('ZREM', key('keys-due'), name)
-    end
-  end,
-  -- The state of a recurring job or a workflow, and when it is due; false to remove it.
-  entry = function(table, name, state, due)
-    if state then
-      call('HSET', key(table), name, state)
-    else
-      call('HDEL', key(table), name)
-    end
-    if due then
-      call('ZADD', key(table .. '-due'), due, name)
-      call('PUBLISH', key('bell:due'), '')
-    else
-      call('ZREM', key(table .. '-due'), name)
-    end
+    set_due('keys', name, due)
   end,
   -- Arguments or an output of a step of a workflow.
   flow_data = function(workflow, name, data)
@@ -138,7 +141,6 @@ local make = {
   declare = function(queue)
     declare(queue)
   end,
-  queues_changed = queues_changed,
   -- Mark jobs as cancelled; of marks for jobs that never come, only the newest are kept.
   cancel = function(mark, most, ids)
     for _, id in ipairs(ids) do
@@ -163,18 +165,18 @@ local make = {
   append = function(name, blob, topic, at)
     local size = call('INCRBY', key(name .. '-bytes'), #blob)
     call('XADD', key(name), '*', 'blob', blob, 'size', size, 'topic', topic, 'at', at)
-    call('PUBLISH', key('bell:' .. name), '')
   end,
   -- Note that a group is to get the kept events up to the newest one, and has got none of them yet.
   tell = function(name, group)
     local newest = call('XREVRANGE', key(name), '+', '-', 'COUNT', 1)[1]
     if newest then
-      call('HSET', key('groups-told'), group, '0-0 ' .. newest[1])
+      local milliseconds, number = string.match(newest[1], '(%d+)-(%d+)')
+      call('HSET', key('groups-told'), group, string.format('0 %s%06d', milliseconds, number)) -- place_of in store.py
     end
   end,
   -- Remove what is too old or too much from a log.
   trim = function(name, oldest, most)
-    call('XTRIM', key(name), 'MINID', oldest)
+    call('XTRIM', key(name), 'MINID', string.format('%.0f', oldest * 1000))
     local from = tonumber(call('GET', key(name .. '-bytes')) or 0) - most
     if from <= 0 then
       return

@@ -1,13 +1,13 @@
 -- Reads, and changes nothing. ARGV[1] says what:
 --   queues                                      names, with how many jobs wait; and of each worker what it serves and holds
---   page QUEUE OFFSET LIMIT NEWEST BODY         the jobs of a queue with so many bytes of each body, and their cancel marks
+--   page QUEUE OFFSET LIMIT NEWEST BODY         the jobs of a queue with so many bytes of each body
 --   step QUEUE TENANT AFTER LAST COUNT BYTES    the next jobs of one place that a sweep reads
 --   extent QUEUE                                whether there is such a queue, the newest number, how many wait, tenants
 --   tenants QUEUE                               the tenants of a queue, with how many jobs wait and their shares
 --   limits KEY…                                 of each of these limited keys how many jobs run, are called and wait
 --   find CURSOR BEGINNINGS IDS…                 the jobs with these ids, or whose ids begin so, in some of all; next cursor
---   place QUEUE TENANT NUMBER                   whether a job is later, waits or is held; its queue or worker; its cancel mark
---   newest LOG PLACE COUNT                      where the last so many entries of a log begin, from a place back
+--   place QUEUE TENANT NUMBER                   whether a job is later, waits or is held; its queue or worker
+--   newest LOG COUNT                            where the last so many entries of a log begin
 --   workers                                     all workers, with what they report and when their leases end
 
 local what, queue = ARGV[1], ARGV[2]
@@ -92,7 +92,7 @@ local looks = {
         for _, number in ipairs(numbers) do
           local blob = call('HGET', key('jobs'), number)
           if blob then
-            jobs[#jobs + 1] = { try('HGET', 'cancels', id_of(number)) or '', cut(blob, most) }
+            jobs[#jobs + 1] = cut(blob, most)
           end
         end
       end
@@ -133,27 +133,26 @@ local looks = {
   end,
   place = function()
     local tenant, number = ARGV[3], ARGV[4]
-    local mark = try('HGET', 'cancels', id_of(number)) or ''
     if call('HEXISTS', key('later-places'), number) == 1 then
-      return { 'later', '', mark }
+      return { 'later', '' }
     end
     for _, name in ipairs({ queue, 'failed', 'failed:' .. queue }) do
       if call('ZSCORE', key('queue:' .. name), number) then
-        return { 'waits', name, mark }
+        return { 'waits', name }
       end
     end
     if tenant ~= '' and call('ZSCORE', place_of(queue, tenant), number) then
-      return { 'waits', queue, mark }
+      return { 'waits', queue }
     end
     for _, holder in ipairs(call('ZRANGE', key('leases'), 0, -1)) do
       if try('HEXISTS', 'held:' .. holder, number) == 1 then
-        return { 'held', try('HGET', 'worker:' .. holder, 'tag') or '', mark }
+        return { 'held', try('HGET', 'worker:' .. holder, 'tag') or '' }
       end
     end
-    return { '', '', mark }
+    return { '', '' }
   end,
   newest = function()
-    local found = call('XREVRANGE', key(ARGV[2]), ARGV[3], '-', 'COUNT', ARGV[4])
+    local found = call('XREVRANGE', key(ARGV[2]), '+', '-', 'COUNT', ARGV[3])
     return #found > 0 and found[#found][1] or ''
   end,
   extent = function()

@@ -3,7 +3,7 @@
 -- tenant, share, priority, '1' if it has a unique key, the instant at which it is due ('' for now), id and message.
 
 -- Fast path: the worker gets the job with the message that wakes it, and does not have to claim it first.
--- benchmarks.wake: 2.15 ms, 2.41 without. Not if queues were made or paused since the worker looked, nor from a queue that was paused
+-- benchmarks.latency: 2.15 ms, 2.41 without. Not if queues were made or paused since the worker looked, nor from a queue that was paused
 -- while it was idle ('~all': all queues), nor for jobs of tenants, whose turns the worker decides about.
 hand_over = function(holder, queue, idle)
   local channel = key('wake:' .. holder)

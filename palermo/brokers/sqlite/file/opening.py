@@ -59,7 +59,7 @@ async def open_store(address: Address, timeout: float, *, warns: bool = True, cr
             memory.leave()
             raise
     if "\0" in address.path:
-        raise StoreInvalid(f"{address.path!r} is no name for a file.")
+        raise StoreInvalid(f"{address.path!r} is not the name of a file.")
     if not creates:
         _check_exists(address.path)
     store = await _open(address.path, address.path, timeout)
@@ -145,14 +145,14 @@ def _options(address: Address) -> dict[str, float]:
 def _check_path(path: str, display_path: str) -> None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        raise StoreInvalid(f"{display_path} cannot be opened: the folder {folder} does not exist. Make it first.")
+        raise StoreInvalid(f"{display_path} cannot be opened: the folder {folder} does not exist. Create it first.")
     if os.path.isdir(path):
         raise StoreInvalid(f"{display_path} is a folder. Name a file in it.")
     if os.path.exists(path) and not os.path.isfile(path):
         raise StoreInvalid(f"{display_path} is not a regular file.")
     if any(place == path for place, _ in mounts()):
         raise StoreInvalid(
-            f"{display_path} is mounted as a single file. Mount the folder in which it lies: the newest jobs are in"
+            f"{display_path} is mounted as a single file. Mount its folder instead: the newest jobs are in"
             " files beside it, which would stay in this container."
         )
     effective = os.access in os.supports_effective_ids
@@ -263,7 +263,7 @@ async def _prepare(connection: sqlite3.Connection, display_path: str, *, lasting
         await asyncio.sleep(0.002)
     if mode != "wal":
         raise StoreInvalid(
-            f"{display_path} lies where SQLite cannot share memory (mode {mode!r}). Put it on a local disk."
+            f"{display_path} is where SQLite cannot share memory (mode {mode!r}). Put it on a local disk."
         )
 
 

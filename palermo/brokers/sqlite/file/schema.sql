@@ -88,11 +88,12 @@ create index later_due on later (exchange, run_at, id);
 create index later_message on later (exchange, message_id);
 create index later_permit on later (permit, id) where permit is not null;
 
+-- `name` is a paused queue, and `state` the user who paused it.
 create table pause (
     exchange text not null,
-    queue text not null,
-    by text not null,
-    primary key (exchange, queue)
+    name text not null,
+    state text not null,
+    primary key (exchange, name)
 ) without rowid;
 
 -- Workers learn of it as they learn of new queues.
@@ -101,36 +102,28 @@ create trigger pause_made after insert on pause
 create trigger pause_gone after delete on pause
     begin update meta set value = value + 1 where key = 'queues'; end;
 
--- A mark is for jobs that were enqueued at `at`, in whole seconds, or before.
+-- Marks of cancelled jobs. `name` is a job's id. `state` is the second up to which the mark holds, and the user who made it.
 create table cancel (
     id integer primary key autoincrement,
     exchange text not null,
-    message_id text not null,
-    at integer not null,
-    by text not null,
-    unique (exchange, message_id)
+    name text not null,
+    state text not null,
+    unique (exchange, name)
 );
 
 -- However a job goes, by being dropped, run, requeued out of failed or purged: its mark goes with it.
 create trigger job_gone after delete on job when exists (select 1 from cancel)
-    begin delete from cancel where message_id = old.message_id
+    begin delete from cancel where name = old.message_id
         and exchange = (select exchange from queue where id = old.queue); end;
 
--- An order to workers. It is void after `until`, whether or not its giver lives to remove it.
-create table command (
+-- Messages between sessions: commands to workers, their replies, and the ids of jobs that were cancelled.
+create table message (
     id integer primary key autoincrement,
     exchange text not null,
+    channel text not null,
     body text not null,
-    until real not null
+    at real not null
 );
-
--- `body` is null from a worker that had nothing to do about it.
-create table answer (
-    command integer not null references command (id) on delete cascade,
-    worker text not null,
-    body text,
-    primary key (command, worker)
-) without rowid;
 
 -- Recurring jobs. `due` is when one fires next; null while it is disabled.
 create table recurring (
@@ -143,20 +136,8 @@ create table recurring (
 
 create index recurring_due on recurring (exchange, due) where due is not null;
 
--- The journal. `body` is a batch as palermo.core.journal_records encodes it, `at` when it was stored. `upto` is the
--- number of bytes of the batches of an exchange up to this one, deleted ones included: so the surplus is found without
--- reading all batches.
-create table journal (
-    seq integer primary key autoincrement,
-    exchange text not null,
-    at real not null,
-    body blob not null,
-    upto integer not null default 0
-);
-
-create index journal_of on journal (exchange, seq);
-
--- Events: the groups that subscribe, and the events that are kept. What a group gets is a job of its own.
+-- Groups and their topics; and of groups that are getting earlier events, the place of the last one that they got and of
+-- the last one that they will get.
 create table subscription (
     exchange text not null,
     name text not null,
@@ -164,21 +145,27 @@ create table subscription (
     primary key (exchange, name)
 ) without rowid;
 
-create table event (
+create table told (
+    exchange text not null,
+    name text not null,
+    state text not null,
+    primary key (exchange, name)
+) without rowid;
+
+-- Two logs: `journal`, whose `body` is a batch as palermo.core.journal_records encodes it, and `events`, the kept ones as
+-- JSON. `upto` is the size of all bodies of a log up to this one, deleted ones included: so the surplus is found without
+-- reading all entries.
+create table log (
     id integer primary key autoincrement,
     exchange text not null,
+    name text not null,
     topic text not null,
-    -- When it was published.
     at real not null,
-    message_id text not null,
-    content_type text not null,
-    content_encoding text not null,
-    headers text not null,
-    properties text not null,
-    body blob not null
+    body blob not null,
+    upto integer not null
 );
 
-create index event_of on event (exchange, id);
+create index log_of on log (exchange, name, id);
 
 -- Keys of unique jobs. `holder` is the job that has the key, null if none has. At `due` a job that is
 -- kept in the state is published, or else the row says nothing any more.

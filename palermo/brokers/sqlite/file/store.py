@@ -182,9 +182,16 @@ class Store:
         return await self._transact(_WRITE, self._renewing(work), publishing=publishing)
 
     def try_write(self, work: Work[T]) -> T:
-        """Try `write` once, at once. Raises Busy if it would have to wait for another process."""
+        """Try `write` once. Raises Busy if it would have to wait for another process."""
+        return self._try(_WRITE, work if self.renewed else self._renewing(work))
+
+    def try_read(self, work: Work[T]) -> T:
+        """Try `read` once. Raises Busy if it would have to wait for another process."""
+        return self._try(_READ, work)
+
+    def _try(self, begin: str, work: Work[T]) -> T:
         try:
-            return self._once(_WRITE, work if self.renewed else self._renewing(work))
+            return self._once(begin, work)
         except sqlite3.Error as error:
             if is_busy(error):
                 raise Busy from None

@@ -133,7 +133,7 @@ def queue_number(db: sqlite3.Connection, exchange: str, queue: str, path: str) -
     query = "select id from queue where exchange = ? and name = ? and not hidden"
     found = db.execute(query, (exchange, queue)).fetchone()
     if found is None:
-        raise NotFound(f"there is no queue {queue!r} in {path}. `palermo queues` lists those there are.")
+        raise NotFound(f"there is no queue {queue!r} in {path}. `palermo queues` lists the queues.")
     return int(found[0])
 
 

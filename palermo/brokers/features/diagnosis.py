@@ -1,0 +1,50 @@
+"""What `palermo doctor` checks in the same way on SQLite and Redis."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from palermo.brokers.features.events import VERSION
+from palermo.brokers.features.steps import Job, StepStore, text_of
+from palermo.contract.broker import Finding
+from palermo.contract.events import Subscription
+from palermo.contract.recurring_entries import RecurringEntry
+from palermo.contract.unique_jobs import UniqueJob
+from palermo.core.message import Message
+from palermo.core.text import count
+
+#: The tables of states as JSON, with what reads a state; it is given the name too.
+_STATES: dict[str, Callable[[str | bytes, Any], object]] = {
+    "unique-jobs": UniqueJob.from_stored,
+    "recurring": RecurringEntry.from_stored,
+    "groups": Subscription.from_stored,
+}
+
+#: A name that no job's queue may have.
+_QUEUE = "~doctor"
+
+
+async def unreadable(store: StepStore) -> list[Finding]:
+    """States that cannot be read, which only another program can have written: they are passed over."""
+    found = []
+    for table, read in _STATES.items():
+        states = (await store.fields(table)).items()
+        names = [text_of(name) for name, state in states if read(name, state) is None]
+        if bad := [name for name in names if name != VERSION]:
+            text = (
+                f"Palermo passes over {count(len(bad), 'record')} of {table} that cannot be read: {', '.join(bad[:5])}"
+            )
+            remedy = "Another program has changed them. A worker with the code of these jobs writes them again."
+            found.append(Finding.warning("records", text, remedy))
+    return found
+
+
+async def try_out(store: StepStore) -> Finding:
+    """Store and remove one job, in a queue that no worker serves, and send a message: all in one step."""
+    began = time.monotonic()
+    job = Job(Message(id="doctor", queue=_QUEUE, job="", body=b""))
+    taken, _ = await store.change((), [("try_out", job), ("publish", "bell:doctor", "")])
+    took = (time.monotonic() - began) * 1_000
+    if taken != 1:
+        return Finding.problem("publish", f"one job stored, {taken} found", "Was the database changed by hand?")
+    return Finding.ok("publish", f"a job can be stored and taken, within {took:.0f} ms")

@@ -1,0 +1,53 @@
+"""Pauses of queues, and marks of cancelled jobs. A mark is the Unix second up to which it holds, and who made it."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+from palermo.brokers.features.steps import Step, StepStore, Stored, text_of
+from palermo.brokers.features.unique_keys import change_keys, jobs_cancelled
+from palermo.contract import clock
+from palermo.core.message import Message
+from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
+
+#: The most cancel marks that are kept: older ones, for jobs that never came, are deleted.
+MAX_CANCEL_MARKS = 100_000
+
+#: Jobs that are cancelled in one step.
+_CANCEL_STEP = 500
+
+
+def paused_in(names: Iterable[Stored]) -> PausedQueues:
+    """The paused queues, by their stored names."""
+    found = {text_of(name) for name in names}
+    return PausedQueues(frozenset(found - {EVERY_QUEUE}), every=EVERY_QUEUE in found)
+
+
+async def cancel(store: StepStore, ids: Iterable[str], by: str, created_at: int | None) -> None:
+    """Mark jobs as cancelled, free the keys that they hold while they wait, and tell the workers."""
+    chosen = list(dict.fromkeys(ids))
+    # The mark is deleted with its job. So a mark with a future time meets no later job with the same id.
+    mark = f"{max(int(clock.now()), created_at or 0)} {by}"
+    for first in range(0, len(chosen), _CANCEL_STEP):
+        await _cancel(store, chosen[first : first + _CANCEL_STEP], mark, by)
+
+
+async def _cancel(store: StepStore, ids: list[str], mark: str, by: str) -> None:
+    held = await store.keys_held_by(ids)
+    text = json.dumps({"ids": ids, "by": by})
+    steps: list[Step] = [("cancel", mark, MAX_CANCEL_MARKS, ids), ("publish", store.cancels, text)]
+    names = (name for _, name in held)
+    await change_keys(store, names, lambda states: jobs_cancelled(states, held), changes=steps)
+
+
+async def cancelled(store: StepStore, messages: Sequence[Message]) -> frozenset[str]:
+    """The ids of the cancelled jobs among these."""
+    marks = await store.states("cancels", [one.id for one in messages])
+    return frozenset(one.id for one, mark in zip(messages, marks, strict=True) if cancelled_by(mark, one) is not None)
+
+
+def cancelled_by(mark: Stored | None, message: Message) -> str | None:
+    """The user who cancelled a job with this mark; None if it is not cancelled, or was enqueued after that."""
+    at, _, by = text_of(mark or "").partition(" ")
+    if not at.isdecimal():  # no mark, or one that another program wrote
+        return None
+    return by if message.created_at is None or int(message.created_at) <= int(at) else None

@@ -1,0 +1,35 @@
+"""The queues that a worker serves, in the order in which it asks them for jobs."""
+
+import random
+from collections.abc import Collection
+
+from palermo.core.queue_selection import PausedQueues, QueueRank, QueueSelection, draw_order
+
+
+class ServedQueues:
+    """The queues that a worker serves, as of the version of the queues that was read last."""
+
+    def __init__(self, selection: QueueSelection) -> None:
+        self._selection = selection
+        #: The queues that are not paused, in order of priority.
+        self._places: dict[str, QueueRank] = {}
+        #: Changes with every queue that is made, deleted, paused or resumed.
+        self.version: object = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether queues share places by weights, so that each job is looked for in another order."""
+        return self._selection.shared
+
+    def order(self) -> tuple[str, ...]:
+        """The queues in the order in which to look for the next job."""
+        return draw_order(self._places, random.random) if self.shared else tuple(self._places)
+
+    def __contains__(self, queue: str) -> bool:
+        return queue in self._places
+
+    def update(self, version: object, names: Collection[str], paused: PausedQueues) -> None:
+        """Note which queues exist, and which of them are paused, in this version."""
+        places = self._selection.places(names)
+        self._places = {name: place for name, place in places.items() if name in names and name not in paused}
+        self.version = version

@@ -1,0 +1,240 @@
+"""The buckets of far jobs: the leader makes them, moves jobs into them, and on when their time comes near.
+
+Promise: a job is acknowledged where it was once it is confirmed where it goes.
+
+* Leader killed (kill -9): at most the jobs of one batch are there twice. The next leader finds every job, because the
+  name of a bucket is recorded before its first job comes.
+* Broker killed: the promise of a publisher confirm holds.
+* A queue refuses jobs: these stay where they were. The others move on, and no job is doubled.
+* A bucket's queue is deleted by hand: its jobs are gone. The next job makes it again.
+
+A bucket is deleted a minute after it was found open and empty. By then RabbitMQ has taken back all that the last leader
+held.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, together
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
+from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, PublishFuture, RecordQueue, Unfit
+from palermo.brokers.rabbitmq.amqp.state_log import settled
+from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, is_mark, outcomes, unpublishable, write_acks
+from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
+from palermo.brokers.rabbitmq.publishing.name_list import NameList
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
+from palermo.core.message import Message
+from palermo.core.time_slots import Bucket, Intake, bucket_of
+from palermo.core.topology import FAILED_QUEUE, internal
+from palermo.errors import PalermoError, StoreInvalid
+
+#: Seconds between two looks while there is nothing to move.
+_LOOK_EVERY = 0.5
+
+#: The most jobs that are moved out of one queue before the others have their turn, and before requests have theirs.
+_TURN = 300
+
+#: Jobs that are moved together; jobs that are due are published in between.
+_BATCH = 100
+
+#: Seconds for which an open bucket stays empty before it is deleted.
+_KEPT = 60.0
+
+
+class Buckets:
+    """The buckets of one exchange, in the leader."""
+
+    def __init__(
+        self,
+        exchange: str,
+        connection: Connection,
+        outbox: Outbox,
+        index: ScheduledIndex,
+        arguments: Mapping[str, Any],
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        """`arguments` are those that the queues are declared with."""
+        self._exchange = exchange
+        self._connection = connection
+        self._outbox = outbox
+        self._index = index
+        self._arguments = arguments
+        self._now = now
+        #: Held while jobs are moved: a request that holds it finds each job in one place.
+        self.turn = asyncio.Lock()
+        self._list = RecordQueue(internal(exchange, "later"), connection, outbox.open, arguments)
+        self._names: NameList[str] = NameList(
+            self._list,
+            connection,
+            outbox.open,
+            parse=lambda name: str(Bucket.parse(name)),
+            plain=str,
+            news=lambda _: None,
+        )
+        self._refusals = Refusals("delayed jobs that move on")
+        #: When each open bucket was first found empty, on the loop's clock.
+        self._empty_since: dict[str, float] = {}
+        self._moving: asyncio.Task[int] | None = None
+        self._closed = False
+
+    def queue(self, place: str) -> str:
+        """The AMQP name of an intake's or a bucket's queue."""
+        return delay_queue_name(self._exchange, place)
+
+    async def read(self) -> list[Bucket]:
+        """All buckets, the shortest first."""
+        # The intakes are made because RabbitMQ logs each question about a queue that is missing.
+        await together(self._names.read(), *map(self._outbox.destinations.ensure, Intake))
+        return sorted(map(Bucket.parse, self._names.names))
+
+    async def count(self, places: Iterable[str]) -> dict[str, int]:
+        """How many jobs wait in each of these places.
+
+        Waits until RabbitMQ has taken back the jobs that the last leader held.
+        """
+        found: dict[str, int] = {}
+        queues = {self.queue(place): place for place in places}
+        for queue, probe in (await probe_all(self._connection, queues)).items():
+            if probe.exists and probe.consumers:
+                async with self._connection.spare_channel() as channel:
+                    probe = await settled(channel, queue, readers=0)
+            if probe.exists:
+                found[queues[queue]] = probe.messages
+            else:
+                self._forget(queues[queue])
+        return found
+
+    async def close(self) -> None:
+        """Move no more, once what is on its way is stored: the next leader would move it again."""
+        self._closed = True
+        if self._moving is not None:
+            await asyncio.wait({self._moving})
+
+    async def run(self) -> None:
+        """Move jobs when their time comes near, until the call is cancelled. Raises the connection's error."""
+        while True:
+            try:
+                self._moving = asyncio.ensure_future(self._move_all())
+                pause = 0.0 if await asyncio.shield(self._moving) else _LOOK_EVERY
+                await self._names.tidy()
+            except PalermoError as error:
+                if self._connection.error is not None:
+                    raise
+                pause = self._refusals.refused(error)
+            with suppress(StoreInvalid):
+                self._index.drop_unused()
+            await asyncio.sleep(pause)
+
+    async def _move_all(self) -> int:
+        """Move some jobs of each place whose time has come. Returns how many. Raises why one place keeps its jobs."""
+        async with self.turn:
+            now = self._now()
+            opened = [str(bucket) for bucket in await self.read() if bucket.opens <= now]
+            counts = await self.count([*opened, str(Intake.NEW)])
+        moved, refused = 0, None
+        for place, count in counts.items():
+            async with self.turn:
+                try:
+                    if count:
+                        moved += await self._move(place, count)
+                    elif place in opened:
+                        await self._delete(place)
+                except PalermoError as error:
+                    refused = error
+        if refused is not None:
+            raise refused
+        return moved
+
+    async def _move(self, source: str, count: int) -> int:
+        moved = 0
+        reader = Reader(self._connection, self._exchange, name=self.queue(source))
+        try:
+            async for channel, page in reader.pages(min(count, _TURN)):
+                for start in range(0, len(page), _BATCH):
+                    if self._closed:
+                        return moved
+                    batch = page[start : start + _BATCH]
+                    await self._move_batch(source, channel, batch)
+                    moved += sum(not is_mark(got) for got in batch)
+                await reader.release(channel)
+        finally:
+            await reader.close()
+        if moved:
+            await write_acks(await self._outbox.open(), self.queue(source))
+        return moved
+
+    async def _move_batch(self, source: str, channel: Channel, batch: list[Got]) -> None:
+        """Publish these jobs where they wait next, and then acknowledge them. Raises why some are refused."""
+        now = self._now()
+        messages = [to_message(got.properties, got.body, taken_from=None) for got in batch]
+        places = [str(bucket_of(message.run_at or 0.0, now) or Intake.SOON) for message in messages]
+        wanted = sorted({*places})
+        problems = await outcomes(self._connection, [self._ensure(place) for place in wanted])
+        missing = {place: error for place, error in zip(wanted, problems, strict=True) if error is not None}
+        publisher = await self._outbox.open()
+        sent: list[asyncio.Future[None]] = []
+        for got, place in zip(batch, places, strict=True):
+            ended = PublishFuture()
+            if place in missing:
+                ended(missing[place])
+            else:
+                publisher.forward("", self.queue(place), got, ended)
+            sent.append(ended.future)
+        refused: PalermoError | None = None
+        stored: list[tuple[str, Got]] = []
+        for got, message, place, error in zip(
+            batch, messages, places, await outcomes(self._connection, sent), strict=True
+        ):
+            if isinstance(error, Unfit):
+                await self._fail(message, error)
+            elif error is not None:
+                refused = error
+                if isinstance(error, GONE):
+                    self._forget(place)
+                continue
+            if channel.is_open:
+                channel.ack(got.tag)
+            stored.append((place if error is None else FAILED_QUEUE, got))
+        with suppress(StoreInvalid):  # It is empty then.
+            if source in self._index.known:
+                self._index.remove(source, [str(got.id) for _, got in stored])
+            self._index.add((place, got) for place, got in stored if place in self._index.known)
+        if refused is not None:
+            raise refused
+
+    async def _fail(self, message: Message, error: PalermoError) -> None:
+        """Store a job that does not fit a frame among the failed jobs."""
+        destinations = self._outbox.destinations
+        failed = unpublishable(message, error, now=self._now())
+        await destinations.publish(destinations.failed_place(message.queue), failed)
+
+    async def _ensure(self, place: str) -> None:
+        """Make the queue of a place unless it exists."""
+        if place == str(Intake.SOON):
+            await self._outbox.destinations.ensure(Intake.SOON)
+        elif place not in self._names.names:
+            await self._list.write({"made": place})
+            await self._connection.declare(self.queue(place), self._arguments)
+            await self._connection.persist_queues()
+            self._names.names.add(place)
+
+    def _forget(self, place: str) -> None:
+        """Note that the queue of a place was deleted by hand."""
+        for intake in Intake:
+            self._outbox.destinations.forget(intake)
+        self._names.names.discard(place)
+
+    async def _delete(self, bucket: str) -> None:
+        """Delete an open bucket that has been empty for a while."""
+        now = asyncio.get_running_loop().time()
+        empty_for = now - self._empty_since.setdefault(bucket, now)
+        if empty_for > _KEPT and await self._connection.delete_unused(self.queue(bucket)):
+            del self._empty_since[bucket]
+            self._names.names.discard(bucket)
+            self._index.known.discard(bucket)

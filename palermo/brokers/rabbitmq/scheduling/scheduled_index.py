@@ -1,0 +1,124 @@
+"""The index of the jobs that wait in buckets: the leader makes it for the first listing, and keeps it up from then on.
+
+Law: the index says which jobs a listing shows, and which queues a change has to read. The queues alone decide what is
+cancelled, moved or run.
+
+Only the leader puts jobs into a bucket and takes them out. So a bucket is read once, and then the leader notes what it
+changes. The intakes, which publishers fill, are read again for each request.
+
+Cost: a copy of all that wait, in the temporary file of a TempIndex. It is dropped ten minutes after the last request.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.message import Message
+from palermo.temp_index import Database, TempIndex
+
+#: Seconds without a request after which the index is dropped.
+_UNUSED = 600.0
+
+#: KiB of memory for SQLite's cache.
+_CACHE = 8_192
+
+_TABLES = """
+create table job (
+    number integer primary key,
+    place text not null,
+    id text not null,
+    queue text not null,
+    job text not null,
+    due real not null,
+    retries integer not null,
+    properties blob not null,
+    body blob not null
+);
+create index by_place on job (place, id);
+create index by_due on job (due, number);
+create index by_id on job (id);
+"""
+
+_INSERT = "insert into job (place, id, queue, job, due, retries, properties, body) values (?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class ScheduledIndex:
+    """The index of one leader."""
+
+    def __init__(self) -> None:
+        #: The buckets whose jobs are all in the index.
+        self.known = set[str]()
+        self._db: Database
+        self._used_at = 0.0
+        self._index = TempIndex(_TABLES, name="the index of scheduled jobs", cache_kib=_CACHE, opened=self._opened)
+
+    def _opened(self, db: Database) -> None:
+        self._db, self.known = db, set()
+
+    def add(self, jobs: Iterable[tuple[str, Got]]) -> None:
+        """Add jobs, each with the place where it waits. Raises StoreInvalid."""
+        with self._index.write():
+            self._db.executemany(_INSERT, (_row(place, got) for place, got in jobs))
+
+    def remove(self, place: str, ids: Iterable[str]) -> None:
+        """Remove jobs that are no longer there. Raises StoreInvalid."""
+        with self._index.write():
+            self._db.executemany("delete from job where place = ? and id = ?", ((place, id) for id in ids))
+
+    def forget(self, place: str) -> None:
+        """Remove all jobs of a place: it has to be read again. Raises StoreInvalid."""
+        self.known.discard(place)
+        with self._index.write():
+            self._db.execute("delete from job where place = ?", (place,))
+
+    def find(self, chosen: ScheduledFilter, offset: int, limit: int) -> tuple[list[Message], int]:
+        """Chosen jobs, soonest first, and how many there are in all. Raises StoreInvalid."""
+        where, values = _where(chosen)
+        with self._index.read():
+            rows = self._db.execute(
+                f"select properties, body from job where {where} order by due, number limit ? offset ?",
+                (*values, limit, offset),
+            ).fetchall()
+            ((total,),) = self._db.execute(f"select count(*) from job where {where}", values).fetchall()
+        return [to_message(Properties().decode(properties), body, taken_from=None) for properties, body in rows], total
+
+    def places(self, chosen: ScheduledFilter) -> list[str]:
+        """Where chosen jobs wait. Raises StoreInvalid."""
+        where, values = _where(chosen)
+        with self._index.read():
+            return [place for (place,) in self._db.execute(f"select distinct place from job where {where}", values)]
+
+    def use(self) -> None:
+        """Note a request."""
+        self._used_at = time.monotonic()
+
+    def drop_unused(self) -> None:
+        """Drop all if there was no request for long."""
+        if self.known and time.monotonic() - self._used_at > _UNUSED:
+            self._index.reset()
+
+    def close(self) -> None:
+        """Drop all for good."""
+        self._index.close()
+
+
+def _row(place: str, got: Got) -> tuple[Any, ...]:
+    encoded = got.encoded
+    one = to_message(got.properties, b"", taken_from=None)
+    return place, one.id, one.queue, one.job, one.run_at or 0.0, one.failure is not None, encoded, got.body
+
+
+def _where(chosen: ScheduledFilter) -> tuple[str, Sequence[Any]]:
+    """The SQL condition for the chosen jobs, and its values."""
+    conditions: list[tuple[str, Any]] = [("true", ())]
+    if chosen.ids is not None:
+        conditions.append(("id in (select value from json_each(?))", (json.dumps(sorted(chosen.ids)),)))
+    if chosen.due is not None:
+        conditions.append(("due between ? and ?", chosen.due))
+    if chosen.retries is not None:
+        conditions.append(("retries = ?", (chosen.retries,)))
+    conditions += [(f"fits({name}, ?)", (text,)) for name in ("queue", "job") if (text := getattr(chosen, name))]
+    return " and ".join(one for one, _ in conditions), [value for _, values in conditions for value in values]

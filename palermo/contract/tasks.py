@@ -1,0 +1,25 @@
+"""Starts tasks in the background, and waits for the first of several events."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def spawn(tasks: set[asyncio.Task[T]], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start a task that `tasks` holds until it has ended: the event loop alone does not keep it alive."""
+    task = asyncio.ensure_future(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
+async def wait_for_any(*events: asyncio.Event, timeout: float | None = None) -> None:
+    """Wait until one of these is set, for at most `timeout` seconds."""
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

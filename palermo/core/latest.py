@@ -1,0 +1,13 @@
+"""Dicts that keep their latest entries, and so never grow beyond a bound."""
+
+from typing import TypeVar
+
+V = TypeVar("V")
+
+
+def remember(kept: dict[str, V], key: str, value: V, *, most: int) -> None:
+    """Make this the latest entry, and drop the oldest one if there are more than `most`."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]

@@ -1,0 +1,64 @@
+"""The pages of running jobs and of waiting ones: the states that no list keeps, so each page looks for them."""
+
+from typing import Annotated
+
+from fastapi import Query
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
+
+from palermo.views.facts import facts_of_row
+from palermo.webui.filters import LISTED, known_names, list_filter
+from palermo.webui.render.rendering import page, path
+from palermo.webui.site import Refused, Visiting
+from palermo.webui.state.live_state import live_state, running_jobs, totals_of
+from palermo.webui.state.search import DEPTHS, checked_depth, search_soon
+from palermo.webui.threads import Router
+
+router = Router()
+
+#: The most rows of a page.
+LIMIT = 100
+
+
+@router.get("/running", name="running", dependencies=[known_names(*LISTED)])
+def running(request: Request, visit: Visiting) -> Response:
+    """The jobs that workers run now, the longest running first."""
+    wanted = list_filter(request.query_params)
+    snapshot = live_state(visit.site).snapshot()
+    found = [row for row in running_jobs(snapshot) if wanted.filter.matches(facts_of_row(row))]
+    return page(
+        request,
+        "running.html",
+        asked_for=wanted,
+        silent=totals_of(snapshot).silent,
+        running=found[:LIMIT],
+        total=len(found),
+    )
+
+
+@router.get("/waiting", name="waiting", dependencies=[known_names(*LISTED)])
+def waiting(
+    request: Request,
+    visit: Visiting,
+    number: Annotated[int, Query(ge=1, le=400, alias="page")] = 1,
+    depth: int = DEPTHS[0],
+) -> Response:
+    """The queues in which jobs wait; with a filter the waiting jobs that match, among the first of each queue."""
+    wanted = list_filter(request.query_params)
+    if wanted.filter.state:
+        raise Refused(422, f"state: is {wanted.filter.state}, and this page has the jobs in one state: leave it out.")
+    if wanted.filter.everything:
+        live = live_state(visit.site)
+        return page(
+            request,
+            "waiting.html",
+            asked_for=wanted,
+            listed=live.queue_page(live.snapshot(), number=number, waiting=True),
+            at=path(request, "waiting") + "?page=",
+            found=None,
+        )
+    filter = replace(wanted.filter, state="waiting")
+    found = search_soon(visit, str(filter), filter, limit=LIMIT, depth=checked_depth(depth))
+    # Without a stream: each look reads queues.
+    return page(request, "waiting.html", asked_for=wanted, watched=None, listed=None, found=found)
