@@ -17,7 +17,6 @@ from palermo.cli import COMMANDS, main, output
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.contract.events import Subscription
-from palermo.core.step_values import pack
 from palermo.core.workflow import AddedStep, Graph, StepJob, step_headers
 from palermo.core.workflow_rules import Condition, How, Plan, When
 from tests.harness.golden import GOLDEN, assert_golden
@@ -60,7 +59,7 @@ async def _add_steps(broker: Broker) -> None:
             Plan(name="unpack", after=(Condition(("pack",), When.FAILED),)), StepJob.of(message("w2", queue="steps"))
         ),
     )
-    await broker.workflows.end(message("w1", queue="steps"), How.DONE, [], [], adds=pack(Graph(steps)))
+    await broker.workflows.end(message("w1", queue="steps"), How.DONE, [], [], graph=Graph(steps))
     step = message("w1/pack", queue="steps", extra=step_headers("w1", "pack", 0, output=False))
     await broker.workflows.end(step, How.FAILED, [], [])
 

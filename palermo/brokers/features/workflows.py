@@ -162,7 +162,8 @@ class Workflows:
         """
         match settlement:
             case Ack(adds=adds):
-                return await self.end(message, How.DONE, conditions, changes, adds=adds)
+                graph = unpack(adds, Graph) if adds else None
+                return await self.end(message, How.DONE, conditions, changes, graph=graph)
             case Fail():
                 return await self.end(message, How.FAILED, conditions, changes)
         return (await self._store.try_change(conditions, changes)).failed
@@ -196,11 +197,10 @@ class Workflows:
         conditions: Sequence[Step],
         changes: Sequence[Step],
         *,
-        adds: bytes = b"",
+        graph: Graph | None = None,
     ) -> int:
-        """End a step without running it, or after its run. Returns as `settle` does."""
+        """End a step without running it, or after its run, which added `graph`. Returns as `settle` does."""
         id, path, generation = step_of(message.extra) or (message.id, "", 0)
-        graph = unpack(adds, Graph) if adds else None
         fresh = {} if graph is None else dict(data_of(f"{path}/" if path else "", graph))
         plans = None if graph is None else tuple(added.plan for added in graph.steps)
         end = StepEnd(path=path, how=how, generation=generation, adds=plans)

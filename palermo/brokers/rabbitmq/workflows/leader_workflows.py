@@ -9,10 +9,13 @@ If the leader dies, the next one reads the states and the ends, and publishes ag
 
 import asyncio
 import logging
-from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import takewhile
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from palermo.brokers.features.steps import Outcome, Step, Stored
 from palermo.brokers.features.workflows import Ending, EndKey, Workflows
@@ -22,11 +25,10 @@ from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow_queue
 from palermo.contract.clock import seconds_until, wall_clock
-from palermo.contract.stored_records import UNREADABLE
 from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.plain import Plain
-from palermo.core.workflow import step_of
+from palermo.core.workflow import Graph, step_of
 from palermo.core.workflow_rules import StepEnd
 from palermo.errors import PalermoError
 
@@ -163,7 +165,8 @@ class LeaderWorkflows:
         `end_key` frees the key of a unique workflow that is over; `cancel_jobs` cancels jobs by their ids.
         """
         self._connection = connection
-        table = Table(exchange, workflow_queue(exchange), arguments, Packed.from_plain, drops_copies=False)
+        self._queue = workflow_queue(exchange)
+        table = Table(exchange, self._queue, arguments, Packed.from_plain, drops_copies=False)
         self._ledger = Ledger(table, connection, outbox, on_report=self._on_report)
         self._store = LedgerStore(self._ledger, append)
         self._engine = Workflows(self._store, end_key, cancel_jobs=cancel_jobs)
@@ -218,6 +221,8 @@ class LeaderWorkflows:
             await self._take_reports()
             await self._engine.pass_time(wall_clock())
             await self._ledger.tidy(self._store.all)
+        if self._reports:
+            return _AGAIN
         due = self._store.first_due
         return _LOOK_EVERY if due is None else min(_LOOK_EVERY, seconds_until(due, wall_clock))
 
@@ -233,29 +238,64 @@ class LeaderWorkflows:
             self._store.load({name: packed for name, packed in states.items() if name not in strays})
 
     async def _take_reports(self) -> None:
-        """Handle the ends that workers have written, those of one workflow together."""
-        reports, self._reports = self._reports, []
-        endings: dict[str, list[Ending]] = {}
-        for record, _ in reports:
-            try:
-                report = StepReport.from_record(record)
-            except UNREADABLE as error:
-                self._connection.unreadable.skip("workflows", record, error)
-                continue
-            message = report.message
-            found = step_of(message.extra)
-            id = message.id if found is None else found[0]
-            if report.adds or found is None:
-                await self._end_together(endings, id)
-                await self._engine.end(message, report.how, (), (), adds=b64decode(report.adds))
-                continue
-            end = StepEnd(path=found[1], how=report.how, generation=found[2])
-            endings.setdefault(id, []).append(Ending(id, end, report.output, None, ()))
-        for id in list(endings):
-            await self._end_together(endings, id)
-        for _, held in reports:
-            self._ledger.settle(held)
+        """Handle the ends that workers have written, those of one workflow together.
 
-    async def _end_together(self, endings: dict[str, list[Ending]], id: str) -> None:
-        if some := endings.pop(id, []):
-            await self._engine.end_together(id, some)
+        After an error, those that are not handled wait for the next call, and other workflows go on before them.
+        """
+        reports, self._reports = self._reports, []
+        ends: dict[str, list[_End]] = {}
+        for report in reports:
+            end = self._connection.unreadable.attempt(self._queue, report[0], partial(_end_of, report))
+            if end is None:
+                self._ledger.keep(report[1])
+            else:
+                ends.setdefault(end.ending.workflow, []).append(end)
+        try:
+            for id, left in list(ends.items()):
+                ends[id] = ends.pop(id)  # if this one raises, it is the last one of the next call
+                while left:
+                    together = list(takewhile(lambda end: end.graph is None, left))
+                    if together:
+                        await self._engine.end_together(id, [end.ending for end in together])
+                    else:
+                        together = left[:1]
+                        await self._add(together[0])
+                    for end in together:
+                        self._ledger.settle(end.report[1])
+                    del left[: len(together)]
+        except PalermoError as error:
+            if not self._ledger.is_open:
+                raise
+            log.warning("a workflow cannot be continued now error=%r", str(error))
+        finally:
+            self._reports[:0] = [end.report for left in ends.values() for end in left]
+
+    async def _add(self, end: "_End") -> None:
+        """Handle the end of a run that added steps."""
+        try:
+            await self._engine.end(end.message, end.ending.end.how, (), (), graph=end.graph)
+        except PalermoError:
+            raise
+        except Exception as error:  # another program wrote steps that cannot be
+            self._connection.unreadable.skip(self._queue, end.report[0], error)
+
+
+class _End(Struct, frozen=True):
+    """A report that is decoded."""
+
+    report: Report
+    message: Message
+    ending: Ending
+    #: What the run added; a run that is no step has always added something.
+    graph: Graph | None
+
+
+def _end_of(report: Report) -> _End:
+    """The end that a record reports. Raises one of palermo.contract.stored_records.UNREADABLE."""
+    told = StepReport.from_record(report[0])
+    graph, output = told.graph, told.output
+    id, path, generation = step_of(told.message.extra) or (told.message.id, "", 0)
+    if graph is None and not path:
+        raise ValueError("neither the end of a step, nor steps to add")
+    end = StepEnd(path=path, how=told.how, generation=generation)
+    return _End(report, told.message, Ending(id, end, output, None, ()), graph)

@@ -1,5 +1,6 @@
 """The ends of steps, as workers write them into the leader's ledger of workflows before they acknowledge the jobs."""
 
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,9 @@ from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT
 from palermo.core.lifecycle import StoredResult
 from palermo.core.message import Message
 from palermo.core.plain import PlainWithMessages
+from palermo.core.step_values import unpack
 from palermo.core.topology import internal
+from palermo.core.workflow import Graph
 from palermo.core.workflow_rules import How
 
 
@@ -40,6 +43,10 @@ class StepReport(PlainWithMessages, frozen=True, kw_only=True):
     @property
     def output(self) -> StoredResult | None:
         """What later steps get of it."""
-        from base64 import b64decode
-
         return StoredResult(self.content_type, b64decode(self.value)) if self.content_type else None
+
+    @property
+    def graph(self) -> Graph | None:
+        """What it added. Raises one of palermo.contract.stored_records.UNREADABLE."""
+        found: Graph | None = unpack(b64decode(self.adds), Graph) if self.adds else None
+        return found
