@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from palermo.client.handle import Job
     from palermo.client.status import JobStatus
     from palermo.client.subscribe import subscribe
+    from palermo.client.workflow import Step, Workflow, workflow
     from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
     from palermo.contract.rows import Listing
     from palermo.core.backoff import Exponential, Fixed, Linear
@@ -59,7 +60,9 @@ __all__ = [
     "Retry",
     "Settings",
     "Snooze",
+    "Step",
     "WorkerRow",
+    "Workflow",
     "connect",
     "current_job",
     "enqueue",
@@ -73,6 +76,7 @@ __all__ = [
     "start_worker",
     "subscribe",
     "track",
+    "workflow",
 ]
 
 #: Where each name is. It is imported at first use: a module that only declares jobs needs few of them, and a worker's
@@ -112,6 +116,9 @@ _HOMES = {
     "Inspector": "palermo.inspector.inspector",
     "start_worker": "palermo.worker.handle",
     "subscribe": "palermo.client.subscribe",
+    "Step": "palermo.client.workflow",
+    "Workflow": "palermo.client.workflow",
+    "workflow": "palermo.client.workflow",
 }
 
 

@@ -16,7 +16,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from palermo.contract.serialization import FOR_DISPLAY, Unrestored, dotted_name
+from palermo.contract.class_hints import dotted_name
+from palermo.contract.serialization import FOR_DISPLAY, Unrestored
 from palermo.core.arguments import brief
 from palermo.core.failure import printable
 from palermo.errors import DecodeError, EncodeError

@@ -73,6 +73,9 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
             ("palermo.JobClass", palermo.JobClass),
             ("palermo.Batch", palermo.Batch),
             ("palermo.subscribe", palermo.subscribe),
+            ("palermo.workflow", palermo.workflow),
+            ("palermo.Workflow", palermo.Workflow),
+            ("palermo.Step", palermo.Step),
             ("palermo.hook", palermo.hook),
             ("palermo.DontEnqueue", palermo.DontEnqueue),
             ("palermo.DontProcess", palermo.DontProcess),
@@ -264,7 +267,8 @@ def api_page() -> str:
 #: Where an option is allowed, in the table of options.
 _PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("`@palermo.job`", options.JOB_OPTIONS),
-    ("`.options()`", options.ENQUEUE_OPTIONS),
+    ("`@palermo.workflow`", options.WORKFLOW_OPTIONS),
+    ("`.options()`", options.STEP_OPTIONS),
     ("`@palermo.subscribe`", options.SUBSCRIBE_OPTIONS),
     ("`publish`", options.PUBLISH_OPTIONS),
 )

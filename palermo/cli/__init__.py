@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List jobs that wait for a retry; retry them now or give them up.",
     ),
     "unique": ("palermo.cli.unique:unique", "List the keys of unique jobs, and free keys."),
+    "workflows": ("palermo.cli.workflows:workflows", "List workflows, show one, retry failed steps, send signals."),
     "recurring": ("palermo.cli.recurring:recurring", "List recurring jobs, add, remove, enable, disable or run them."),
     "topics": ("palermo.cli.topics:topics", "List the groups that subscribe to events; replay old events."),
     "history": ("palermo.cli.history:history", "List finished jobs, or show the timeline of one."),

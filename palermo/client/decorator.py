@@ -20,13 +20,13 @@ from palermo.errors import OptionInvalid
 from palermo.jobs.definition import JobDefinition, define, recurring_job
 from palermo.jobs.job_registry import registry
 from palermo.jobs.options import (
-    ENQUEUE_OPTIONS,
     JOB_OPTIONS,
     RECURRING_OPTIONS,
+    STEP_OPTIONS,
     Arguments,
     BatchOptions,
-    EnqueueOptions,
     JobOptions,
+    StepOptions,
     read_options,
     split_arguments,
 )
@@ -125,12 +125,12 @@ class Enqueuer(Generic[P, R]):
 class DecoratedJob(Enqueuer[P, R]):
     """What the decorator adds to a function or class."""
 
-    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]:
+    def options(self, **options: Unpack[StepOptions]) -> Enqueuer[P, R]:
         """The job with other options, for the jobs that are enqueued through it: see the table "Options of a job".
 
         Raises OptionInvalid, QueueNameInvalid, IdInvalid.
         """
-        return Enqueuer(self.definition, **read_options(options, ENQUEUE_OPTIONS, ".options()"))
+        return Enqueuer(self.definition, **read_options(options, STEP_OPTIONS, ".options()"))
 
     def dequeue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Remove all waiting jobs with these arguments from the job's queue; returns how many."""
@@ -244,12 +244,12 @@ class JobClass:
 
     @overload
     @classmethod
-    def options(cls: type[AwaitsProcess[P, R]], **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]: ...
+    def options(cls: type[AwaitsProcess[P, R]], **options: Unpack[StepOptions]) -> Enqueuer[P, R]: ...
     @overload
     @classmethod
-    def options(cls: type[HasProcess[P, R]], **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]: ...
+    def options(cls: type[HasProcess[P, R]], **options: Unpack[StepOptions]) -> Enqueuer[P, R]: ...
     @classmethod
-    def options(cls, **options: Unpack[EnqueueOptions]) -> Enqueuer[..., Any]:
+    def options(cls, **options: Unpack[StepOptions]) -> Enqueuer[..., Any]:
         """See FunctionJob."""
         raise _undecorated(cls)
 
@@ -331,8 +331,10 @@ def job(target: Any = None, /, **options: Any) -> Any:
     return declare(target, given) if target is not None else lambda target: declare(target, given)
 
 
-def declare(target: Any, options: Mapping[str, Any]) -> Any:
+def declare(target: Any, options: Mapping[str, Any], kind: type[FunctionJob[..., Any, Any]] = FunctionJob) -> Any:
     """Make a job of a function or class, and register it; `options` are those that `read_options` gave.
+
+    A decorated function becomes an object of this `kind`.
 
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
@@ -341,7 +343,7 @@ def declare(target: Any, options: Mapping[str, Any]) -> Any:
         definition = replace(definition, recurring=recurring_job(definition, options))
     if not definition.is_class:
         registry.register(definition)
-        return FunctionJob(definition, target)
+        return kind(definition, target)
     decorated: DecoratedJob[Any, Any] = DecoratedJob(definition)
     for name in _ADDED:
         taken = vars(target).get(name)

@@ -110,6 +110,37 @@ class Job(Generic[R_co]):
         client = self._owner()
         return status.status_at_end(await client.watch_async(results.end(client, self, timeout)))
 
+    def signal(self, name: str, value: Any = None) -> None:
+        """Send a signal to a workflow: the step that waits for it is done, with this value as its output.
+
+        It may come before the step waits. A second signal of the same name changes nothing. Raises NotFound for a
+        workflow that has not added its steps yet, or is over; EncodeError, BodyTooLarge, BrokerUnavailable.
+        """
+        from palermo.client import control
+
+        control.signal(self._owner(), self.id, name, value)
+
+    async def signal_async(self, name: str, value: Any = None) -> None:
+        """`signal` for asyncio programs."""
+        from palermo.client import control
+
+        await control.signal_async(self._owner(), self.id, name, value)
+
+    def cancel(self) -> None:
+        """Cancel the job, or the workflow with its steps. A job that waits is dropped; one that runs is ended.
+
+        Raises BrokerUnavailable, BrokerRefused.
+        """
+        from palermo.client import control
+
+        control.cancel(self._owner(), self.id)
+
+    async def cancel_async(self) -> None:
+        """`cancel` for asyncio programs."""
+        from palermo.client import control
+
+        await control.cancel_async(self._owner(), self.id)
+
     def as_duplicate(self, id: str, state: str, *, enqueued: bool) -> "Job[R_co]":
         """The handle of the job that has the key instead of this one."""
         return replace(self, id=id, duplicate=state, enqueued=enqueued, created_at=None)

@@ -14,15 +14,15 @@ from palermo.client.status import AnyJob, JobClient, State, locate, not_found_te
 from palermo.contract import clock
 from palermo.contract.finding import CANCELLED, JobLocation
 from palermo.contract.rows import as_json
-from palermo.contract.serialization import FOR_DISPLAY
+from palermo.contract.serialization import FOR_DISPLAY, Accept
 from palermo.core.journal_records import JournalLevel, Record, RecordKind
 from palermo.core.lifecycle import JobState, StoredResult, result_of_record
+from palermo.core.step_values import Value
 from palermo.core.times import Duration, in_seconds
 from palermo.errors import (
     BrokerUnavailable,
     JobFailed,
     JournalOff,
-    MediaTypeRefused,
     NotFound,
     PalermoError,
     ResultNotKept,
@@ -116,7 +116,7 @@ def load_result(client: JobClient, record: Record) -> Any:
         return None
     definition = registry.find(str(record.get("job")))
     classes = {**client.serializers.classes, **(definition.result_classes if definition is not None else {})}
-    loaded = _safe(client, value, record["id"]).loads(value.body, classes)
+    loaded = client.serializers.load(Value.of(value), classes, accept=Accept.default())
     models = definition.models if definition is not None else None
     return loaded if models is None else models.read_result(loaded)
 
@@ -141,16 +141,9 @@ def serialized_result(record: Record) -> StoredResult | None:
 def result_as_json(client: JobClient, record: Record) -> Any:
     """The kept result of a job as JSON values, from the record of its end; None for none. Runs no code of the job."""
     value = result_of_record(record)
-    return None if value is None else as_json(_safe(client, value, record["id"]).loads(value.body, FOR_DISPLAY))
-
-
-def _safe(client: JobClient, value: StoredResult, id: str) -> Any:
-    serializer = client.serializers.get(value.content_type)
-    if not serializer.safe:
-        raise MediaTypeRefused(
-            f"the result of job {id} is {value.content_type}, which could run arbitrary code when it is read."
-        )
-    return serializer
+    if value is None:
+        return None
+    return as_json(client.serializers.load(Value.of(value), FOR_DISPLAY, accept=Accept.default()))
 
 
 def _failed(record: Record) -> JobFailed:
@@ -205,6 +198,9 @@ async def _journal_end(
         if only_kept and place.message is not None and place.message.keep_result is False:
             raise _not_kept(job.id, "was enqueued without keep_result")
         if place.gone and job.created_at is None:
+            # It may have ended after the journal was read, and before it was searched.
+            if (ended := await watch.find_end(job.id, job.created_at, since(job))) is not None:
+                return ended
             raise NotFound(f"job {job.id}: {not_found_text(client, place)}")
         return _located_end(job, place)
 

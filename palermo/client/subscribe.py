@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from palermo.client.decorator import JobDecorator, declare
+from palermo.client.workflow import WorkflowJob
 from palermo.contract.events import Subscription
 from palermo.core.topics import check_new_group, check_pattern
 from palermo.errors import TopicInvalid
-from palermo.jobs.definition import JobSubscription, wire_name
+from palermo.jobs.definition import JobDefinition, JobSubscription, wire_name
 from palermo.jobs.job_registry import Registry
 from palermo.jobs.options import SUBSCRIBE_OPTIONS, SubscribeOptions, read_options
 
@@ -34,7 +35,15 @@ def subscribe(*topics: str, group: str, from_start: bool = False, **options: Unp
         from_start=bool(from_start),
     )
     given = read_options(options, SUBSCRIBE_OPTIONS, "@palermo.subscribe")
-    return lambda target: declare(target, _declared(subscribes, given))
+
+    def decorate(target: Any) -> Any:
+        workflow = getattr(target, "definition", None)
+        if isinstance(workflow, JobDefinition) and workflow.workflow:
+            more = {"workflow": True, "deadline": workflow.deadline, "keep_result": workflow.keep_result}
+            return declare(workflow.target, more | _declared(subscribes, given), WorkflowJob)
+        return declare(target, _declared(subscribes, given))
+
+    return decorate
 
 
 def _declared(subscribes: JobSubscription, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from palermo.core.message import Message
 from palermo.core.time_slots import is_early
 from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import RunOutcome, StartAnswer, StartReason, with_arguments_of
+from palermo.core.workflow import WORKFLOW
 
 
 def needs_key(delivery: Delivery) -> bool:
@@ -32,7 +33,8 @@ def is_plain(message: Message) -> bool:
 def runs_alone(message: Message) -> bool:
     """Whether the job runs in a call of its own even if its job takes batches: no other must wait, or end, with it."""
     lock = lock_of(message)
-    return (lock is not None and lock.asks) or demand_of(message) is not None or message.lock_for is not None
+    alone = (lock is not None and lock.asks) or demand_of(message) is not None or message.lock_for is not None
+    return alone or WORKFLOW in message.extra
 
 
 def admitted(delivery: Delivery, grant: StartAnswer) -> Delivery | None:

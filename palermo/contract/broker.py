@@ -20,6 +20,7 @@ from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.trouble import Trouble
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.contract.workflows import Workflows
 from palermo.core.address import Address
 from palermo.core.fair_scheduling import TURN
 from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
@@ -336,6 +337,7 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     keys: UniqueKeys
     #: The tenants of queues that several tenants share.
     tenants: Tenants
+    workflows: Workflows
 
     async def limits(self) -> list[LimitInfo]:
         """The keys of jobs with a limit or a rate about which something is known now, by name."""
@@ -420,14 +422,15 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     async def all_paused(self) -> bool:
         """Whether the pause of all queues holds."""
 
-    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
         """Mark jobs as cancelled: a worker that takes a marked job, enqueued in this second or before, drops it.
 
         With `created_at` the mark also holds for a job that was enqueued in that second, by a clock that is ahead.
 
         A worker that holds one of the jobs gets the command to `cancel` it; its reply is not waited for.
-        Returns once the mark is stored. A mark is forgotten once its job is dropped or has run, when
-        `sweep` moves the job out of a queue of failed jobs, and by `restore`. Of the marks for jobs that
+        A workflow releases no more steps, except those that clean up, and the jobs of its steps are cancelled.
+        Returns the ids of these jobs once all marks are stored. A mark is forgotten once its job is dropped or has run,
+        when `sweep` moves the job out of a queue of failed jobs, and by `restore`. Of the marks for jobs that
         never come, the newest 100,000 are kept.
         """
 

@@ -6,24 +6,20 @@ and a value that goes in comes out exactly or not at all.
 """
 
 import pkgutil
-import sys
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import is_dataclass
-from enum import Enum
-from functools import lru_cache
-from pathlib import PurePath
+from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from palermo.contract.class_hints import dotted_name
 from palermo.contract.plugins import Plugin, installed, own
 from palermo.contract.serializer_shape import check_compression, check_serializer
 from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
+from palermo.core.step_values import STEP, Value, loaded, unpack
 from palermo.core.topics import OCTETS, is_untyped, with_media_type
 from palermo.errors import (
     BodyTooLarge,
@@ -63,51 +59,6 @@ FOR_DISPLAY: Mapping[str, type] = MappingProxyType({})
 NO_CLASSES: Mapping[str, type] = MappingProxyType({})
 
 
-def dotted_name(thing: Any) -> str:
-    """`module.QualName` of a class or function, the same in every process.
-
-    A thing defined in `__main__` is named by its module's path: shop.tasks for
-    `python -m shop.tasks`, tasks for `python shop/tasks.py`.
-    """
-    module = str(thing.__module__)
-    if module == "__main__":
-        main = sys.modules["__main__"]
-        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-        module = spec.name if spec is not None else PurePath(file).stem if file else module
-    return f"{module}.{thing.__qualname__}"
-
-
-def classes_in(hints: Iterable[object]) -> dict[str, type]:
-    """The dataclasses and enums that type hints name, by dotted name: a job may be given these.
-
-    Looks into unions, generics, Annotated, NewType, Literal and the fields of dataclasses and typed dicts.
-    The hints must be evaluated, as `typing.get_type_hints` returns them. If the hints of a class's fields
-    cannot be evaluated (a name imported under TYPE_CHECKING), its fields are left out.
-    """
-    found: dict[str, type] = {}
-    seen: dict[int, object] = {}  # by id, since a hint need not be hashable; it is kept, since an id may be used again
-    waiting = list(hints)
-    while waiting:
-        hint = waiting.pop()
-        if id(hint) in seen:
-            continue
-        seen[id(hint)] = hint
-        waiting += typing.get_args(hint)
-        if isinstance(hint, Enum):
-            waiting.append(type(hint))
-        elif isinstance(hint, type):
-            if is_dataclass(hint) or issubclass(hint, Enum):
-                found[dotted_name(hint)] = hint
-            if is_dataclass(hint) or typing.is_typeddict(hint):
-                with suppress(NameError, TypeError, AttributeError):
-                    waiting += typing.get_type_hints(hint).values()
-        else:
-            # The type behind a generic, a NewType and a `type` statement.
-            named = (getattr(hint, name, None) for name in ("__origin__", "__supertype__", "__value__"))
-            waiting += [each for each in named if each is not None]
-    return found
-
-
 C = TypeVar("C", bound=type)
 
 SIGNED = "application/x-palermo-signed"
@@ -120,6 +71,10 @@ _SIGNED_WRAPPER = "palermo.serializers.signed:Signed"
 
 #: Values of content_encoding from other clients that are no compression (kombu and Spring write the charset).
 _NO_COMPRESSION = frozenset({"", "identity", "utf-8", "utf8", "us-ascii", "ascii", "binary", "8bit"})
+
+
+#: Reads a value of a step itself; None to read it as the outputs are.
+Own = Callable[[Value], object] | None
 
 
 class Encoded(NamedTuple):
@@ -337,6 +292,11 @@ class Serializers:
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
+        if message.content_type == STEP:
+            decode = partial(self.decode, accept=accept, classes=classes, raw=raw)
+            return self.load(
+                unpack(message.body, Value), classes, accept=accept, own=lambda one: decode(_of(message, one))
+            )
         sniffed = message.content_type == OCTETS and not self._reads_octets(message)
         given = raw if message.content_type == OCTETS and is_untyped(message) and not message.topic else None
         if sniffed and given is None:
@@ -368,6 +328,22 @@ class Serializers:
             else None
         )
 
+    def load(
+        self, value: Value, classes: Mapping[str, type] = NO_CLASSES, *, accept: Accept, own: Own = None
+    ) -> object:
+        """A value with the outputs of steps that it takes; `own` reads the value itself.
+
+        Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, and ResultRefused for an output that cannot be had.
+        """
+
+        def read(value: Value) -> object:
+            serializer = self.get(value.content_type)
+            if accept.signed_only or not accept.permits(serializer):
+                raise MediaTypeRefused(f"the output of a step is {value.content_type}, which is not accepted here.")
+            return serializer.loads(value.body, classes)
+
+        return loaded(value, read, own)
+
     def decode_for_display(self, message: Message, *, verify: bool = False, most: int = MAX_DECOMPRESSED) -> object:
         """The value in a message's body, to be shown and never to be run; None for an empty body.
 
@@ -377,6 +353,10 @@ class Serializers:
         """
         if len(message.body) > most:
             raise BodyTooLarge(f"the body of message {message.id} has {len(message.body):,} bytes, above {most:,}.")
+        if message.content_type == STEP:
+            show = partial(self.decode_for_display, verify=verify, most=most)
+            value = unpack(message.body, Value)
+            return self.load(value, FOR_DISPLAY, accept=Accept.default(), own=lambda one: show(_of(message, one)))
         kind, body = self._inside(message, verify=verify, most=most)
         if not body or (is_untyped(self._sniffed(message)) and not self._reads_octets(message)):
             return body or None
@@ -560,6 +540,11 @@ class Serializers:
 def media_type(text: str) -> str:
     """The media type, or the name of a serializer, in lower case and without parameters."""
     return text.partition(";")[0].strip().lower()
+
+
+def _of(message: Message, value: Value) -> Message:
+    """The message with the arguments of a step, before the outputs that they take."""
+    return replace(message, content_type=value.content_type, body=value.body)
 
 
 def _as_raw(message: Message, kind: type[bytes] | type[str]) -> bytes | str:

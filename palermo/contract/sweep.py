@@ -18,7 +18,8 @@ class Remove(Struct, frozen=True):
 class Move(Struct, frozen=True):
     """Publish this message to its queue, and take the old one out once that is confirmed.
 
-    If another job has the unique key that this one needs, the old one stays, and `refused` is called.
+    If another job has the unique key that this one needs, or a workflow does not let it run again, the old one stays,
+    and `refused` is called.
     """
 
     message: Message

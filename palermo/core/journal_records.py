@@ -45,6 +45,7 @@ class RecordKind(StrEnum):
     LOG = "log"  #: text: a line that the job wrote about itself
     LIMITED = "limited"  #: key [limit] [rate]: put aside by its limit or rate, before it ran
     SUCCEEDED = "succeeded"  #: wait, took [skipped] [result: a StoredResult] [refused: why it is not kept]
+    EXPANDED = "expanded"  #: wait, took: the run added steps; the workflow goes on, and has a later record of its end
     FAILED = "failed"  #: wait, took, error, message
     RETRIED = "retried"  #: wait, took, error, message, delay
     SNOOZED = "snoozed"  #: wait, took, delay
@@ -72,6 +73,7 @@ class RecordKind(StrEnum):
 #: The kinds that end a run of a job, and whether the job itself is over then.
 RUN_ENDS: Mapping[str, bool] = {
     RecordKind.SUCCEEDED: True,
+    RecordKind.EXPANDED: False,
     RecordKind.FAILED: True,
     RecordKind.RETRIED: False,
     RecordKind.SNOOZED: False,

@@ -106,6 +106,9 @@ class Succeeded(Struct, frozen=True, tag_field="state", tag="done", omit_default
     value: StoredResult | None = None
     #: Why the value is not kept although the job keeps its result; "" where it is, or where nobody asked.
     refused: str = ""
+    #: As a step of a workflow: what later steps get of it, and the steps that it adds, packed by core/workflow.py.
+    output: StoredResult | None = None
+    adds: bytes = b""
 
 
 class Raised(Struct, frozen=True, tag_field="state", tag="failed"):
@@ -164,6 +167,11 @@ class Ack(Struct, frozen=True):
 
     #: Whether the job was done, and not cancelled or dropped.
     done: bool = True
+    #: If not, whether a person cancelled it.
+    cancelled: bool = False
+    #: As in Succeeded.
+    output: StoredResult | None = None
+    adds: bytes = b""
 
 
 class Fail(Struct, frozen=True):
@@ -195,8 +203,10 @@ def settle(message: Message, result: Result, *, worker: str, now: float, failed_
     """
     match result:
         case Succeeded():
-            return Ack()
-        case Cancelled() | Dropped():
+            return Ack(output=result.output, adds=result.adds)
+        case Cancelled():
+            return Ack(done=False, cancelled=True)
+        case Dropped():
             return Ack(done=False)
         case Retrying(failure, delay):
             if failure is None:
@@ -212,7 +222,14 @@ def settle(message: Message, result: Result, *, worker: str, now: float, failed_
 def without_value(result: Result) -> Result:
     """The result without the value that the job returned."""
     if isinstance(result, Succeeded) and (result.value is not None or result.refused):
-        return Succeeded(result.skipped)
+        return replace(result, value=None, refused="")
+    return result
+
+
+def without_step(result: Result) -> Result:
+    """The result without what only the broker takes, as a step of a workflow."""
+    if isinstance(result, Succeeded) and (result.output is not None or result.adds):
+        return replace(result, output=None, adds=b"")
     return result
 
 

@@ -13,6 +13,7 @@ from palermo.core.limits import LIMIT, LIMIT_KEY, RATE, RESERVATION
 from palermo.core.message import EVENT_ID, KNOWN_HEADERS, PARENT, TOPIC, Headers
 from palermo.core.time_slots import FOREIGN
 from palermo.core.unique_keys import BURST_KEY, LINGER, UNIQUE, UNIQUE_KEY
+from palermo.core.workflow import GENERATION, OUTPUT, PATH, WORKFLOW
 from palermo.errors import OptionInvalid
 
 #: The value of a header of one's own.
@@ -22,6 +23,7 @@ OwnHeader = str | int | float | bool
 RESERVED = KNOWN_HEADERS | {
     *(TOPIC, EVENT_ID, PARENT, "recurring", "tick", FOREIGN, "dropped-headers", "unreadable-headers"),
     *(UNIQUE, UNIQUE_KEY, LINGER, BURST_KEY, LIMIT, LIMIT_KEY, RATE, RESERVATION),
+    *(WORKFLOW, PATH, GENERATION, OUTPUT),
     *("traceparent", "tracestate", "baggage", "cc", "bcc"),
 }
 

@@ -24,6 +24,7 @@ from palermo.inspector.recurring import RecurringJobs
 from palermo.inspector.scheduled import ScheduledJobs
 from palermo.inspector.tenants import Tenants
 from palermo.inspector.workers import Workers
+from palermo.inspector.workflows import Workflows
 
 if TYPE_CHECKING:
     from palermo.client.client import Client
@@ -53,6 +54,7 @@ class Inspector(Context):
         self.keys = Keys.of(self)
         self.events = Events.of(self)
         self.history = History.of(self)
+        self.workflows = Workflows.of(self)
 
     def on_behalf_of(self, actor: Actor) -> "Inspector":
         """The same inspector for another actor."""

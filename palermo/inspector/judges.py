@@ -18,7 +18,8 @@ from palermo.core.message import Message
 from palermo.core.text import some_of
 from palermo.core.topology import check_id
 from palermo.core.unique_keys import UNIQUE_KEY
-from palermo.errors import DuplicateJob, NotFound, PalermoError
+from palermo.core.workflow import step_of
+from palermo.errors import DuplicateJob, NotFound, PalermoError, UsageError
 from palermo.views.facts import PreviewOf, facts_of_failed, wire_preview
 from palermo.views.filter import JobFilter
 
@@ -114,8 +115,15 @@ class TakeJudge:
         return Remove() if self._change is None else Move(changed, lambda: self._put_back(job, changed))
 
     def _put_back(self, job: TakenJob, message: Message) -> None:
-        """Note that a job stays because its unique key isn't free."""
+        """Note that a job stays because its unique key isn't free, or because its workflow has gone on."""
         self.taken.remove(job)
+        if step_of(message.extra) is not None:
+            self._refuse(
+                UsageError(
+                    f"job {job.id} is a step that has not failed any more, or a step behind it has not ended yet."
+                )
+            )
+            return
         key = message.extra.get(UNIQUE_KEY)
         self._refuse(
             DuplicateJob(

@@ -89,7 +89,11 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
     """
     everyone = len(ids) <= _FEW
     running = {} if everyone else _running(await broker.workers(), set(ids))
-    await broker.cancel(ids, by=by)
+    steps = set(await broker.cancel(ids, by=by))
+    if steps:
+        found = _running(await broker.workers(), steps)
+        ends = (WorkerCommand(action="cancel", id=id, workers=(worker,), by=by) for id, worker in found.items())
+        await asyncio.gather(*(broker.command(order, timeout=PATIENCE) for order in ends))
     if not everyone:
         # Again: a job that began in between may not have known of its mark.
         running |= _running(await broker.workers(), set(ids))

@@ -3,8 +3,9 @@
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, ForwardRef, get_type_hints
 
 from msgspec import Struct
@@ -56,8 +57,18 @@ class JobDefinition(DeclaredOptions):
     recurring: "RecurringJob | None" = None
     #: The events that it handles; None for a job that is enqueued.
     subscribes: JobSubscription | None = None
+    #: Whether it gets a `palermo.Workflow` as its first argument, and adds steps to it; and the seconds for all steps.
+    workflow: bool = False
+    deadline: float | None = None
     #: A function job's own hooks; a class has them as methods.
     own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
+
+    def without_flow(self) -> "JobDefinition":
+        """The definition of a workflow whose function was declared: an enqueue does not give its first argument."""
+        parameters = list(self.signature.parameters.values())
+        if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
+            raise OptionInvalid(f"workflow {self.name!r} takes no argument for its steps: give it a first one, flow.")
+        return replace(self, signature=self.signature.replace(parameters=parameters[1:]))
 
     def queue_in(self, settings: "Settings") -> str:
         """The queue where the job waits unless an enqueue names another. Raises QueueNameInvalid."""
@@ -86,14 +97,14 @@ class JobDefinition(DeclaredOptions):
     @cached_property
     def classes(self) -> Mapping[str, type]:
         """The dataclasses and enums that the annotations name, by dotted name: a body may be decoded to these."""
-        from palermo.contract.serialization import classes_in
+        from palermo.contract.class_hints import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name != "return")
 
     @cached_property
     def result_classes(self) -> Mapping[str, type]:
         """The same for the annotation of the return value: a result may be decoded to these."""
-        from palermo.contract.serialization import classes_in
+        from palermo.contract.class_hints import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name == "return")
 
@@ -120,7 +131,8 @@ class JobDefinition(DeclaredOptions):
     def _hints(self) -> Mapping[str, Any]:
         code = getattr(self.target, "process", None) if self.is_class else self.target
         try:
-            return get_type_hints(code)
+            known = {*self.signature.parameters, "return"}
+            return {name: hint for name, hint in get_type_hints(code).items() if name in known}
         except Exception:
             # A name that exists for the type checker only, or not yet: such a parameter restores no class.
             hints = {parameter.name: parameter.annotation for parameter in self.signature.parameters.values()}
@@ -223,7 +235,7 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         )
     if declared.get("batch") is not None:
         _check_batch(target, signature_of(process), declared)
-    return JobDefinition(
+    definition = JobDefinition(
         name=wire_name(target) if name is None else check_job_name(name),
         target=target,
         signature=signature_of(process),
@@ -231,6 +243,7 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         origin=Origin.of(target),
         **declared,
     )
+    return definition.without_flow() if definition.workflow else definition
 
 
 def _is_method(function: types.FunctionType) -> bool:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _MAX_ERRORS = 5
 
 
+#: What the text begins with that stands for the output of a step among the arguments of another.
+MARK = "~output-"
+
+
 class JobModels:
     """The parameters and the result of one job that are models, or hold some."""
 
@@ -99,7 +103,9 @@ class JobModels:
     ) -> tuple[list[Any], dict[str, Any]]:
         def changed(name: str | None, value: Any) -> Any:
             adapter = self._adapters.get(name) if name is not None else None
-            return value if adapter is None or name is None else change(name, adapter, value)
+            if adapter is None or name is None or (isinstance(value, str) and value.startswith(MARK)):
+                return value
+            return change(name, adapter, value)
 
         rest = self._others.get(Parameter.VAR_POSITIONAL)
         names = [*self._positional[: len(args)], *[rest] * (len(args) - len(self._positional))]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
+from palermo.core.bounds import MAX_LIMIT
 from palermo.core.times import in_seconds
 from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import OptionInvalid
@@ -80,6 +81,17 @@ class Count(Kind, frozen=True):
         if not isinstance(value, int) or isinstance(value, bool) or not self.least <= value <= self.most:
             raise OptionInvalid(f"option {name}={value!r} is not a whole number from {self.least} to {self.most:,}.")
         return value
+
+
+class MayFail(Kind, frozen=True):
+    """True for any number of failures, or a number."""
+
+    metavar: ClassVar[str] = "N"
+
+    def read(self, name: str, value: Any) -> Any:
+        if not isinstance(value, int) or value < 0:
+            raise OptionInvalid(f"option {name}={value!r} is neither True nor a number from 0.")
+        return MAX_LIMIT if value is True else int(value)
 
 
 class Number(Kind, frozen=True):

@@ -34,6 +34,7 @@ from palermo.jobs.option_kinds import (
     Headers,
     Key,
     Kind,
+    MayFail,
     Number,
     Seconds,
     Tenant,
@@ -197,6 +198,15 @@ class EnqueueOptions(ManyOptions, _Id, total=False):
     """The options of `.options()`, and of `enqueue` by name."""
 
 
+class StepOptions(EnqueueOptions, total=False):
+    """The options of `.options()`: those of an enqueue, and one for steps of workflows."""
+
+    may_fail: Annotated[
+        bool | int | None,
+        Option(MayFail(), "As a step of a workflow, it may fail; for `flow.map`, how many of its jobs may fail."),
+    ]
+
+
 class SubscribeOptions(_Run, _Retrying, _Result, total=False):
     """The options of `@palermo.subscribe`."""
 
@@ -218,6 +228,14 @@ class JobOptions(
     """The options of `@palermo.job` for a job that is called once for each message."""
 
     default: Annotated[bool, Option(FLAG, "Take the messages of its queue that name no job.")]
+
+
+class WorkflowOptions(JobOptions, total=False):
+    """The options of `@palermo.workflow`."""
+
+    deadline: Annotated[
+        Duration | None, Option(SECONDS, "Time after its first run in which the workflow must end, or it fails.")
+    ]
 
 
 class PublishOptions(_Id, _Encoding, total=False):
@@ -266,6 +284,8 @@ JOB_OPTIONS = tuple(JobOptions.__annotations__ | BatchOptions.__annotations__)
 SUBSCRIBE_OPTIONS = tuple(SubscribeOptions.__annotations__)
 PUBLISH_OPTIONS = tuple(PublishOptions.__annotations__)
 ENQUEUE_OPTIONS = tuple(EnqueueOptions.__annotations__)
+STEP_OPTIONS = tuple(StepOptions.__annotations__)
+WORKFLOW_OPTIONS = tuple(WorkflowOptions.__annotations__)
 
 #: The options that a job in a batch cannot have.
 ONE_BY_ONE = tuple(_OneByOne.__annotations__)
@@ -273,7 +293,7 @@ ONE_BY_ONE = tuple(_OneByOne.__annotations__)
 #: All options, by name.
 OPTIONS: Mapping[str, Option] = {
     name: annotation.__metadata__[0]
-    for declared in (EnqueueOptions, JobOptions, BatchOptions)
+    for declared in (StepOptions, WorkflowOptions, BatchOptions)
     for name, annotation in declared.__annotations__.items()
 }
 

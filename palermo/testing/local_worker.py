@@ -173,4 +173,6 @@ async def _has_due(broker: Broker) -> bool:
         return True
     if any(entry.next is not None and entry.next <= now for entry in await broker.recurring()):
         return True
+    if await broker.workflows.next_due() is not None:
+        return True
     return any(key.alarm is not None and key.alarm <= now for key in await broker.keys.known())

@@ -173,6 +173,10 @@ class Palermo:
 
     # Looking at what is enqueued.
 
+    def steps(self, workflow: Job[Any]) -> dict[str, str]:
+        """The states of a workflow's steps, by their names. Raises NotFound."""
+        return {step["name"]: step["state"] for step in self.inspector().workflows.show(workflow.id)["steps"]}
+
     def enqueued(self, job: AnyJob = None, /, *args: Any, **kwargs: Any) -> list[EnqueuedJob]:
         """The waiting jobs: all of them, those with this name, or those with these arguments.
 

@@ -31,7 +31,8 @@ def test_every_result_calls_for_one_settlement(result: lifecycle.Result, kind: t
 
     assert isinstance(settlement, kind)
     if kind is Ack:
-        assert settlement == Ack(done=isinstance(result, lifecycle.Succeeded))
+        done, cancelled = isinstance(result, lifecycle.Succeeded), isinstance(result, lifecycle.Cancelled)
+        assert settlement == Ack(done=done, cancelled=cancelled)
 
 
 def test_a_failed_copy_keeps_id_body_and_headers_and_adds_the_error() -> None:

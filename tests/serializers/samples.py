@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 
 from hypothesis import strategies as st
 
-from palermo.contract.serialization import Encoded, classes_in
+from palermo.contract.class_hints import classes_in
+from palermo.contract.serialization import Encoded
 from palermo.core.message import Message
 
 

@@ -10,7 +10,8 @@ from typing import Annotated, Literal, NewType, Optional, TypedDict, TypeVar, ge
 
 import pytest
 
-from palermo.contract.serialization import Accept, Serializer, Serializers, classes_in, dotted_name
+from palermo.contract.class_hints import classes_in, dotted_name
+from palermo.contract.serialization import Accept, Serializer, Serializers
 from palermo.core.message import Message
 from palermo.errors import DecodeError
 from palermo.serializers.json import JsonSerializer
@@ -140,7 +141,7 @@ def test_a_tag_that_does_not_suit_the_class_is_a_decode_error(tag: bytes) -> Non
 def test_a_class_is_named_by_its_module_also_if_that_is_run(tmp_path: Path) -> None:
     package = tmp_path / "shop"
     package.mkdir()
-    code = "from palermo.contract.serialization import dotted_name\nclass Cart: ...\nprint(dotted_name(Cart))\n"
+    code = "from palermo.contract.class_hints import dotted_name\nclass Cart: ...\nprint(dotted_name(Cart))\n"
     (package / "__init__.py").write_text("")
     (package / "tasks.py").write_text(code)
 

@@ -1,7 +1,7 @@
 """The common part of the SQLite and Redis brokers: everything that is a read or a step of their data."""
 
 import abc
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from palermo.brokers.features import limits, pauses_and_cancels, sweep
@@ -15,6 +15,7 @@ from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.steps import StepStore
 from palermo.brokers.features.tenants import StepTenants
 from palermo.brokers.features.unique_keys import Keys, as_they_run
+from palermo.brokers.features.workflows import Workflows, end_runs, key_ender
 from palermo.contract.broker import Overview, Page, QueueInfo, SessionParameters
 from palermo.contract.finding import FoundJobs, with_reports
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
@@ -44,9 +45,10 @@ class StepBroker(abc.ABC, Generic[S, C]):
         self.journal = StepJournal(steps, session)
         self.events = StepEvents(steps, session)
         self.keys = Keys(steps)
-        self.tenants = StepTenants(steps)
+        self.workflows = Workflows(steps, key_ender(steps), cancel_jobs=self._end_runs)
+        self.tenants = StepTenants(steps, self.workflows)
         self._recurring = Recurring(steps)
-        self._scheduled_jobs = ScheduledJobs(steps, self.keys, self._recurring)
+        self._scheduled_jobs = ScheduledJobs(steps, self.keys, self._recurring, self.workflows)
         self._consumers: list[C] = []
 
     @abc.abstractmethod
@@ -78,8 +80,15 @@ class StepBroker(abc.ABC, Generic[S, C]):
     async def all_paused(self) -> bool:
         return pauses_and_cancels.paused_in(await self._steps.fields("pauses")).every
 
-    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
-        await pauses_and_cancels.cancel(self._steps, ids, by, created_at)
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
+        chosen = list(ids)
+        steps = await self.workflows.cancel(chosen)
+        await pauses_and_cancels.cancel(self._steps, [*chosen, *steps], by, created_at)
+        return steps
+
+    async def _end_runs(self, ids: Sequence[str]) -> None:
+        await self.cancel(ids)
+        await end_runs(self, ids)
 
     async def restore(self, ids: Iterable[str]) -> None:
         await self._steps.change((), [("restore", list(ids))])
@@ -98,7 +107,8 @@ class StepBroker(abc.ABC, Generic[S, C]):
         self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
     ) -> FoundJobs:
         await self._sync()
-        found = await find_jobs(self._steps, ids, failed=failed, beginnings=beginnings)
+        jobs = await find_jobs(self._steps, ids, failed=failed, beginnings=beginnings)
+        found = await self.workflows.with_workflows(jobs, ids, failed=failed)
         return FoundJobs(jobs=with_reports(found, await self.workers()))
 
     async def sweep(
@@ -112,17 +122,17 @@ class StepBroker(abc.ABC, Generic[S, C]):
         most: int | None = None,
     ) -> SweepProgress:
         await self._sync()
-        return await sweep.sweep(self._steps, queue, decide, progress, ids=frozenset(ids))
+        return await sweep.sweep(self._steps, self.workflows, queue, decide, progress, ids=frozenset(ids))
 
     async def purge(self, queue: str) -> int:
         await self._sync()
-        return await sweep.purge(self._steps, queue)
+        return await sweep.purge(self._steps, self.workflows, queue)
 
     async def delete(self, queue: str) -> int:
         removed = await self.purge(queue)
         await self.events.unsubscribe_queue(queue)
         while not await self._steps.delete_empty(queue):
-            removed += await sweep.purge(self._steps, queue)
+            removed += await sweep.purge(self._steps, self.workflows, queue)
         return removed
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:

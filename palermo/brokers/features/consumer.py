@@ -18,6 +18,7 @@ from palermo.brokers.features.commands import CommandListener
 from palermo.brokers.features.heartbeat import Heartbeat
 from palermo.brokers.features.steps import Step, StepStore, put
 from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
+from palermo.brokers.features.workflows import Ending, Workflows, key_ender
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
@@ -25,9 +26,12 @@ from palermo.contract.worker_info import OnCommand
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
 from palermo.core.limits import RunLater, RunNow, demand_of, postponed
 from palermo.core.unique_rules import StartAnswer
+from palermo.core.workflow import WORKFLOW
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 
 log = logging.getLogger("palermo.broker")
+
+_DONE = Ack()
 
 
 class Claim(Struct, frozen=True):
@@ -52,6 +56,7 @@ class StepConsumer(abc.ABC):
     def __init__(self, steps: StepStore, heartbeat: Heartbeat, on_command: OnCommand, place: str) -> None:
         """`place` names the database in errors."""
         self._steps = steps
+        self._workflows = Workflows(steps, key_ender(steps))
         self._worker = heartbeat.worker
         self._place = place
         #: The claim of each slot that has an unsettled delivery.
@@ -60,6 +65,9 @@ class StepConsumer(abc.ABC):
         self._detached: set[Claim] = set()
         #: Jobs that are done but not deleted yet: the next claim deletes them in its own step.
         self._done: list[Claim] = []
+        #: Steps of workflows that have run and are not ended yet, and the task that ends them.
+        self._ending: list[Ending] = []
+        self._ender: asyncio.Task[None] | None = None
         #: By slot: the callback of its last call of `receive`, which is offered a plain job first.
         self._takes: dict[int, TakeDelivery | None] = {}
         #: By slot: the calls of `receive` that wait.
@@ -89,7 +97,7 @@ class StepConsumer(abc.ABC):
 
     @abc.abstractmethod
     async def flush(self) -> None:
-        """Delete finished jobs now."""
+        """Delete finished jobs now, and end the steps of workflows that have run."""
 
     async def start(self) -> None:
         """Carry out commands, and report to other sessions, from now on."""
@@ -117,7 +125,8 @@ class StepConsumer(abc.ABC):
     def acknowledge(self, delivery: Delivery) -> None:
         claim = self._claim_of(delivery)
         self._check()
-        self._delete_soon(claim)
+        if not (delivery.message.extra and self._end_soon(delivery, _DONE)):
+            self._delete_soon(claim)
         self._free_slot(delivery.slot)
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
@@ -206,6 +215,16 @@ class StepConsumer(abc.ABC):
         if self._held.get(delivery.slot) != claim and claim not in self._detached:
             raise self._not_ours(delivery)
         self._check()
+        adds = isinstance(settlement, Ack) and bool(settlement.adds)
+        if adds or WORKFLOW in delivery.message.extra:
+            changes = _steps(claim, settlement)
+            if isinstance(settlement, Ack) and not adds and self._end_soon(delivery, settlement):
+                self._end(delivery)
+                return
+            if await self._workflows.settle(delivery.message, settlement, [claim.still_valid], changes):
+                raise self._went_back(delivery)
+            self._end(delivery)
+            return
         run_end = key_report(delivery, settlement, adopted=bool(delivery.running_at))
         if isinstance(settlement, Ack) and run_end is None and demand_of(delivery.message) is None:
             self._delete_soon(claim)
@@ -214,6 +233,35 @@ class StepConsumer(abc.ABC):
         if await self._change(delivery, run_end, [claim.still_valid], _steps(claim, settlement)):
             raise self._went_back(delivery)
         self._end(delivery)
+
+    def _end_soon(self, delivery: Delivery, ack: Ack) -> bool:
+        """End a step soon, together with others of its workflow: its slot need not wait. False for other jobs."""
+        claim: Claim = delivery.token
+        ending = Ending.of(delivery.message, ack, claim.still_valid, _steps(claim, ack))
+        if ending is None:
+            return False
+        self._ending.append(ending)
+        if self._ender is None:
+            self._ender = self._loop.create_task(self._end_all())
+        return True
+
+    async def end_steps(self) -> None:
+        """Wait until all steps are ended that have run."""
+        if self._ender is not None:
+            await asyncio.wait({self._ender})
+
+    async def _end_all(self) -> None:
+        try:
+            while self._ending:
+                await asyncio.sleep(0)  # other slots of this turn of the loop join
+                id, some = self._ending[0].workflow, self._ending
+                self._ending = [one for one in some if one.workflow != id]
+                if await self._workflows.end_together(id, [one for one in some if one.workflow == id]):
+                    self._lose(BrokerUnavailable(f"{self._place}: another process considered this worker dead."))
+        except BrokerError as error:
+            self._lose(error)
+        finally:
+            self._ender = None
 
     async def free_slot(self, delivery: Delivery) -> None:
         self._detached.add(self._claim_of(delivery))

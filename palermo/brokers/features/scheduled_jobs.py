@@ -15,6 +15,7 @@ from palermo.brokers.features.pauses_and_cancels import cancelled
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.steps import Job, Step, StepStore, Stored
 from palermo.brokers.features.unique_keys import Keys, as_they_run, keys_of, remove_keyed
+from palermo.brokers.features.workflows import Workflows
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core.job_edit import JobEdit
@@ -22,6 +23,8 @@ from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
 from palermo.core.time_slots import moved_to
 from palermo.core.topology import failed_queue
+from palermo.core.workflow import step_of
+from palermo.core.workflow_rules import How
 from palermo.errors import BrokerError
 
 log = logging.getLogger("palermo.broker")
@@ -45,8 +48,9 @@ _FORGET_EVERY, _MEND_EVERY = 5.0, 60.0
 class ScheduledJobs:
     """Puts scheduled jobs into their queues, shows and changes them. See palermo.contract.scheduled.ScheduledJobs."""
 
-    def __init__(self, store: StepStore, keys: Keys, recurring: Recurring) -> None:
+    def __init__(self, store: StepStore, keys: Keys, recurring: Recurring, workflows: Workflows) -> None:
         self._store = store
+        self._workflows = workflows
         self._keys = keys
         self._recurring = recurring
         self.is_leader = False
@@ -130,12 +134,14 @@ class ScheduledJobs:
         """Put into their queues all that is due now; returns when the next is due, None for never."""
         while True:
             now = clock.wall_clock()
-            jobs, keys, recurring = await self._store.put_due(now, _STEP)
+            jobs, keys, recurring, workflows = await self._store.put_due(now, _STEP)
             if keys is not None and keys <= now:
                 await self._keys.publish_due(now)
             if recurring is not None and recurring <= now:
                 fired(await self._recurring.fire(now))
-            due = min((one for one in (jobs, keys, recurring) if one is not None), default=None)
+            if workflows is not None and workflows <= now:
+                await self._workflows.pass_time(now)
+            due = min((one for one in (jobs, keys, recurring, workflows) if one is not None), default=None)
             if due is None or due > now:
                 return due
             await asyncio.sleep(0)
@@ -169,9 +175,13 @@ class ScheduledJobs:
             return ("remove_later", number, job)
 
         frees = action in (CANCEL, GIVE_UP)
+        steps = [(number, message) for number, message in some if frees and step_of(message.extra)]
+        some = [one for one in some if one not in steps]
+        ends = [(message, ("scheduled", number), step(number, message)) for number, message in steps]
+        gone = await self._workflows.remove(ends, how=How.FAILED if action == GIVE_UP else How.CANCELLED)
         plain = [one for one in some if not frees or not keys_of([one[1]])]
         answers = await self._store.change((), [step(*one) for one in plain]) if plain else []
         done = [message for (_, message), was_there in zip(plain, answers, strict=True) if was_there]
         keyed = [one for one in some if frees and keys_of([one[1]])]
         freed = [(message, ("scheduled", number), step(number, message)) for number, message in keyed]
-        return done + await remove_keyed(self._store, freed)
+        return gone + done + await remove_keyed(self._store, freed)

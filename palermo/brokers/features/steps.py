@@ -165,6 +165,10 @@ class StepStore(abc.ABC):
         """The names that are due now, the longest overdue first."""
 
     @abc.abstractmethod
+    async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
+        """What is stored of a workflow under these names; None for nothing."""
+
+    @abc.abstractmethod
     async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
         """The first entries of a log from one place to another, both included; None for the end."""
 
@@ -201,7 +205,7 @@ class StepStore(abc.ABC):
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:
         """Put scheduled jobs that are due into their queues.
 
-        Returns when the next of these is due, None for never: jobs, keys and recurring jobs.
+        Returns when the next of these is due, None for never: jobs, keys, recurring jobs and workflows.
         """
 
     @abc.abstractmethod

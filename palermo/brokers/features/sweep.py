@@ -6,16 +6,19 @@ priority and age, and then the jobs of each tenant; on SQLite all jobs of a queu
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from palermo.brokers.features.steps import Job, Step, StepStore
 from palermo.brokers.features.unique_keys import as_they_run, keys_of, read_states, readmit, remove_keyed
+from palermo.brokers.features.workflows import Workflows
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
 from palermo.core.unique_keys import lock_of
+from palermo.core.workflow import step_of
 from palermo.errors import NotFound
 
 #: How many tenants' places one step of a purge looks at.
@@ -24,6 +27,7 @@ _PLACES_AT_ONCE = 500
 
 async def sweep(
     store: StepStore,
+    workflows: Workflows,
     queue: str,
     decide: Callable[[Message], SweepDecision],
     progress: Callable[[SweepProgress], None] | None,
@@ -45,7 +49,7 @@ async def sweep(
                 messages = await as_they_run(store, messages)
             jobs = [(seen, number, one) for (seen, number, _), one in zip(part.jobs, messages, strict=True)]
             changes, seen, going = _decided(jobs, part.seen, decide)
-            removed, moved = await _apply(store, queue, place, changes)
+            removed, moved = await _apply(store, workflows, queue, place, changes)
             swept = replace(swept, seen=swept.seen + seen, removed=swept.removed + removed, moved=swept.moved + moved)
             if progress is not None:
                 progress(swept)
@@ -59,26 +63,28 @@ async def sweep(
     return swept
 
 
-async def purge(store: StepStore, queue: str) -> int:
+async def purge(store: StepStore, workflows: Workflows, queue: str) -> int:
     """Remove all messages that wait in the queue at the start; returns how many. Raises NotFound."""
     extent = await store.extent(queue)
     removed = 0
     for first in range(0, len(extent.places), _PLACES_AT_ONCE):
         some = extent.places[first : first + _PLACES_AT_ONCE]
-        removed += await _purge(store, queue, some, extent.last, drop_next=True)
+        removed += await _purge(store, workflows, queue, some, extent.last, drop_next=True)
     return removed
 
 
-async def clear_tenant(store: StepStore, queue: str, tenant: str) -> int:
+async def clear_tenant(store: StepStore, workflows: Workflows, queue: str, tenant: str) -> int:
     """Remove the jobs of a tenant that wait in a queue; returns how many."""
     try:
         last = (await store.extent(queue)).last
     except NotFound:
         return 0
-    return await _purge(store, queue, (tenant,), last, drop_next=False)
+    return await _purge(store, workflows, queue, (tenant,), last, drop_next=False)
 
 
-async def _purge(store: StepStore, queue: str, places: Sequence[str], last: int, *, drop_next: bool) -> int:
+async def _purge(
+    store: StepStore, workflows: Workflows, queue: str, places: Sequence[str], last: int, *, drop_next: bool
+) -> int:
     removed, more = 0, True
     while more:
         some, more, keyed = await store.purge_some(queue, places, last, leave_keyed=not is_failed(queue))
@@ -86,7 +92,10 @@ async def _purge(store: StepStore, queue: str, places: Sequence[str], last: int,
             (message, ("waits", queue, place, number), ("remove", queue, place, number, False))
             for place, number, message in keyed
         ]
-        removed += some + len(await remove_keyed(store, freed, drop_next=drop_next))
+        steps = [one for one in freed if step_of(one[0].extra)]
+        keyed_jobs = [one for one in freed if one not in steps]
+        removed += some + len(await workflows.remove(steps))
+        removed += len(await remove_keyed(store, keyed_jobs, drop_next=drop_next))
         await asyncio.sleep(0)
     return removed
 
@@ -113,19 +122,31 @@ def _decided(
     return changes, count, True
 
 
-async def _apply(store: StepStore, queue: str, place: str, changes: Sequence[_Change]) -> tuple[int, int]:
+async def _apply(
+    store: StepStore, workflows: Workflows, queue: str, place: str, changes: Sequence[_Change]
+) -> tuple[int, int]:
     """Change those messages that still wait; returns how many were removed, and how many moved."""
     plain: list[_Change] = []
     freed: list[tuple[Message, Step, Step]] = []
+    steps_gone: list[tuple[Message, Step, Step]] = []
     moved = 0
     for number, message, move in changes:
-        if move is not None and lock_of(move.message) is not None and not is_failed(move.message.queue):
+        is_step, there = step_of(message.extra) is not None, ("waits", queue, place, number)
+        if is_step and move is not None and is_failed(queue) and not is_failed(move.message.queue):
+            put = partial(_moved, queue, place, number)
+            again = await workflows.requeue(move.message, [there], put)
+            moved += again
+            if not again and move.refused is not None:
+                move.refused()
+        elif is_step and move is None and not is_failed(queue):
+            steps_gone.append((message, there, _removal(queue, place, number, None)))
+        elif move is not None and lock_of(move.message) is not None and not is_failed(move.message.queue):
             moved += await _readmit(store, ("waits", queue, place, number), _removal(queue, place, number, move), move)
         elif move is None and lock_of(message) is not None and not is_failed(queue):
             freed.append((message, ("waits", queue, place, number), _removal(queue, place, number, None)))
         else:
             plain.append((number, message, move))
-    removed = len(await remove_keyed(store, freed))
+    removed = len(await remove_keyed(store, freed)) + len(await workflows.remove(steps_gone))
     steps = [_removal(queue, place, number, move) for number, _, move in plain]
     answers = await store.change((), steps) if steps else []
     done = [move for (_, _, move), was_there in zip(plain, answers, strict=True) if was_there]
@@ -134,6 +155,10 @@ async def _apply(store: StepStore, queue: str, place: str, changes: Sequence[_Ch
 
 def _removal(queue: str, place: str, number: Any, move: Move | None) -> Step:
     return ("remove", queue, place, number, False if move is None else Job(move.message))
+
+
+def _moved(queue: str, place: str, number: Any, message: Message) -> Step:
+    return ("remove", queue, place, number, Job(message))
 
 
 async def _readmit(store: StepStore, waits: Step, removal: Step, move: Move) -> int:

@@ -32,6 +32,7 @@ from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient, LimitClient
 from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
+from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.removal import Removal
@@ -127,6 +128,7 @@ class RabbitmqBroker:
         self._limits = LimitClient(self._leader_client)
         ask, why_silent = self._leader_client.ask, self._leader_client.why_silent
         self.keys = RabbitmqKeys(session, connection, self._outbox, ask, why_silent, reading, self._facts)
+        self.workflows = RabbitmqWorkflows(session, connection, self._outbox, ask, reading)
         self.tenants = TenantClient(
             self._exchange,
             reading,
@@ -239,6 +241,7 @@ class RabbitmqBroker:
             is_foreign=declarer.is_foreign,
             keys=self.keys,
             limits=self._limits,
+            workflows=self.workflows,
         )
 
         async def appear() -> None:
@@ -313,10 +316,13 @@ class RabbitmqBroker:
     async def _paused(self) -> PausedQueues:
         return (await self._facts.read(await self._consume_connection())).paused
 
-    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
         chosen = list(ids)
+        steps = await self.workflows.cancel(chosen)
+        chosen += steps
         await self._cancels.cancel(chosen, by, created_at)
         await self.keys.cancelled(chosen)
+        return steps
 
     async def restore(self, ids: Iterable[str]) -> None:
         await self._cancels.restore(ids, await self._cancels.read(await self._consume_connection()))
@@ -362,7 +368,8 @@ class RabbitmqBroker:
     async def find(
         self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
     ) -> FoundJobs:
-        return await search(cast(Broker, self), ids, queue=queue, failed=failed, beginnings=beginnings)
+        found = await search(cast(Broker, self), ids, queue=queue, failed=failed, beginnings=beginnings)
+        return replace(found, jobs=tuple(await self.workflows.with_workflows(found.jobs, ids, failed=failed)))
 
     async def sweep(
         self,
@@ -388,8 +395,8 @@ class RabbitmqBroker:
                 await self.restore(message.id for message in messages)
             await self.publish_many(messages)
 
-        async def gate(jobs: list[tuple[Message, Message | None]]) -> list[bool]:
-            return await self.keys.gate(queue, jobs)
+        async def gate(jobs: list[tuple[Message, Message | None]]) -> Sequence[bool | Message]:
+            return await self.workflows.gate(queue, jobs, await self.keys.gate(queue, jobs))
 
         if is_failed(queue):
             async with self._failed_turn.held(connection, only_look=only_look) as alone:

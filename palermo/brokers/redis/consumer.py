@@ -82,6 +82,7 @@ class RedisConsumer(StepConsumer):
 
     async def flush(self) -> None:
         """Delete finished jobs now, and give back jobs that no slot waits for any more."""
+        await self.end_steps()
         while self._lost is None and (self._done or self._working is not None or self._tasks):
             if self._done:
                 self._start_script()

@@ -11,6 +11,7 @@ from palermo.core.message import Message, to_headers
 from palermo.core.topics import OCTETS
 from palermo.core.topology import DEFAULT_QUEUE, MAX_PRIORITY, is_failed
 from palermo.core.unique_keys import UNIQUE_KEY
+from palermo.core.workflow import WORKFLOW
 
 #: The priority of a job that has already waited for its turn or its permit: it goes before all others of its queue.
 FRONT_PRIORITY = MAX_PRIORITY + 1
@@ -18,7 +19,8 @@ FRONT_PRIORITY = MAX_PRIORITY + 1
 #: What reading a message raises if another program has changed it.
 _UNREADABLE = (ValueError, TypeError, AttributeError, msgpack.UnpackException)
 
-#: A job for scripts/publish.lua: queue, tenant, share, priority, "1" with a unique key, due at, id and message.
+#: A job for scripts/publish.lua: queue, tenant, share, priority, "1" with a unique key or of a workflow, due at, id and
+#: message.
 Job = tuple[str, str, str, int, str, str, str, bytes]
 
 
@@ -32,7 +34,7 @@ def to_job(message: Message, queue: str | None = None) -> Job:
         "" if failed else message.tenant,
         "" if message.share is None else repr(message.share),
         FRONT_PRIORITY if later and has_reservation(message) else message.priority,
-        "1" if UNIQUE_KEY in message.extra and not failed else "",
+        "1" if (UNIQUE_KEY in message.extra or WORKFLOW in message.extra) and not failed else "",
         repr(message.run_at) if later else "",
         message.id,
         to_blob(message),

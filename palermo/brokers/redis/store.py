@@ -125,6 +125,9 @@ class Store(StepStore):
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
         return list(await self.call("HMGET", self.key(table), *names)) if names else []
 
+    async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
+        return list(await self.call("HMGET", self.key(f"flow:{workflow}"), *names)) if names else []
+
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
         key = self.key(f"{table}-due")
         found = await self.call("ZRANGEBYSCORE", key, "-inf", now, "LIMIT", 0, most)

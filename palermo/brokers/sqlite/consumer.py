@@ -66,6 +66,7 @@ class SqliteConsumer(StepConsumer):
         return await self._store.read(self._claimer.queue_of_next)
 
     async def flush(self) -> None:
+        await self.end_steps()
         if self._done and self._lost is None:
             await self._write(lambda db: None)
 

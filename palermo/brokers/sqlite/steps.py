@@ -39,6 +39,7 @@ _TABLES = {
     "groups-told": "told",
     "pauses": "pause",
     "cancels": "cancel",
+    "flows": "workflow",
 }
 
 #: The changes that bring no job to a queue or to its time.
@@ -127,6 +128,15 @@ class SqliteSteps(StepStore):
         ((found,),) = await self._rows(query, *values)
         return found
 
+    async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
+        query = (
+            "select name, data from workflow_data where exchange = ? and workflow = ?"
+            " and name in (select value from json_each(?))"
+        )
+        values = (self._exchange, workflow, json.dumps(list(names)))
+        found = dict(await self._store.read(lambda db: db.execute(query, values).fetchall()))
+        return [found.get(name) for name in names]
+
     @property
     def ended(self) -> bool:
         return False  # a file does not go away by itself
@@ -150,7 +160,7 @@ class SqliteSteps(StepStore):
 
     def _next_due(self, db: sqlite3.Connection) -> Sequence[float | None]:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
-        return (due, *(next_due(db, self._exchange, table) for table in ("keys", "recurring")))
+        return (due, *(next_due(db, self._exchange, table) for table in ("keys", "recurring", "flows")))
 
     async def later_page(self, chosen: ScheduledFilter, offset: int, limit: int) -> tuple[list[Message], int]:
         return await self._store.read(lambda db: later.page(db, self._exchange, chosen, offset, limit))
@@ -344,7 +354,7 @@ def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
 def _set(
     db: sqlite3.Connection, exchange: str, table: str, name: Stored, state: Stored, due: float | bool | None = None
 ) -> None:
-    """The state of a name; `due` is given for a recurring job, False for never."""
+    """The state of a name; `due` is given for a recurring job and a workflow, False for never."""
     query = f"insert or replace into {_TABLES[table]} (exchange, name, state) values (?, ?, ?)"
     db.execute(query, (exchange, name, state))
     if due:
@@ -353,6 +363,15 @@ def _set(
 
 def _unset(db: sqlite3.Connection, exchange: str, table: str, name: Stored) -> None:
     db.execute(f"delete from {_TABLES[table]} where exchange = ? and name = ?", (exchange, name))
+
+
+def _flow_data(db: sqlite3.Connection, exchange: str, workflow: str, name: str, data: bytes) -> None:
+    query = "insert or replace into workflow_data (exchange, workflow, name, data) values (?, ?, ?, ?)"
+    db.execute(query, (exchange, workflow, name, data))
+
+
+def _forget_flow(db: sqlite3.Connection, exchange: str, workflow: str) -> None:
+    db.execute("delete from workflow_data where exchange = ? and workflow = ?", (exchange, workflow))
 
 
 def _key(
@@ -469,6 +488,8 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "set": _set,
     "unset": _unset,
     "key": _key,
+    "flow_data": _flow_data,
+    "forget_flow": _forget_flow,
     "permit": _permit,
     "wait": _wait,
     "cancel": pauses_and_cancels.cancel,

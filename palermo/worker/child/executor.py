@@ -15,8 +15,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from palermo import errors, tracing
 from palermo.client import decorator
+from palermo.client.workflow import Workflow, own_job, serialized
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Accept, Serializer, Serializers, media_type
 from palermo.core import arguments
@@ -36,7 +39,17 @@ from palermo.core.lifecycle import (
 from palermo.core.message import Message
 from palermo.core.topics import OCTETS
 from palermo.core.unique_keys import lock_of
-from palermo.errors import ArgumentsInvalid, DecodeError, HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
+from palermo.core.workflow import OUTPUT, step_of
+from palermo.errors import (
+    ArgumentsInvalid,
+    DecodeError,
+    HeaderInvalid,
+    JobCrashed,
+    JobError,
+    JobExpired,
+    JobUnnamed,
+    ResultRefused,
+)
 from palermo.jobs import current, hooks
 from palermo.jobs import definition as job_definition
 from palermo.jobs.batch import Batch, OnMark, ignore_mark, watched
@@ -94,6 +107,24 @@ class ReturnValues:
     def _chosen(self, definition: JobDefinition) -> Serializer:
         serializer = self._serializers.get(definition.serializer or self._serializer)
         return serializer if serializer.safe else self._serializers.get(_SAFE)
+
+    def ended(self, message: Message, definition: JobDefinition, returned: object, flow: Workflow | None) -> Succeeded:
+        """The result of a job that returned this value, with what it gives to its workflow.
+
+        Raises ResultRefused if later steps cannot have the value.
+        """
+        step = step_of(message.extra) if message.extra else None
+        wanted = bool(message.extra.get(OUTPUT)) if step is not None else True
+        if flow is not None and flow.steps:
+            serialize = serialized(self._serializers, self._chosen(definition).name) if wanted else None
+            return Succeeded(adds=flow.returned(returned, serialize))
+        result = self.succeeded(message, definition, returned)
+        if step is None or not wanted:
+            return result
+        output = self.succeeded(replace(message, keep_result=True), definition, returned)
+        if output.refused:
+            raise ResultRefused(f"later steps of the workflow want what job {message.id} returned: {output.refused}")
+        return replace(result, output=output.value)
 
 
 def _reason(error: Exception) -> str:
@@ -274,6 +305,7 @@ class Executor:
             args, kwargs = [call.batch()], {}
         current.set_current_job(partial(self._current, message, reports, batched=call.batched))
         begun = entered = False
+        flow = Workflow.of_run(message, definition) if definition.workflow else None
         value: Any = None
         instance: Any = None
         try:
@@ -293,7 +325,7 @@ class Executor:
                         stack.enter_context(_context(hook, args, kwargs))
                     entered = True
                     process = definition.target if instance is None else instance.process
-                    value = process(*args, **kwargs)
+                    value = process(*args, **kwargs) if flow is None else process(flow, *args, **kwargs)
                     if value is not None and inspect.iscoroutine(value):
                         value = await wait(value)
                 for hook in hooks.hooks_for("after_process", definition, instance):
@@ -303,7 +335,7 @@ class Executor:
                 if call.batched:
                     result = self._batch_ended(call, None, instance)
                 else:
-                    result = self._return_values.succeeded(message, definition, value)
+                    result = self._return_values.ended(message, definition, value, flow)
             finally:
                 self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
@@ -378,7 +410,7 @@ class Executor:
                 f"message {message.id} names no job: it has no header job-class. Fix the program that published it, or"
                 f" declare the job of such messages: @palermo.job(queue={message.queue!r}, default=True)."
             )
-        definition = self._registry.find(message.job) or self._loaded(message)
+        definition = self._registry.find(message.job) or own_job(message.job) or self._loaded(message)
         if message.extra and message.topic and definition.subscribes is None:
             raise HeaderInvalid(
                 f"message {message.id} is an event of topic {message.topic!r}, but job {message.job!r} has no"

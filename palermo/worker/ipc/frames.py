@@ -17,6 +17,7 @@ from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack, to_buil
 from palermo.core.failure import printable
 from palermo.core.lifecycle import MAX_RESULT, RunResult
 from palermo.core.message import OPTION_FIELDS, Message
+from palermo.core.workflow import MAX_ADDED
 from palermo.errors import PalermoError
 
 HEADER = 4
@@ -24,8 +25,8 @@ HEADER = 4
 #: The whole frame that a slot sends for a job that returned: this common case costs no parsing.
 SUCCESS = b"\x00\x00\x00\x01+"
 
-#: The most bytes of a reply: a result, or those of a batch. A failure is at most 70 kB.
-MAX_REPLY = 8 * MAX_RESULT
+#: The most bytes of a reply: a result, or those of a batch, and what a workflow adds. A failure is at most 70 kB.
+MAX_REPLY = 8 * MAX_RESULT + MAX_ADDED
 
 
 class InvalidFrame(PalermoError):

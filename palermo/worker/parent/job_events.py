@@ -232,6 +232,8 @@ def _started(slot: int, message: Message, at: float) -> dict[str, Any]:
 def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
     """The kind of journal record for a result, and its fields."""
     match result:
+        case Succeeded(adds=adds) if adds:
+            return RecordKind.EXPANDED, {}
         case Succeeded(skipped, value, refused):
             said: dict[str, Any] = {"skipped": True} if skipped else {}
             said |= {} if value is None else {"result": value.to_plain()}

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from palermo.contract.broker import Delivery
 from palermo.contract.tasks import wait_for_any
 from palermo.core.latest import remember
-from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Result
+from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Result, without_step
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, backoff
@@ -106,6 +106,7 @@ class Outcomes:
         """Remember how a job ended. If it is settled now, an earlier outcome of it is of no use any more."""
         if settled:
             self._lost.pop(message.id, None)
+        result = without_step(result) if settled else result
         outcome = Outcome(job=message.job, queue=message.queue, result=result, settled=settled)
         remember(self._ended, message.id, outcome, most=MAX_OUTCOMES)
         self.cancelled_by.pop(message.id, None)

@@ -174,3 +174,52 @@ def look() -> None:
         print(worker["jobs"][0]["job_id"])  # wrong
         print(worker["host"], worker["hostname"])  # wrong
     print(inspector.workers.show("pid:1@here")["memory"], busiest(inspector.queues.list()))
+
+
+@palermo.job
+def charge(order: int) -> str:
+    return f"paid {order}"
+
+
+@palermo.job
+def pack(order: int, paid: str, *, fragile: bool = False) -> bytes:
+    return paid.encode()
+
+
+@palermo.job
+async def weigh(box: str) -> float:
+    return float(len(box))
+
+
+@palermo.workflow
+def boxes(flow: palermo.Workflow, names: list[str]) -> list[float]:
+    return flow.map(weigh, names).output
+
+
+@palermo.workflow(cron="0 3 * * *", deadline=timedelta(hours=1))
+def checkout(flow: palermo.Workflow, order: int) -> bytes:
+    paid = flow.step(charge, order)
+    assert_type(paid, palermo.Step[str])
+    packed = flow.after(paid, when="over").step(pack.options(id="pack-eu", may_fail=True), order, paid.output)
+    flow.step(pack, order, paid)  # wrong
+    flow.step(pack, order, packed.output)  # wrong
+    flow.step(pack, order, paid.output, fragil=True)  # wrong
+    flow.map(charge, ["a"])  # wrong
+    sent = flow.step(SendMail, "a@b.c", subject="boxes")
+    assert_type(sent.output, str)
+    inner = flow.step(boxes, ["a"])
+    assert_type(inner.output, list[float])
+    assert_type(flow.map(pack, [1, 2], paid.output).output, list[bytes])
+    assert_type(flow.signal("approved", timeout=60).output, Any)
+    assert_type(flow.step("other.job", 1), palermo.Step[Any])
+    flow.after(packed, when="sometimes").step(charge, 1)  # wrong
+    return packed.output
+
+
+assert_type(checkout.enqueue(17), palermo.Job[bytes])
+checkout.enqueue("17")  # wrong
+checkout(palermo.Workflow(), 17)
+made = palermo.Workflow()
+made.step(charge, 1)
+assert_type(made.enqueue(), palermo.Job[None])
+palermo.job_by_id("7").signal("approved", {"by": "ann"})

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
@@ -128,7 +128,7 @@ _LOOK_EVERY = 0.05
 AsTheyRun = Callable[[list[Message]], Awaitable[list[Message]]]
 
 #: Says which of these jobs may leave the queue. Each comes with the message that is published in its place, or None.
-Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[list[bool]]]
+Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[Sequence[bool | Message]]]
 
 
 class FailedTurn:
@@ -349,7 +349,11 @@ async def sweep(
                 if gate is not None and gone:
                     may = await gate([(there, None if move is None else move.message) for _, there, move in gone])
                     kept_back = [one for one, allowed in zip(gone, may, strict=True) if not allowed]
-                    gone = [one for one, allowed in zip(gone, may, strict=True) if allowed]
+                    gone = [
+                        (tag, there, replace(move, message=allowed) if move and isinstance(allowed, Message) else move)
+                        for (tag, there, move), allowed in zip(gone, may, strict=True)
+                        if allowed
+                    ]
                     for _, there, move in kept_back:
                         stay.append(there)
                         if move is not None and move.refused is not None:

@@ -23,6 +23,7 @@ from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
+from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
 from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
@@ -35,6 +36,8 @@ from palermo.core.time_slots import is_early, without_foreign_time
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import StartReason
+from palermo.core.workflow import WORKFLOW, step_of
+from palermo.core.workflow_rules import How
 from palermo.errors import BrokerUnavailable, DeliveryLost, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -80,6 +83,7 @@ class RabbitmqConsumer:
         is_foreign: Callable[[str], bool],
         keys: RabbitmqKeys,
         limits: LimitClient,
+        workflows: RabbitmqWorkflows,
     ) -> None:
         self._source = source
         self._names = names
@@ -96,6 +100,7 @@ class RabbitmqConsumer:
         self._is_foreign = is_foreign
         self._keys = keys
         self._limits = limits
+        self._workflows = workflows
         self._endings = PendingEnds(keys, self._acknowledge)
         #: By delivery's token: the key of the permit that the job runs with, or asks for, and the job's id.
         self._permits: dict[Any, tuple[str, str]] = {}
@@ -143,7 +148,7 @@ class RabbitmqConsumer:
         if delivery.redelivered or slot in self._unsettled:
             return False
         # Fast path: nearly all jobs have neither a header of their own nor a time, and so nothing to look at.
-        if (message.extra or message.run_at is not None) and not is_plain(message):
+        if (message.extra or message.run_at is not None) and (WORKFLOW in message.extra or not is_plain(message)):
             return False
         if self._steering.has_cancels and self._steering.checked(delivery).cancelled:
             return False
@@ -225,7 +230,16 @@ class RabbitmqConsumer:
             self._ours(delivery)
         channel, tag = delivery.token
         told = key_report(delivery, settlement, adopted=detached)
+        is_step = step_of(delivery.message.extra) is not None if delivery.message.extra else False
         match settlement:
+            case Ack(done, cancelled, output, adds) if is_step or adds:
+                how = How.DONE if done else How.CANCELLED if cancelled else How.DISCARDED
+                self._check(delivery)
+                await self._workflows.tell(delivery.message, how, output=output, adds=adds)
+                if told is not None and not adds:
+                    await self._keys.tell(delivery.message, told)
+                self._check(delivery)
+                channel.ack(tag)
             case Ack():
                 self._check(delivery)
                 if told is not None and not detached:
@@ -249,6 +263,8 @@ class RabbitmqConsumer:
                 await self._publish(message, queue)
                 if told is not None:
                     await self._keys.tell(delivery.message, told)
+                if is_step:
+                    await self._workflows.tell(delivery.message, How.FAILED)
                 self._check(delivery)
                 channel.ack(tag)
             case Reschedule(message):

@@ -11,15 +11,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, RecordQueue
+from palermo.brokers.rabbitmq.amqp.publisher import RecordQueue
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.cluster.facts import UNIQUE_JOB, Facts
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.work import Ask
+from palermo.brokers.rabbitmq.publishing.end_writer import EndWriter
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
@@ -44,7 +43,7 @@ _AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
 #: Keys that are asked for at once. The leader answers no other question meanwhile: 250 take 2 ms at most.
 _PAGE = 250
 
-#: Seconds between two attempts to write down an end that was refused, or to ask for a start.
+#: Seconds between two attempts to ask for a start.
 _AGAIN = 0.5
 
 #: Seconds between the two looks of one search for orphaned keys.
@@ -80,6 +79,7 @@ class RabbitmqKeys:
         arguments = versions.arguments(session.queue_type, connection.version)
         self._log = RecordQueue(key_queue(session.exchange), connection, outbox.open, arguments)
         self._facts = facts
+        self._ends = EndWriter(self._log, connection, outbox, session.timeout)
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
         for claim in claims:
@@ -212,43 +212,7 @@ class RabbitmqKeys:
             at=clock.now(),
         )
         body = json.dumps(end.to_record(), separators=(",", ":")).encode()
-        return self._stored(message.id, body, await self._send(body))
-
-    async def _send(self, body: bytes) -> "asyncio.Future[None]":
-        publisher = await self._outbox.open()
-        future = publisher.send("", self._log.name, PERSISTENT_JSON, body)
-        self._connection.raw.flush()
-        return future
-
-    async def _stored(self, id: str, body: bytes, future: "asyncio.Future[None]") -> None:
-        while True:
-            # A plain timer of the loop: asyncio.timeout costs several times as much, at every job.
-            alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, id)
-            try:
-                await future
-                return
-            except GONE:
-                self._log.forget()
-                await self._log.ensure()
-            except Nacked:
-                await asyncio.sleep(_AGAIN)
-            finally:
-                alarm.cancel()
-            future = await self._send(body)
-
-    def _overdue(self, end: "asyncio.Future[None]", id: str) -> None:
-        if end.done():
-            return
-        if self._connection.blocked:
-            log.warning("the end of a job waits to be stored, an alarm blocks it id=%s", id)
-            asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, end, id)
-            return
-        end.set_exception(
-            BrokerUnavailable(
-                f"RabbitMQ at {self._connection.where} did not confirm within {self._session.timeout:g} s that"
-                f" job {id} has ended: {why_late(self._connection)}"
-            )
-        )
+        return await self._ends.send(message.id, body)
 
     async def gate(self, queue: str, jobs: list[tuple[Message, Message | None]]) -> list[bool]:
         """Whether each of these jobs may leave the queue. Frees the keys of removed jobs, takes those of requeued ones.

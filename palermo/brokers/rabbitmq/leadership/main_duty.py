@@ -3,28 +3,37 @@
 Jobs of tenants wait in queues of which the leader in tenants decides: it is asked where their keys are freed.
 """
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, together
+from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks
+from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.limits import LeaderLimits
 from palermo.brokers.rabbitmq.leadership.operations import AsJson, Operation
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work
+from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
+from palermo.brokers.rabbitmq.leadership.workflow_requests import reply
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.brokers.rabbitmq.scheduling.scheduled_jobs import ScheduledJobs
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
+from palermo.brokers.rabbitmq.workflows.leader_workflows import LeaderWorkflows
+from palermo.contract.admission import KeyReport
 from palermo.contract.broker import KeyPage, SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import OnJobs
+from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
+from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import StartAnswer
 
 
@@ -54,10 +63,34 @@ class MainDuty(Work):
         states = versions.arguments(session.queue_type, connection.version)
         self._unique_keys = UniqueKeys(session.exchange, connection, outbox, states, answers, now=wall_clock)
         keys = RabbitmqKeys(session, connection, outbox, self.handle)
+        workflows = RabbitmqWorkflows(session, connection, outbox, self.handle, self._same_connection)
+
+        async def leaving(jobs: Iterable[Message]) -> None:
+            gone = list(jobs)
+            await keys.leaving(gone)
+            await workflows.leaving(gone)
+
         self._scheduled_jobs = ScheduledJobs(
-            session.exchange, connection, outbox, states, keys.leaving, keys.as_they_run, publishes=not stands_in
+            session.exchange, connection, outbox, states, leaving, keys.as_they_run, publishes=not stands_in
         )
         self._limits = LeaderLimits(session.exchange, connection, self._scheduled_jobs.due_jobs)
+        self._cancels = CancelMarks(session.exchange, connection, outbox.open, patience=session.timeout)
+        journal = StreamJournal(session, connection, self._same_connection)
+
+        async def end_key(root: Message, told: KeyReport) -> tuple[Sequence[Any], Sequence[Any]]:
+            if lock_of(root) is not None:
+                await keys.tell(root, told)
+            return (), ()
+
+        self._workflows = LeaderWorkflows(
+            session.exchange,
+            connection,
+            outbox,
+            states,
+            append=journal.append,
+            end_key=end_key,
+            cancel_jobs=self._cancel_jobs,
+        )
         self._recurring_jobs = RecurringJobs(session.exchange, connection, outbox, states, now=wall_clock, fired=fired)
 
     @property
@@ -73,11 +106,27 @@ class MainDuty(Work):
         """See Work.tasks."""
         watching = orphaned_keys.watch(self._exchange, self._connection, self._unique_keys, wall_clock, self.has_jobs)
         always = self._unique_keys.run(), watching, self._limits.run()
-        return always if self._stands_in else (*always, self._scheduled_jobs.run(), self._recurring_jobs.run())
+        return (
+            always
+            if self._stands_in
+            else (
+                *always,
+                self._scheduled_jobs.run(),
+                self._recurring_jobs.run(),
+                self._workflows.run(),
+            )
+        )
 
     async def close(self) -> None:
         """See Work.close."""
-        await together(self._recurring_jobs.close(), self._scheduled_jobs.close(), self._unique_keys.close())
+        workflows, keys = self._workflows.close(), self._unique_keys.close()
+        await together(workflows, self._recurring_jobs.close(), self._scheduled_jobs.close(), keys)
+
+    async def _same_connection(self) -> Connection:
+        return self._connection
+
+    async def _cancel_jobs(self, ids: Sequence[str]) -> None:
+        await self._cancels.cancel(list(ids), "deadline", None)
 
     def handle_now(self, operation: Operation[Any]) -> Any:
         """See Work.handle_now."""
@@ -127,6 +176,16 @@ class MainDuty(Work):
                 return await scheduled.alter(chosen, action, at, apart=apart)
             case operations.EditScheduled(id, edit):
                 return await scheduled.edit(id, edit.value)
+            case (
+                operations.ListWorkflows()
+                | operations.LocateWorkflows()
+                | operations.ListFailedSteps()
+                | operations.CancelWorkflows()
+                | operations.SignalWorkflow()
+                | operations.RequeueSteps()
+                | operations.EndSteps()
+            ):
+                return await self._workflows.ask(partial(reply, operation=operation))
             case operations.ListRecurring():
                 return [AsJson(entry) for entry in await self._recurring_jobs.entries()]
             case operations.ChangeRecurring(change):

@@ -18,6 +18,8 @@ from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.contract.broker import Tenant
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter
+from palermo.contract.worker_info import RunningJob
+from palermo.contract.workflows import WorkflowInfo
 from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitDemand, LimitInfo, RunLater, RunNow
@@ -32,6 +34,7 @@ from palermo.core.unique_keys import (
     with_lock,
 )
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
+from palermo.core.workflow_rules import How
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
 T = TypeVar("T")
@@ -273,6 +276,64 @@ class ChangeRecurring(Operation[None], frozen=True):
     raises: ClassVar = (NotFound,)
 
     change: AsJson[EntryChange]
+
+
+# -- workflows
+
+
+class ListWorkflows(BriefOperation[list[WorkflowInfo]], frozen=True):
+    """The reply is the workflows that run or have failed, or the one with this id."""
+
+    id: str | None
+
+
+class WorkflowPlace(Struct, frozen=True):
+    """A workflow that runs, or the message of one that has failed."""
+
+    running: RunningJob | None = None
+    message: AsJson[Message] | None = None
+
+
+class LocateWorkflows(BriefOperation[list[WorkflowPlace]], frozen=True):
+    """The reply is those of these ids that are workflows."""
+
+    ids: list[str]
+
+
+class ListFailedSteps(BriefOperation[list[str]], frozen=True):
+    """The reply is the ids of the failed jobs of a workflow."""
+
+    id: str
+
+
+class CancelWorkflows(BriefOperation[list[str]], frozen=True):
+    """Cancel the workflows among these ids. The reply is the ids of their jobs that wait or run."""
+
+    ids: list[str]
+
+
+class SignalWorkflow(Operation[None], frozen=True):
+    """Send a signal to a workflow, with a value in base64. Raises NotFound."""
+
+    raises: ClassVar = (NotFound,)
+
+    id: str
+    name: str
+    content_type: str
+    value: str
+
+
+class RequeueSteps(BriefOperation[list[dict[str, Any] | None]], frozen=True):
+    """Have failed steps run again. The reply has the new headers of each, None for one that may not run again."""
+
+    messages: list[AsJson[Message]]
+
+
+class EndSteps(BriefOperation[None], frozen=True):
+    """End steps whose jobs are about to be removed."""
+
+    messages: list[AsJson[Message]]
+    how: How
 
 
 # -- tenants

@@ -81,7 +81,7 @@ local make = {
     take_later(number, place)
     return 1
   end,
-  -- The state of a name; `due` is given for a recurring job.
+  -- The state of a name; `due` is given for a recurring job and a workflow.
   set = function(name, field, value, due)
     call('HSET', key(name), field, value)
     if due ~= nil then
@@ -93,7 +93,7 @@ local make = {
   end,
   unset = function(name, field)
     call('HDEL', key(name), field)
-    if name == 'recurring' then
+    if name == 'recurring' or name == 'flows' then
       set_due(name, field, false)
     end
     if name == 'pauses' then
@@ -114,6 +114,13 @@ local make = {
       try('ZADD', 'key-holders', 0, holder .. '\0' .. name)
     end
     set_due('keys', name, due)
+  end,
+  -- Arguments or an output of a step of a workflow.
+  flow_data = function(workflow, name, data)
+    call('HSET', key('flow:' .. workflow), name, data)
+  end,
+  forget_flow = function(workflow)
+    call('UNLINK', key('flow:' .. workflow))
   end,
   permit = function(number, permit)
     call('HSET', key('permits'), number, permit)

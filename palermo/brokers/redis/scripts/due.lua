@@ -1,6 +1,6 @@
 -- Puts jobs that are due into their queues. ARGV: the time, and how many jobs at most.
 -- Returns what kept a job from its queue ('' for nothing), and when the next of these is due ('' for never): jobs,
--- unique keys, recurring jobs.
+-- unique keys, recurring jobs, workflows.
 
 -- Seconds until the next attempt with a job that could not be put into its queue.
 local RETRY_AFTER = 60
@@ -27,4 +27,4 @@ end
 local function first(name)
   return call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or ''
 end
-return { problem, first('later'), first('keys-due'), first('recurring-due') }
+return { problem, first('later'), first('keys-due'), first('recurring-due'), first('flows-due') }

@@ -190,6 +190,27 @@ create table unique_job (
     primary key (exchange, name)
 ) without rowid;
 
+-- Workflows that run or have failed: see brokers/features/workflows.py. A `state` is a StoredFlow; at `due` a signal or
+-- the workflow has run out of time.
+create table workflow (
+    exchange text not null,
+    name text not null,
+    due real,
+    state blob not null,
+    primary key (exchange, name)
+) without rowid;
+
+create index workflow_due on workflow (exchange, due) where due is not null;
+
+-- The arguments of their steps, and the outputs.
+create table workflow_data (
+    exchange text not null,
+    workflow text not null,
+    name text not null,
+    data blob not null,
+    primary key (exchange, workflow, name)
+);
+
 -- The keys of jobs with a limit or a rate: see core/limits.py.
 create table limited (
     exchange text not null,

@@ -9,6 +9,7 @@ from palermo.brokers.sqlite.tables.jobs import COLUMNS, from_row
 from palermo.brokers.sqlite.tables.permits import delete_jobs
 from palermo.core.message import Message
 from palermo.core.unique_keys import UNIQUE_KEY
+from palermo.core.workflow import WORKFLOW
 
 #: How many messages, and how many bytes of bodies, are in memory at once.
 _STEP = 200
@@ -50,8 +51,9 @@ def purge_some(
         where, values = f"{where} and tenant = ?", (*values, tenant)
     if leave_keyed:
         rows = db.execute(
-            f"select id, {COLUMNS} from job where {where} and instr(headers, ?) order by id limit ?",
-            (*values, f'"{UNIQUE_KEY}"', _PURGE_STEP),
+            f"select id, {COLUMNS} from job where {where}"
+            " and (instr(headers, ?) or instr(headers, ?)) order by id limit ?",
+            (*values, f'"{UNIQUE_KEY}"', f'"{WORKFLOW}"', _PURGE_STEP),
         ).fetchall()
         if rows:
             return 0, True, [("", number, from_row(row, queue)) for number, *row in rows]

@@ -1,0 +1,290 @@
+"""What a workflow is made of where it is stored: its state, the arguments of its steps, and their outputs.
+
+It makes the jobs of steps that are released, and the record of a workflow's end. Nothing here stores anything.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import DecodeError as MsgspecError
+from msgspec import Struct, ValidationError, msgpack
+from msgspec.structs import replace
+
+from palermo.contract.finding import JobLocation
+from palermo.contract.worker_info import RunningJob, ToldArguments
+from palermo.contract.workflows import WorkflowInfo
+from palermo.core.journal_records import RecordKind
+from palermo.core.lifecycle import MAX_RESULT, JobState, why_not_stored
+from palermo.core.message import MAX_BODY, Message
+from palermo.core.plain import message_from_plain
+from palermo.core.step_values import STEP, Output, Use, Value, pack, unpack
+from palermo.core.unique_keys import key_in
+from palermo.core.workflow import PORTION, Graph, Member, StepJob, step_headers, step_id
+from palermo.core.workflow_rules import Flow, Phase, View, When, generation_of, plans_of, view
+
+log = logging.getLogger("palermo.broker")
+
+#: How many names are read at once.
+_AT_ONCE = 500
+
+#: The most bytes of the outputs that one step takes.
+_MAX_OUTPUTS = MAX_BODY - 65_536
+
+#: The most steps that the record of a workflow's end names.
+_MOST_NAMED = 300
+
+#: Reads what is stored of a workflow under some names; None for nothing.
+ReadData = Callable[[str, Sequence[str]], Awaitable[Sequence[bytes | None]]]
+
+
+class StoredFlow(Struct, frozen=True, kw_only=True):
+    """A workflow as it is stored."""
+
+    flow: Flow
+    #: The message that began it, without its arguments, as core/plain.py writes it.
+    root: dict[str, Any]
+    began_at: float
+
+    @property
+    def message(self) -> Message:
+        """The message that began it, without its arguments."""
+        return message_from_plain(self.root)
+
+
+class Data:
+    """The arguments and outputs of one workflow's steps."""
+
+    def __init__(self, id: str, read: ReadData, fresh: Mapping[str, bytes]) -> None:
+        """`fresh` is what is stored together with the change that reads this."""
+        self._id = id
+        self._read_data = read
+        self._fresh = fresh
+        self._read: dict[str, bytes | None] = {}
+
+    async def get(self, names: Sequence[str]) -> list[bytes | None]:
+        """What is stored under these names; None for nothing."""
+        missing = [name for name in names if name not in self._fresh and name not in self._read]
+        for first in range(0, len(missing), _AT_ONCE):
+            some = missing[first : first + _AT_ONCE]
+            self._read.update(zip(some, await self._read_data(self._id, some), strict=True))
+        return [self._fresh[name] if name in self._fresh else self._read[name] for name in names]
+
+    async def job(self, path: str) -> StepJob | None:
+        """The job of a step; None if another program has deleted it: then the workflow waits until it is cancelled."""
+        found: StepJob | None = await self._part(f"j:{path}", StepJob)
+        return found
+
+    async def members(self, path: str, portion: int) -> tuple[Member, ...]:
+        """Members of a map."""
+        found: tuple[Member, ...] = await self._part(f"m:{path}#{portion}", tuple[Member, ...]) or ()
+        return found
+
+    async def _part(self, name: str, kind: type[Any]) -> Any:
+        (found,) = await self.get([name])
+        if found is not None:
+            return unpack(found, kind)
+        log.error("a workflow cannot go on, its data was deleted: cancel it workflow=%s data=%s", self._id, name)
+        return None
+
+    async def output(self, prefix: str, use: Use) -> Output:
+        """The output of a step of the graph with this prefix."""
+        names = [f"o:{prefix}{use.step}"]
+        if use.members is not None:
+            names = [f"o:{prefix}{use.step}:{number}" for number in range(use.members)]
+        found = await self.get(names)
+        if use.members is None and found[0] is None:
+            found = await self.get([f"s:{use.step}"])
+        size = sum(len(each) for each in found if each is not None)
+        if size > _MAX_OUTPUTS:
+            return Output(
+                refused=f"the output of {use.step!r} has {size:,} bytes; at most {_MAX_OUTPUTS:,} are passed on."
+            )
+        values = [
+            Output(None if packed is None else await self.filled(f"{name[2:]}/", unpack(packed, Value)))
+            for name, packed in zip(names, found, strict=True)
+        ]
+        return values[0] if use.members is None else Output(members=tuple(values))
+
+    async def filled(self, prefix: str, value: Value) -> Value:
+        """A value with the outputs that it takes from steps of this prefix."""
+        if not value.uses:
+            return value
+        outputs = [await self.output(prefix, use) for use in value.uses]
+        return replace(value, uses=(), outputs=tuple(outputs))
+
+
+def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
+    """What is stored of a graph."""
+    for added in graph.steps:
+        path = prefix + added.plan.name
+        if added.job is not None:
+            yield f"j:{path}", pack(added.job)
+        for first in range(0, len(added.members), PORTION):
+            yield f"m:{path}#{first // PORTION}", msgpack.encode(added.members[first : first + PORTION])
+    if graph.result is not None:
+        yield f"o:{prefix.removesuffix('/')}", pack(graph.result)
+
+
+async def released(
+    data: Data, before: StoredFlow | None, after: StoredFlow, out: Collection[str], now: float
+) -> AsyncIterator[Message]:
+    """The jobs of these steps, and of the members that were released since."""
+    flow, root = after.flow, after.message
+    plans = plans_of(flow)
+    for path in sorted(out):
+        plan = plans.get(path)
+        if plan is None or plan.signal:
+            continue  # a member runs again by its own job
+        job = await data.job(path)
+        if job is None:
+            continue
+        prefix = path.removesuffix(plan.name)
+        yield await _with_outputs(data, prefix, job, _message(root, path, flow, job, None, now))
+    for path, members in flow.maps.items():
+        first = 0 if before is None or path not in before.flow.maps else before.flow.maps[path].released
+        job = await data.job(path) if first < members.released else None
+        if job is None:
+            continue
+        portion: tuple[Member, ...] = ()
+        outputs: Value | None = None
+        for number in range(first, members.released):
+            if not portion or number % PORTION == 0:
+                portion = await data.members(path, number // PORTION)
+            if number % PORTION >= len(portion):
+                continue
+            message = _message(root, f"{path}:{number}", flow, job, portion[number % PORTION], now)
+            if job.uses and outputs is None:
+                prefix = path.removesuffix(plans[path].name)
+                outputs = await data.filled(prefix, Value("", b"", job.mark, job.uses))
+            yield message if outputs is None else _wrapped(message, outputs)
+
+
+def _message(root: Message, path: str, flow: Flow, job: StepJob, member: Member | None, now: float) -> Message:
+    headers = step_headers(root.id, path, generation_of(flow, path), output=job.output)
+    message = job.message(step_id(root.id, path), headers, now, member=member)
+    if root.tenant and not message.tenant:
+        message = replace(message, tenant=root.tenant, share=root.share)
+    if root.priority and not message.priority:
+        message = replace(message, properties={**message.properties, "priority": root.priority})
+    return message
+
+
+async def _with_outputs(data: Data, prefix: str, job: StepJob, message: Message) -> Message:
+    if not job.uses:
+        return message
+    return _wrapped(message, await data.filled(prefix, Value("", b"", job.mark, job.uses)))
+
+
+def _wrapped(message: Message, outputs: Value) -> Message:
+    """The message with the outputs that its arguments take."""
+    value = replace(outputs, content_type=message.content_type, body=message.body)
+    body = pack(value)
+    if len(body) > MAX_BODY:
+        why = f"the outputs that job {message.id} takes have {len(body):,} bytes with its arguments; {MAX_BODY:,} fit."
+        body = pack(replace(value, outputs=(Output(refused=why),) * len(value.outputs)))
+    return replace(message, content_type=STEP, body=body)
+
+
+def jobs_out(flow: Flow) -> list[str]:
+    """The paths of the steps and members whose jobs wait or run."""
+    plans = plans_of(flow)
+    steps = [path for path in view(flow).out if path not in plans or not plans[path].signal]
+    return steps + [f"{path}:{number}" for path, members in flow.maps.items() for number in members.out()]
+
+
+_ENDS = {Phase.DONE: RecordKind.SUCCEEDED, Phase.FAILED: RecordKind.FAILED, Phase.CANCELLED: RecordKind.CANCELLED}
+
+
+async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: float) -> dict[str, Any]:
+    """The record of a workflow's end."""
+    root, phase = stored.message, known.whole.phase
+    phases = {path: str(status.phase) for path, status in known.steps.items()}
+    record: dict[str, Any] = {
+        "kind": _ENDS[phase],
+        "at": round(now, 3),
+        "id": id,
+        "job": root.job,
+        "queue": root.queue,
+        "attempt": root.attempt,
+        "took": round(now - stored.began_at, 6),
+        "steps": dict(list(phases.items())[:_MOST_NAMED]),
+    }
+    if phase is Phase.FAILED:
+        failed = [path for path, status in known.steps.items() if status.phase is Phase.FAILED]
+        text = "its time was over" if stored.flow.expired else f"step {', '.join(failed[:5])} failed"
+        return record | {"error": "palermo.errors.JobFailed", "message": text}
+    (packed,) = await data.get(["o:"]) if phase is Phase.DONE else [None]
+    if packed is None or root.keep_result is False:
+        return record
+    value = await data.filled("", unpack(packed, Value))
+    result = _plain(value).stored
+    refused = why_not_stored(result, MAX_RESULT)
+    return record | ({"refused": refused} if refused else {"result": result.to_plain()})
+
+
+def _plain(value: Value) -> Value:
+    """The output itself, if a value is nothing else than the output of one step."""
+    if len(value.outputs) == 1 and value.outputs[0].value is not None and len(value.body) <= len(value.mark) + 5:
+        return _plain(value.outputs[0].value)
+    return value
+
+
+def read_flow(state: str | bytes | None) -> StoredFlow | None:
+    if state is None:
+        return None
+    try:
+        return msgpack.decode(state if isinstance(state, bytes) else state.encode(), type=StoredFlow)
+    except (MsgspecError, ValidationError) as error:
+        log.warning("a workflow cannot be read, its steps run as plain jobs error=%r", str(error))
+        return None
+
+
+def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
+    known = view(stored.flow)
+    phases = {path: str(status.phase) for path, status in known.steps.items()}
+    plans = plans_of(stored.flow)
+    return WorkflowInfo(
+        id=id,
+        job=stored.message.job,
+        queue=stored.message.queue,
+        state=str(known.whole.phase) if known.whole.over else "running",
+        began_at=stored.began_at,
+        steps=phases,
+        members={
+            path: (members.over_count, members.failed_count, plans[path].members or 0)
+            for path, members in stored.flow.maps.items()
+            if path in plans
+        },
+        waits_for=tuple(sorted(path for path in known.out if path in plans and plans[path].signal)),
+        failed=tuple(path for path, status in known.steps.items() if status.phase is Phase.FAILED),
+        cleaned_up=tuple(
+            path
+            for path, status in known.steps.items()
+            if status.phase not in (Phase.WAITING, Phase.SKIPPED)
+            and any(condition.when is When.FAILED for condition in plans[path].after)
+        ),
+    )
+
+
+def location_of(stored: StoredFlow) -> JobLocation:
+    """Where a workflow is: as a job that runs and says how far it is, or as one that has failed."""
+    known, root = view(stored.flow), stored.message
+    if known.whole.over:
+        return JobLocation(state=JobState.FAILED, message=root)
+    done, count = sum(status.over for status in known.steps.values()), len(known.steps)
+    plans = plans_of(stored.flow)
+    signals = sorted(path for path in known.out if path in plans and plans[path].signal)
+    running = RunningJob(
+        id=root.id,
+        job=root.job,
+        queue=root.queue,
+        slot=0,
+        started_at=stored.began_at,
+        progress=done / count,
+        text=f"{done} of {count} steps" + (f", waits for the signal {signals[0]}" if signals else ""),
+        key=key_in(root.extra),
+        parent=root.parent,
+        arguments=ToldArguments(preview=root.preview),
+    )
+    return JobLocation(state=JobState.WORKING, running=running)

@@ -1,0 +1,428 @@
+"""Workflows: the state of a workflow changes in the step that settles, removes or requeues a job of it.
+
+Promise: a step is put into its queue in the step that makes it possible, so it is neither lost nor put twice. What ends
+is counted by the step's path and generation, so a repeat changes nothing.
+Cost: the end of a step reads and writes the workflow's state, in a second step to the database. The arguments of steps
+and their outputs are stored apart, and read when they are needed.
+When a process dies, nothing is left to mend: the database has the state before the step, or the one after it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from msgspec import Struct, msgpack
+from msgspec.structs import replace
+
+from palermo.brokers.features.journal import BELL
+from palermo.brokers.features.steps import Outcome, Step, StepStore, Stored, puts, text_of, unchanged
+from palermo.brokers.features.unique_keys import end_run, keys_of, read_states
+from palermo.brokers.features.workflow_steps import (
+    Data,
+    StoredFlow,
+    data_of,
+    info_of,
+    jobs_out,
+    location_of,
+    read_flow,
+    record_of,
+    released,
+)
+from palermo.contract import clock
+from palermo.contract.admission import KeyReport
+from palermo.contract.finding import JobLocation
+from palermo.contract.worker_info import CommandReply, WorkerCommand, WorkerList
+from palermo.contract.workflows import WorkflowInfo
+from palermo.core import journal_records
+from palermo.core.lifecycle import Ack, Fail, JobState, Settlement, StoredResult
+from palermo.core.message import Message
+from palermo.core.plain import message_to_plain
+from palermo.core.step_values import Value, pack, unpack
+from palermo.core.unique_rules import RunOutcome
+from palermo.core.workflow import GENERATION, Graph, step_headers, step_id, step_of
+from palermo.core.workflow_rules import (
+    Flow,
+    How,
+    Phase,
+    StepEnd,
+    advanced,
+    cancelled,
+    due,
+    ended,
+    failed_runs,
+    generation_of,
+    has_failed,
+    plans_of,
+    retried,
+    signalled,
+    time_passed,
+    view,
+)
+from palermo.errors import NotFound
+
+log = logging.getLogger("palermo.broker")
+
+#: Seconds in which a worker has to end a job whose workflow is out of time.
+_END_WITHIN = 1.0
+
+#: How many due workflows are looked at in one turn.
+_DUE = 100
+
+
+class Ending(Struct, frozen=True):
+    """The end of a step whose run added nothing."""
+
+    workflow: str
+    end: StepEnd
+    output: StoredResult | None
+    #: The condition that its job is still ours, None if that is known; and the changes that drop the job.
+    still_valid: Step | None
+    changes: Sequence[Step]
+
+    @classmethod
+    def of(cls, message: Message, ack: Ack, still_valid: Step | None, changes: Sequence[Step]) -> "Ending | None":
+        """The end of this job; None for a job that is no step."""
+        found = step_of(message.extra)
+        if found is None:
+            return None
+        workflow, path, generation = found
+        how = How.DONE if ack.done else How.CANCELLED if ack.cancelled else How.DISCARDED
+        return cls(workflow, StepEnd(path=path, how=how, generation=generation), ack.output, still_valid, changes)
+
+
+#: Decides about a workflow, None if there is none; returns it changed, or None to leave it.
+Decide = Callable[[StoredFlow | None], StoredFlow | None]
+
+#: Cancels jobs by their ids, those that run too.
+CancelJobs = Callable[[Sequence[str]], Awaitable[None]]
+
+
+#: Ends the run of a unique workflow: the conditions and changes that free its key.
+EndKey = Callable[[Message, KeyReport], Awaitable[tuple[Sequence[Step], Sequence[Step]]]]
+
+
+def key_ender(store: StepStore) -> EndKey:
+    """Ends runs in the keys of this store."""
+
+    async def end(root: Message, told: KeyReport) -> tuple[Sequence[Step], Sequence[Step]]:
+        states = await read_states(store, keys_of([root]))
+        end_run(states, root, told)
+        return states.conditions, states.changes
+
+    return end
+
+
+class FlowStore(Protocol):
+    """The part of a StepStore that workflows need."""
+
+    async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]: ...
+    async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]: ...
+    async def due(self, table: str, now: float, most: int) -> Sequence[str]: ...
+    def scan(self, table: str) -> AsyncIterator[tuple[Any, Any]]: ...
+    async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome: ...
+
+
+class OrdersWorkers(Protocol):
+    """The part of a broker that gives orders to workers."""
+
+    async def workers(self) -> WorkerList: ...
+    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]: ...
+
+
+_NOTHING: Mapping[str, bytes] = {}
+
+
+class Workflows:
+    """The workflows of one exchange. See palermo.contract.workflows.Workflows."""
+
+    def __init__(
+        self,
+        store: FlowStore,
+        end_key: EndKey,
+        *,
+        cancel_jobs: CancelJobs | None = None,
+    ) -> None:
+        """`end_key` frees the key of a unique workflow that is over; `cancel_jobs` cancels jobs by their ids."""
+        self._store = store
+        self._end_key = end_key
+        self._cancel_jobs = cancel_jobs
+        #: Held while this session changes a workflow: ends of its slots do not make each other try again.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    # Changes that come from jobs.
+
+    async def settle(
+        self, message: Message, settlement: Settlement, conditions: Sequence[Step], changes: Sequence[Step]
+    ) -> int:
+        """Settle a job that is a step, or has added steps, together with its workflow.
+
+        Returns the number of the condition that did not hold, from 1; 0 if all did.
+        """
+        match settlement:
+            case Ack(adds=adds):
+                graph = unpack(adds, Graph) if adds else None
+                return await self.end(message, How.DONE, conditions, changes, graph=graph)
+            case Fail():
+                return await self.end(message, How.FAILED, conditions, changes)
+        return (await self._store.try_change(conditions, changes)).failed
+
+    async def end_together(self, id: str, endings: Sequence[Ending]) -> list[Ending]:
+        """End steps of one workflow whose runs added nothing; returns those whose jobs were not ours any more."""
+        left, lost = list(endings), list[Ending]()
+
+        def decide(stored: StoredFlow | None) -> StoredFlow | None:
+            if stored is None:
+                return None
+            flow = stored.flow
+            for one in left:
+                flow = ended(flow, one.end)
+            return None if flow is stored.flow else replace(stored, flow=flow)
+
+        while left:
+            outputs = {f"o:{one.end.path}": pack(Value.of(one.output)) for one in left if one.output is not None}
+            changes = [change for one in left for change in one.changes]
+            conditions = [one.still_valid for one in left if one.still_valid is not None]
+            failed = await self._change(id, decide, conditions, changes, outputs)
+            if not failed:
+                break
+            lost.append(left.pop(failed - 1))
+        return lost
+
+    async def end(
+        self,
+        message: Message,
+        how: How,
+        conditions: Sequence[Step],
+        changes: Sequence[Step],
+        *,
+        graph: Graph | None = None,
+    ) -> int:
+        """End a step without running it, or after its run, which added `graph`. Returns as `settle` does."""
+        id, path, generation = step_of(message.extra) or (message.id, "", 0)
+        fresh = {} if graph is None else dict(data_of(f"{path}/" if path else "", graph))
+        plans = None if graph is None else tuple(added.plan for added in graph.steps)
+        end = StepEnd(path=path, how=how, generation=generation, adds=plans)
+
+        def decide(stored: StoredFlow | None) -> StoredFlow | None:
+            if stored is not None and path:
+                flow = ended(stored.flow, end)
+                return None if flow is stored.flow else replace(stored, flow=flow)
+            if stored is not None or path or plans is None or graph is None:
+                return None
+            now = clock.now()
+            flow = Flow(plans=plans, deadline=None if graph.deadline is None else now + graph.deadline)
+            return StoredFlow(flow=flow, root=message_to_plain(replace(message, body=b"")), began_at=now)
+
+        return await self._change(id, decide, conditions, changes, fresh)
+
+    async def remove(self, jobs: Iterable[tuple[Message, Step, Step]], *, how: How = How.CANCELLED) -> list[Message]:
+        """Remove jobs that are steps and do not run; returns those that were there.
+
+        Of each job this takes the condition that it is there, and the change that removes it.
+        """
+        return [message for message, there, removal in jobs if not await self.end(message, how, [there], [removal])]
+
+    async def requeue(self, message: Message, conditions: Sequence[Step], put: Callable[[Message], Step]) -> bool:
+        """Run a failed step again; `put` makes the change that puts its job into its queue.
+
+        Returns False if the job was gone, if its step is not failed any more, or if a later step is still working.
+        """
+        found = step_of(message.extra)
+        assert found is not None
+        id, path, generation = found
+        changes = [put(message)]
+        may = True
+
+        def decide(stored: StoredFlow | None) -> StoredFlow | None:
+            nonlocal may
+            may = True
+            if stored is None:
+                return None
+            now = generation_of(stored.flow, path)
+            if now == generation + 1 and path in view(stored.flow).out:
+                # It was made to run again, and its job did not come into its queue: RabbitMQ needs two steps for that.
+                changes[:] = [put(replace(message, extra={**message.extra, GENERATION: now}))]
+                return None
+            if not has_failed(stored.flow, path) or generation != now:
+                may = False
+                return None
+            try:
+                flow = retried(stored.flow, [path])
+            except ValueError:
+                may = False
+                return None
+            again = step_headers(id, path, generation_of(flow, path), output=False)
+            changes[:] = [put(replace(message, extra={**message.extra, **again}))]
+            return replace(stored, flow=flow)
+
+        failed = await self._change(id, decide, conditions, changes, placed=path, wanted=lambda: may)
+        return may and not failed
+
+    # Changes that come from people and the clock.
+
+    async def cancel(self, ids: Collection[str]) -> list[str]:
+        """Cancel the workflows among these jobs; returns the ids of their jobs that wait or run."""
+        found: list[str] = []
+        for id, state in zip(ids, await self._states(list(ids)), strict=True):
+            if state is None:
+                continue
+            out: list[str] = []
+
+            def decide(stored: StoredFlow | None, id: str = id, out: list[str] = out) -> StoredFlow | None:
+                if stored is None:
+                    return None
+                out[:] = [step_id(id, path) for path in jobs_out(stored.flow)]
+                return replace(stored, flow=cancelled(stored.flow))
+
+            await self._change(id, decide)
+            found += out
+        return found
+
+    async def signal(self, id: str, name: str, value: StoredResult) -> None:
+        def decide(stored: StoredFlow | None) -> StoredFlow | None:
+            if stored is None or view(stored.flow).whole.over:
+                raise NotFound(
+                    f"workflow {id} does not wait for signals: it has not added steps yet, or is over."
+                    " `palermo status ID` says which."
+                )
+            if name in stored.flow.signals:
+                return None
+            return replace(stored, flow=signalled(stored.flow, name))
+
+        await self._change(id, decide, fresh={f"s:{name}": pack(Value.of(value))})
+
+    async def pass_time(self, now: float) -> None:
+        """Let signals and workflows run out of time that are due."""
+        for name in await self._store.due("flows", now, _DUE):
+            out: list[str] = []
+
+            def decide(stored: StoredFlow | None, out: list[str] = out) -> StoredFlow | None:
+                if stored is None:
+                    return None
+                flow = time_passed(stored.flow, now)
+                out[:] = jobs_out(stored.flow) if flow.expired and not stored.flow.expired else []
+                return replace(stored, flow=flow)
+
+            await self._change(name, decide)
+            if out and self._cancel_jobs is not None:
+                await self._cancel_jobs([step_id(name, path) for path in out])
+
+    # Looking.
+
+    async def all(self) -> list[WorkflowInfo]:
+        """All workflows that are not over, and those that have failed, oldest first."""
+        found = [
+            info_of(text_of(id), stored)
+            async for id, state in self._store.scan("flows")
+            if (stored := read_flow(state)) is not None
+        ]
+        return sorted(found, key=lambda info: info.began_at)
+
+    async def find(self, id: str) -> WorkflowInfo | None:
+        (state,) = await self._states([id])
+        stored = read_flow(state)
+        return None if stored is None else info_of(id, stored)
+
+    async def failed_jobs(self, id: str) -> list[str]:
+        (state,) = await self._states([id])
+        stored = read_flow(state)
+        if stored is None:
+            return []
+        plans = plans_of(stored.flow)
+        failed = (path for path in failed_runs(stored.flow) if path not in plans or not plans[path].signal)
+        return [step_id(id, path) for path in failed]
+
+    async def with_workflows(
+        self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
+    ) -> list[JobLocation]:
+        """These jobs, and of the other ids the workflows: as jobs that run, or have failed if that is wanted."""
+        jobs = list(found)
+        states = await self._states(sorted(set(ids) - {job.id for job in jobs}))
+        flows = [stored for state in states if (stored := read_flow(state)) is not None]
+        places = [location_of(one) for one in flows]
+        return jobs + [place for place in places if failed or place.state == JobState.WORKING]
+
+    async def next_due(self) -> float | None:
+        """When time changes a workflow next, if that is by now."""
+        return clock.now() if await self._store.due("flows", clock.now(), 1) else None
+
+    async def _states(self, ids: Sequence[str]) -> list[Stored | None]:
+        return await self._store.states("flows", ids) if ids else []
+
+    # Inside.
+
+    async def _change(
+        self,
+        id: str,
+        decide: Decide,
+        conditions: Sequence[Step] = (),
+        changes: Sequence[Step] = (),
+        fresh: Mapping[str, bytes] = _NOTHING,
+        *,
+        placed: str = "",
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> int:
+        """Change a workflow together with other changes, if these conditions hold; `changes` are read after `decide`.
+
+        `fresh` is data to store with it. The job of the step `placed` is among the changes.
+        """
+        lock = self._locks.setdefault(id, asyncio.Lock())
+        async with lock:
+            while True:
+                (state,) = await self._states([id])
+                before = read_flow(state)
+                after = decide(before)
+                if not wanted():
+                    return 0
+                own: list[Step] = []
+                more: list[Step] = []
+                if after is not None and after is not before:
+                    own, more = await self._steps(id, state, before, after, fresh, placed)
+                if not changes and not more:
+                    return 0
+                outcome = await self._store.try_change([*conditions, *own], [*changes, *more])
+                if outcome.failed <= len(conditions):
+                    return outcome.failed
+
+    async def _steps(
+        self,
+        id: str,
+        state: Stored | None,
+        before: StoredFlow | None,
+        after: StoredFlow,
+        fresh: Mapping[str, bytes],
+        placed: str,
+    ) -> tuple[list[Step], list[Step]]:
+        """The conditions and changes that store a workflow, and put the jobs of steps that became possible."""
+        now = clock.now()
+        flow, known = advanced(after.flow, now)
+        after = replace(after, flow=flow)
+        was = None if before is None else view(before.flow)
+        was_over = was is not None and was.whole.over
+        data = Data(id, self._store.flow_data, fresh)
+        out = known.out - {placed} - (frozenset() if was is None else was.out)
+        jobs = [job async for job in released(data, before, after, out, now)]
+        conditions, steps = [unchanged("flows", id, state)], puts(jobs)
+        if known.whole.over and not was_over:
+            record = await record_of(id, data, after, known, now)
+            batch = journal_records.encode("", [journal_records.encode_record(record)])
+            steps += [("append", "journal", batch, "", now), ("publish", BELL, "")]
+            done = RunOutcome.DONE if known.whole.good else RunOutcome.OVER
+            key_conditions, key_changes = await self._end_key(after.message, KeyReport(done, None, None, None))
+            conditions += key_conditions
+            steps += key_changes
+        # A failed one waits for a retry, unless it was cancelled.
+        if known.whole.over and (known.whole.phase is not Phase.FAILED or after.flow.cancels):
+            return conditions, [*steps, ("unset", "flows", id), ("forget_flow", id)]
+        packed, at = msgpack.encode(after), due(after.flow)
+        steps.append(("set", "flows", id, packed, False if at is None else at))
+        return conditions, [*steps, *(("flow_data", id, name, value) for name, value in fresh.items())]
+
+
+async def end_runs(broker: OrdersWorkers, ids: Collection[str]) -> None:
+    """Order the workers that run some of these jobs to end them."""
+    running = [(worker.id, job.id) for worker in await broker.workers() for job in worker.jobs if job.id in set(ids)]
+    orders = (WorkerCommand(action="cancel", id=id, workers=(worker,), by="deadline") for worker, id in running)
+    await asyncio.gather(*(broker.command(order, timeout=_END_WITHIN) for order in orders))

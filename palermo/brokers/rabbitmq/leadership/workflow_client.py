@@ -1,0 +1,134 @@
+"""One session's requests about workflows: it asks the leader, and writes down how steps have ended."""
+
+import json
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.publisher import RecordQueue
+from palermo.brokers.rabbitmq.leadership import operations
+from palermo.brokers.rabbitmq.leadership.operations import AsJson
+from palermo.brokers.rabbitmq.leadership.work import Ask
+from palermo.brokers.rabbitmq.publishing.end_writer import EndWriter
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow_queue
+from palermo.contract.broker import SessionParameters
+from palermo.contract.finding import JobLocation
+from palermo.contract.workflows import WorkflowInfo
+from palermo.core.lifecycle import JobState, StoredResult
+from palermo.core.message import Message
+from palermo.core.topology import is_failed
+from palermo.core.workflow import step_of
+from palermo.core.workflow_rules import How
+from palermo.errors import NotFound
+
+
+class RabbitmqWorkflows:
+    """See palermo.contract.workflows.Workflows; the other methods are for the session's other parts."""
+
+    def __init__(
+        self,
+        session: SessionParameters,
+        connection: Connection,
+        outbox: Outbox,
+        ask: Ask,
+        reading: Callable[[], Awaitable[Connection]],
+    ) -> None:
+        """`reading` returns the connection to read on."""
+        arguments = versions.arguments(session.queue_type, connection.version)
+        self._queue = RecordQueue(workflow_queue(session.exchange), connection, outbox.open, arguments)
+        self._ends = EndWriter(self._queue, connection, outbox, session.timeout)
+        self._ask = ask
+        self._reading = reading
+        self._there = False
+
+    async def all(self) -> list[WorkflowInfo]:
+        return await self._ask(operations.ListWorkflows(None)) if await self.exist() else []
+
+    async def find(self, id: str) -> WorkflowInfo | None:
+        found = await self._ask(operations.ListWorkflows(id)) if await self.exist() else []
+        return found[0] if found else None
+
+    async def failed_jobs(self, id: str) -> list[str]:
+        return await self._ask(operations.ListFailedSteps(id)) if await self.exist() else []
+
+    async def signal(self, id: str, name: str, value: StoredResult) -> None:
+        if not await self.exist():
+            raise NotFound(f"workflow {id} does not wait for signals: nobody has ever run a workflow here.")
+        text = b64encode(value.body).decode()
+        await self._ask(operations.SignalWorkflow(id, name, value.content_type, text))
+
+    async def next_due(self) -> float | None:
+        if await self.exist():
+            await self._ask(operations.ListWorkflows(""))  # the leader does all that is due before it answers
+        return None
+
+    async def cancel(self, ids: Collection[str]) -> list[str]:
+        """Cancel the workflows among these jobs; returns the ids of their jobs that wait or run."""
+        return await self._ask(operations.CancelWorkflows(list(ids))) if await self.exist() else []
+
+    async def with_workflows(
+        self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
+    ) -> list[JobLocation]:
+        """These jobs, and of the other ids the workflows: as jobs that run, or have failed if that is wanted."""
+        jobs = list(found)
+        left = sorted(set(ids) - {job.id for job in jobs})
+        places = await self._ask(operations.LocateWorkflows(left)) if left and await self.exist() else []
+        running = [JobLocation(state=JobState.WORKING, running=one.running) for one in places if one.running]
+        over = [JobLocation(state=JobState.FAILED, message=one.message.value) for one in places if one.message]
+        return jobs + running + (over if failed else [])
+
+    async def tell(self, message: Message, how: How, *, output: StoredResult | None = None, adds: bytes = b"") -> None:
+        """Write down how a run ended, and wait until that is stored, however long an alarm lasts."""
+        report = StepReport(
+            message=_bare(message),
+            how=how,
+            content_type="" if output is None else output.content_type,
+            value="" if output is None else b64encode(output.body).decode(),
+            adds=b64encode(adds).decode(),
+        )
+        body = json.dumps(report.to_record(), separators=(",", ":")).encode()
+        await (await self._ends.send(message.id, body))
+
+    async def leaving(self, jobs: Iterable[Message], how: How = How.CANCELLED) -> None:
+        """End these steps, which are about to be removed; other jobs are left alone."""
+        steps = [AsJson(_bare(job)) for job in jobs if step_of(job.extra) is not None]
+        if steps and await self.exist():
+            await self._ask(operations.EndSteps(steps, how))
+
+    async def gate(
+        self, queue: str, jobs: Sequence[tuple[Message, Message | None]], may: Sequence[bool]
+    ) -> list[bool | Message]:
+        """Whether each of these jobs, of which others say whether it `may`, may leave the queue.
+
+        Each comes with the message that takes its place, or with None if it is removed. A failed step that may run
+        again gets another message. Steps that are removed end.
+        """
+        found: list[bool | Message] = list(may)
+        again = [
+            (number, put)
+            for number, (_, put) in enumerate(jobs)
+            if found[number] and put is not None and is_failed(queue) and not is_failed(put.queue)
+            if step_of(put.extra) is not None
+        ]
+        if not is_failed(queue):
+            await self.leaving(job for (job, put), allowed in zip(jobs, may, strict=True) if allowed and put is None)
+        if again and await self.exist():
+            answers = await self._ask(operations.RequeueSteps([AsJson(_bare(put)) for _, put in again]))
+            for (number, put), headers in zip(again, answers, strict=True):
+                found[number] = headers is not None and replace(put, extra={**put.extra, **headers})
+        return found
+
+    async def exist(self) -> bool:
+        """Whether anybody has ever run a workflow here; if not, the leader need not be asked."""
+        if not self._there:
+            self._there = await self._queue.exists(await self._reading())
+        return self._there
+
+
+def _bare(message: Message) -> Message:
+    """A message without its arguments: enough to know which step it is."""
+    return replace(message, body=b"", failure=None, attempts=())

@@ -1,0 +1,301 @@
+"""The part of the leader that decides about workflows.
+
+Promise: a step is published once all that makes it possible is stored: the ends that workers wrote, and the state that
+the leader makes of them. A worker acknowledges a job after its end is stored here, so an end is never lost. What an
+ended run adds, and an end that is not `done`, is in a committed state before anything is published because of it.
+Cost: one commit for the ends of a workflow that have come together.
+If the leader dies, the next one reads the states and the ends, and publishes again the jobs that may not be stored.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import takewhile
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from palermo.brokers.features.steps import Outcome, Step, Stored
+from palermo.brokers.features.workflows import Ending, EndKey, Workflows
+from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
+from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
+from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow_queue
+from palermo.contract.clock import seconds_until, wall_clock
+from palermo.core.instants import Instants
+from palermo.core.message import Message
+from palermo.core.plain import Plain
+from palermo.core.workflow import Graph, step_of
+from palermo.core.workflow_rules import StepEnd
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+T = TypeVar("T")
+
+#: Seconds between two looks, however far the next timeout is, since the clock may jump; and until one after an error.
+_LOOK_EVERY, _AGAIN = 0.5, 1.0
+
+#: Seconds between two looks whether anybody needs workflows.
+_NEEDED_EVERY = 2.0
+
+#: Between a workflow's id and the name of a part of it, in the name of a state; and the bytes of parts in one commit.
+_OF, _PART_BYTES = "\x1f", 1_048_576
+
+
+class Packed(Plain, frozen=True):
+    """The state of a workflow, or a part of it, as brokers/features/workflow_steps.py packs it."""
+
+    data: bytes
+    #: When time changes the workflow, in Unix seconds.
+    due: float | None = None
+
+
+class LedgerStore:
+    """The states of workflows and their parts: in memory, and in the ledger. See brokers/features/steps.py."""
+
+    def __init__(self, ledger: Ledger[Packed], append: Callable[[bytes], Awaitable[None]]) -> None:
+        """`append` writes a batch into the journal."""
+        self._ledger = ledger
+        self._append = append
+        self.all: dict[str, Packed] = {}
+        self._parts: dict[str, set[str]] = {}
+        self._due = Instants()
+
+    def load(self, states: Mapping[str, Packed]) -> None:
+        """Begin with these states."""
+        self.all, self._parts, self._due = {}, {}, Instants()
+        self._take(states)
+
+    @property
+    def first_due(self) -> float | None:
+        """When time changes a workflow next, in Unix seconds."""
+        return self._due.first
+
+    async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
+        return [None if (found := self.all.get(str(name))) is None else found.data for name in names]
+
+    async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
+        found = [self.all.get(f"{workflow}{_OF}{name}") for name in names]
+        return [None if one is None else one.data for one in found]
+
+    async def due(self, table: str, now: float, most: int) -> Sequence[str]:
+        names = self._due.until(now)
+        for name in names:
+            self._due.put(name, self.all[name].due)
+        return names[:most]
+
+    async def scan(self, table: str) -> AsyncIterator[tuple[Any, Any]]:
+        for name, packed in list(self.all.items()):
+            if _OF not in name:
+                yield name, packed.data
+
+    async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
+        """Make these changes. The leader alone changes states, so all conditions hold."""
+        states: dict[str, Packed | None] = {}
+        parts: dict[str, Packed] = {}
+        jobs: list[Message] = []
+        for name, *values in changes:
+            match name, values:
+                case "put", [job]:
+                    jobs.append(job.message)
+                case "set", [_, id, state, due]:
+                    states[id] = Packed(state, None if due is False else due)
+                case "unset", [_, id]:
+                    states[id] = None
+                case "flow_data", [id, part, data]:
+                    parts[f"{id}{_OF}{part}"] = Packed(data)
+                case "forget_flow", [id]:
+                    states |= dict.fromkeys(self._parts.get(id, ()))
+                case "append", [_, batch, *_]:
+                    await self._append(batch)
+        # First the parts, in records of bounded size: without their workflow they say nothing.
+        some: dict[str, Packed | None] = {}
+        size = 0
+        for name, packed in parts.items():
+            some[name] = packed
+            size += len(packed.data)
+            if size > _PART_BYTES:
+                await self._commit(some, ())
+                some, size = {}, 0
+        await self._commit({**some, **states}, jobs)
+        return Outcome(0, [None] * len(changes))
+
+    async def _commit(self, states: Mapping[str, Packed | None], jobs: Sequence[Message]) -> None:
+        await self._ledger.commit(states, jobs)
+        self._take(states)
+
+    def _take(self, states: Mapping[str, Packed | None]) -> None:
+        for name, packed in states.items():
+            id, is_part, _ = name.partition(_OF)
+            if packed is None:
+                self.all.pop(name, None)
+                self._parts.get(id, set()).discard(name)
+            else:
+                self.all[name] = packed
+                if is_part:
+                    self._parts.setdefault(id, set()).add(name)
+            if not is_part:
+                self._due.put(name, None if packed is None else packed.due)
+
+    def strays(self) -> dict[str, Packed | None]:
+        """The parts of workflows that are not there: a leader died before it stored the workflow."""
+        return {name: None for id, names in self._parts.items() if id not in self.all for name in names}
+
+
+class LeaderWorkflows:
+    """Decides about the workflows of one exchange; see the module's first lines."""
+
+    def __init__(
+        self,
+        exchange: str,
+        connection: Connection,
+        outbox: Outbox,
+        arguments: Mapping[str, Any],
+        *,
+        append: Callable[[bytes], Awaitable[None]],
+        end_key: EndKey,
+        cancel_jobs: Callable[[Sequence[str]], Awaitable[None]],
+    ) -> None:
+        """`arguments` are those of the ledger's queue; `append` writes a batch into the journal.
+
+        `end_key` frees the key of a unique workflow that is over; `cancel_jobs` cancels jobs by their ids.
+        """
+        self._connection = connection
+        self._queue = workflow_queue(exchange)
+        table = Table(exchange, self._queue, arguments, Packed.from_plain, drops_copies=False)
+        self._ledger = Ledger(table, connection, outbox, on_report=self._on_report)
+        self._store = LedgerStore(self._ledger, append)
+        self._engine = Workflows(self._store, end_key, cancel_jobs=cancel_jobs)
+        #: Held while workflows are read or changed.
+        self._turn = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._reports: list[Report] = []
+
+    async def run(self) -> None:
+        """Decide about workflows until the call is cancelled. Raises the connection's error when that is lost."""
+        while not await self._ledger.exists():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_NEEDED_EVERY):
+                    await self._news.wait()
+            self._news.clear()
+        while True:
+            self._news.clear()
+            try:
+                wait = await uninterrupted(self._look())
+            except NewerFormat:
+                raise
+            except PalermoError as error:
+                if self._connection.error is not None:
+                    raise
+                log.warning("workflows cannot be continued now error=%r", str(error))
+                wait = _AGAIN
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
+
+    async def close(self) -> None:
+        """Wait until what is on its way is stored."""
+        async with self._turn:
+            pass
+
+    async def ask(self, question: Callable[[Workflows], Awaitable[T]]) -> T:
+        """The answer of the engine, after all ends that are stored by now and all that is due."""
+        async with self._turn:
+            await self._read()
+            await self._ledger.reach()
+            await self._take_reports()
+            await self._engine.pass_time(wall_clock())
+            return await question(self._engine)
+
+    def _on_report(self, report: Report) -> None:
+        self._reports.append(report)
+        self._news.set()
+
+    async def _look(self) -> float:
+        async with self._turn:
+            await self._read()
+            await self._take_reports()
+            await self._engine.pass_time(wall_clock())
+            await self._ledger.tidy(self._store.all)
+        if self._reports:
+            return _AGAIN
+        due = self._store.first_due
+        return _LOOK_EVERY if due is None else min(_LOOK_EVERY, seconds_until(due, wall_clock))
+
+    async def _read(self) -> None:
+        if self._ledger.is_open:
+            return
+        self._reports = []
+        states, reports = await self._ledger.open()
+        self._reports = [*reports, *self._reports]
+        self._store.load(states)
+        if strays := self._store.strays():
+            await self._ledger.commit(strays)
+            self._store.load({name: packed for name, packed in states.items() if name not in strays})
+
+    async def _take_reports(self) -> None:
+        """Handle the ends that workers have written, those of one workflow together.
+
+        After an error, those that are not handled wait for the next call, and other workflows go on before them.
+        """
+        reports, self._reports = self._reports, []
+        ends: dict[str, list[_End]] = {}
+        for report in reports:
+            end = self._connection.unreadable.attempt(self._queue, report[0], partial(_end_of, report))
+            if end is None:
+                self._ledger.keep(report[1])
+            else:
+                ends.setdefault(end.ending.workflow, []).append(end)
+        try:
+            for id, left in list(ends.items()):
+                ends[id] = ends.pop(id)  # if this one raises, it is the last one of the next call
+                while left:
+                    together = list(takewhile(lambda end: end.graph is None, left))
+                    if together:
+                        await self._engine.end_together(id, [end.ending for end in together])
+                    else:
+                        together = left[:1]
+                        await self._add(together[0])
+                    for end in together:
+                        self._ledger.settle(end.report[1])
+                    del left[: len(together)]
+        except PalermoError as error:
+            if not self._ledger.is_open:
+                raise
+            log.warning("a workflow cannot be continued now error=%r", str(error))
+        finally:
+            self._reports[:0] = [end.report for left in ends.values() for end in left]
+
+    async def _add(self, end: "_End") -> None:
+        """Handle the end of a run that added steps."""
+        try:
+            await self._engine.end(end.message, end.ending.end.how, (), (), graph=end.graph)
+        except PalermoError:
+            raise
+        except Exception as error:  # another program wrote steps that cannot be
+            self._connection.unreadable.skip(self._queue, end.report[0], error)
+
+
+class _End(Struct, frozen=True):
+    """A report that is decoded."""
+
+    report: Report
+    message: Message
+    ending: Ending
+    #: What the run added; a run that is no step has always added something.
+    graph: Graph | None
+
+
+def _end_of(report: Report) -> _End:
+    """The end that a record reports. Raises one of palermo.contract.stored_records.UNREADABLE."""
+    told = StepReport.from_record(report[0])
+    graph, output = told.graph, told.output
+    id, path, generation = step_of(told.message.extra) or (told.message.id, "", 0)
+    if graph is None and not path:
+        raise ValueError("neither the end of a step, nor steps to add")
+    end = StepEnd(path=path, how=told.how, generation=generation)
+    return _End(report, told.message, Ending(id, end, output, None, ()), graph)

@@ -1,0 +1,67 @@
+"""What the handle of a job does to it: sends signals to a workflow, and cancels."""
+
+from typing import Any
+
+from palermo.client.journal_watch import JournalWatch, Question
+from palermo.client.status import JobClient
+from palermo.contract.worker_info import WorkerCommand
+from palermo.core.lifecycle import StoredResult
+from palermo.errors import BodyTooLarge, OptionInvalid
+
+#: The most bytes of a signal's value.
+MAX_SIGNAL = 65_536
+
+#: Seconds in which workers are expected to say that they end the job.
+_PATIENCE = 5.0
+
+
+def signal(client: JobClient, id: str, name: str, value: Any) -> None:
+    """Job.signal."""
+    client.watch(_signalled(client, id, name, value))
+
+
+async def signal_async(client: JobClient, id: str, name: str, value: Any) -> None:
+    """Job.signal_async."""
+    await client.watch_async(_signalled(client, id, name, value))
+
+
+def cancel(client: JobClient, id: str) -> None:
+    """Job.cancel."""
+    client.watch(_cancelled(id))
+
+
+async def cancel_async(client: JobClient, id: str) -> None:
+    """Job.cancel_async."""
+    await client.watch_async(_cancelled(id))
+
+
+def _signalled(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
+    serializer = client.serializers.get(client.settings.serializer)
+    if not serializer.safe:
+        serializer = client.serializers.get("json")
+    stored = StoredResult(serializer.media_type, serializer.dumps(value))
+    if len(stored.body) > MAX_SIGNAL:
+        raise BodyTooLarge(
+            f"signal {name!r} has {len(stored.body):,} bytes; at most {MAX_SIGNAL:,} are passed on. Store the data"
+            " elsewhere and send a reference to it."
+        )
+    if not name:
+        raise OptionInvalid("a signal needs a name: that of the step that waits for it.")
+
+    async def ask(watch: JournalWatch) -> None:
+        await (await watch.session()).workflows.signal(id, name, stored)
+
+    return ask
+
+
+def _cancelled(id: str) -> Question[None]:
+    async def ask(watch: JournalWatch) -> None:
+        broker = await watch.session()
+        ids = {id, *await broker.cancel([id])}
+        for worker in await broker.workers():
+            for job in worker.jobs:
+                if job.id in ids:
+                    order = WorkerCommand(action="cancel", id=job.id, workers=(worker.id,))
+                    await broker.command(order, timeout=_PATIENCE)
+
+    return ask

@@ -1,0 +1,565 @@
+"""Workflows: `@palermo.workflow`, and the object with which a job adds steps.
+
+A workflow is a job that adds steps. What a run adds is collected here, and stored when the run has ended: a run that
+raises has added nothing.
+"""
+
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+from msgspec.structs import replace as with_fields
+
+from palermo.client.decorator import AwaitsProcess, Enqueuer, FunctionJob, HasProcess, declare
+from palermo.client.handle import Job
+from palermo.client.job_message import JobCall, build_message, call_of
+from palermo.client.prepare import new_id
+from palermo.contract import clock
+from palermo.contract.serialization import Serializers
+from palermo.core.header_json import dumps
+from palermo.core.lifecycle import StoredResult
+from palermo.core.message import MAX_BODY, Message, to_headers
+from palermo.core.step_values import Use, Value, pack, unpack
+from palermo.core.times import Duration, due_at, in_seconds
+from palermo.core.topics import OCTETS
+from palermo.core.workflow import MAX_ADDED, AddedStep, Graph, Member, StepJob, step_id, step_of
+from palermo.core.workflow_rules import Condition, Plan, When
+from palermo.errors import BodyTooLarge, OptionInvalid
+from palermo.jobs.current import parent_header
+from palermo.jobs.definition import JobDefinition, define
+from palermo.jobs.job_registry import registry
+from palermo.jobs.models import MARK
+from palermo.jobs.options import ENQUEUE_OPTIONS, WORKFLOW_OPTIONS, WorkflowOptions, read_options
+
+if TYPE_CHECKING:
+    from palermo.client.client import Client
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+C = TypeVar("C")
+T = TypeVar("T")
+
+#: The most single steps that one run adds, how deep workflows may be in each other, and the longest name of a step.
+MAX_STEPS, MAX_DEPTH, MAX_STEP_NAME = 1_000, 32, 100
+
+#: How deep a list or a dict is searched for outputs.
+_DEPTH = 10
+
+#: The options that a step does not take: its id is unique already.
+_REFUSED = ("unique", "unique_key", "on_duplicate", "dedupe", "debounce", "throttle")
+
+#: The jobs that Palermo runs itself: a workflow without a function, and a map over the output of a step.
+READY, MAP = "palermo.workflow", "palermo.map"
+
+
+class Step(Generic[R_co]):
+    """A step of a workflow, as it was added."""
+
+    def __init__(self, flow: "Building", name: str, after: tuple[Condition, ...]) -> None:
+        self.name = name
+        self.conditions = after
+        self._flow = flow
+        #: The number of a map's members; None for any other step.
+        self.members: int | None = None
+
+    @property
+    def output(self) -> R_co:
+        """What the step will return: give it to a later step as an argument, or return it. Not the value itself."""
+        return cast("R_co", OutputOf(self))
+
+    @property
+    def after(self) -> "list[Step[Any]]":
+        """The steps that this one comes after."""
+        names = dict.fromkeys(name for condition in self.conditions for name in condition.steps)
+        return [self._flow.steps[name] for name in names]
+
+    def is_in(self, flow: "Building") -> bool:
+        """Whether it was added to this workflow."""
+        return self._flow is flow
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r}>"
+
+
+class OutputOf:
+    """Stands for the output of a step."""
+
+    def __init__(self, step: Step[Any]) -> None:
+        self.step = step
+
+    def __repr__(self) -> str:
+        return f"<output of step {self.step.name!r}>"
+
+
+class Marks:
+    """The marks in one value, for the outputs that it takes."""
+
+    def __init__(self, flow: "Building") -> None:
+        self._flow = flow
+        self._text = f"{MARK}{new_id()}-"
+        self._steps: list[Step[Any]] = []
+
+    @property
+    def text(self) -> str:
+        """What its marks begin with; "" if it has none."""
+        return self._text if self._steps else ""
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """The outputs, by the numbers of their marks."""
+        return tuple(Use(step.name, step.members) for step in self._steps)
+
+    def put(self, value: Any, depth: int = _DEPTH) -> Any:
+        """The value with marks in the places of outputs. Raises OptionInvalid for a step."""
+        match value:
+            case OutputOf(step=step):
+                if not step.is_in(self._flow):
+                    raise OptionInvalid(f"{value!r} belongs to another workflow, and cannot be used in this one.")
+                if step not in self._steps:
+                    self._steps.append(step)
+                return f"{self._text}{self._steps.index(step)}"
+            case Step(name=name):
+                raise OptionInvalid(f"step {name!r} was given as a value. Give its output: {name}.output.")
+            case list() if depth:
+                return [self.put(each, depth - 1) for each in value]
+            case tuple() if depth and type(value) is tuple:
+                return tuple(self.put(each, depth - 1) for each in value)
+            case dict() if depth:
+                return {key: self.put(each, depth - 1) for key, each in value.items()}
+        return value
+
+
+class Building:
+    """The steps that one run adds."""
+
+    def __init__(self, id: str, path: str = "") -> None:
+        """`path` is the path of the step that runs, "" for the workflow's own run."""
+        self.id = id
+        self.prefix = f"{path}/" if path else ""
+        self.steps: dict[str, Step[Any]] = {}
+        self.deadline: float | None = None
+        self._added: dict[str, AddedStep] = {}
+        self._size = 0
+        self._thread = threading.get_ident()
+        self._closed = False
+
+    def add(self, name: str, step: Step[Any], added: AddedStep) -> None:
+        """Add a step. Raises OptionInvalid, BodyTooLarge."""
+        if len(self.steps) >= MAX_STEPS:
+            raise OptionInvalid(
+                f"this is step {MAX_STEPS + 1:,} of one run. Use flow.map for many jobs of one kind, or let a step add"
+                " steps."
+            )
+        self.take(0 if added.job is None else len(added.job.body) + len(added.job.headers), name)
+        self.steps[name], self._added[name] = step, added
+
+    def take(self, size: int, name: str) -> None:
+        """Count so many bytes. Raises BodyTooLarge."""
+        self._size += size
+        if self._size > MAX_ADDED:
+            raise BodyTooLarge(
+                f"with {name!r} the steps that one run adds have more than {MAX_ADDED:,} bytes of arguments. Store the"
+                " data elsewhere and pass references, or let steps add a part each."
+            )
+
+    def check_open(self) -> None:
+        """Raise RuntimeError once the run that adds the steps has ended, or in another thread."""
+        if self._closed or threading.get_ident() != self._thread:
+            raise RuntimeError("steps can be added only by the workflow's function, in its own thread, while it runs.")
+
+    def named(self, wanted: str | None, job: str) -> str:
+        """The name of the next step: the one that is wanted, or one like its job's. Raises OptionInvalid."""
+        if wanted is None:
+            name = base = job.rpartition(".")[2].replace("/", "-").replace(":", "-")[:MAX_STEP_NAME] or "step"
+            number = 1
+            while name in self.steps:
+                number += 1
+                name = f"{base}-{number}"
+            return name
+        if not wanted.isprintable() or "/" in wanted or ":" in wanted or len(wanted.encode()) > MAX_STEP_NAME:
+            raise OptionInvalid(
+                f"step id {wanted!r:.120} must be 1 to {MAX_STEP_NAME} bytes of printable text without '/' and ':'."
+            )
+        if wanted in self.steps:
+            raise OptionInvalid(f"this run has added a step {wanted!r} already. Give each step an id of its own.")
+        return wanted
+
+    def graph(self, result: Value | None = None) -> Graph:
+        """What was added. No more can be added then."""
+        self._closed = True
+        used = {use.step for added in self._added.values() if added.job is not None for use in added.job.uses}
+        used |= {use.step for use in result.uses} if result is not None else set()
+        steps = (
+            AddedStep(added.plan, with_fields(added.job, output=True), added.members)
+            if name in used and added.job is not None
+            else added
+            for name, added in self._added.items()
+        )
+        return Graph(tuple(steps), result, self.deadline)
+
+
+class Workflow:
+    """Adds steps: the first argument of a function with `@palermo.workflow`, or made by hand."""
+
+    def __init__(self) -> None:
+        self._building = Building(new_id())
+        self._after: tuple[Condition, ...] = ()
+
+    @classmethod
+    def of_run(cls, message: Message, definition: JobDefinition) -> "Workflow":
+        """The workflow to which the run of this message adds steps."""
+        flow = cls()
+        workflow, path, _ = step_of(message.extra) or (message.id, "", 0)
+        flow._building = Building(workflow, path)
+        flow._building.deadline = None if path else definition.deadline
+        return flow
+
+    @property
+    def steps(self) -> list[Step[Any]]:
+        """The steps that were added so far."""
+        return list(self._building.steps.values())
+
+    @overload
+    def step(self, job: Enqueuer[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
+    @overload
+    def step(self, job: type[AwaitsProcess[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
+    @overload
+    def step(self, job: type[HasProcess[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> Step[R]: ...
+    @overload
+    def step(self, job: str, /, *args: Any, **kwargs: Any) -> Step[Any]: ...
+    def step(self, job: Any, /, *args: Any, **kwargs: Any) -> Step[Any]:
+        """Add one job. Its arguments may have outputs of other steps among them: then it comes after these.
+
+        Raises ArgumentsInvalid, EncodeError, BodyTooLarge, OptionInvalid.
+        """
+        found, given, may_fail = self._job(job)
+        marks = Marks(self._building)
+        args, kwargs = marks.put(args), marks.put(kwargs)
+        return self._add(found, given, args, kwargs, marks, may_fail=min(may_fail, 1))
+
+    def map(
+        self, job: Enqueuer[Concatenate[T, P], R], items: Iterable[T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Step[list[R]]:
+        """Add one job for each item, as one step; `args` and `kwargs` are further arguments of each.
+
+        `items` may be a generator, or the output of a step. The step's output is the list of the jobs' results, in the
+        order of the items. Raises what `step` raises.
+        """
+        found, given, may_fail = self._job(job)
+        if isinstance(items, str | bytes | Mapping):
+            raise OptionInvalid(
+                f"flow.map got {type(items).__name__} {items!r:.40} as its items: each letter or key would be a job."
+                " Give it a list."
+            )
+        marks = Marks(self._building)
+        more, named = marks.put(args), marks.put(kwargs)
+        if isinstance(items, OutputOf):
+            options = {name: value for name, value in given.items() if name != "id"}
+            name = found if isinstance(found, str) else found.name
+            outer = {name: value for name, value in given.items() if name in ("id", "queue", "tenant", "priority")}
+            inner = (name, marks.put(items), list(more), named, {**options, "may_fail": may_fail})
+            if "queue" not in outer and isinstance(found, JobDefinition):
+                outer["queue"] = found.queue_in(_client().settings)
+            return self._add(_OWN[MAP], outer, inner, {}, marks, job_name=name)
+        return self._add_map(found, given, items, more, named, marks, may_fail)
+
+    def after(self, *steps: Step[Any], when: Literal["done", "failed", "over"] = "done") -> "Workflow":
+        """The same workflow, whose next steps come after these.
+
+        With "done" they run if all of these went well, with "failed" once all are over and one did not, with "over"
+        once all are over. Raises OptionInvalid.
+        """
+        if when not in tuple(When):
+            raise OptionInvalid(f"when={when!r} means nothing; it is 'done', 'failed' or 'over'.")
+        for step in steps:
+            if not isinstance(step, Step) or not step.is_in(self._building):
+                raise OptionInvalid(f"flow.after got {step!r:.80}, which is no step of this workflow.")
+        flow = Workflow.__new__(Workflow)
+        flow._building = self._building
+        condition = Condition(tuple(step.name for step in steps), When(when))
+        flow._after = (*self._after, condition) if steps else self._after
+        return flow
+
+    def signal(self, name: str, timeout: Duration | None = None) -> Step[Any]:
+        """Add a step without a job: it is done once somebody sends this signal, and its output is the signal's value.
+
+        It fails if the signal has not come in time; the time begins once the steps before it are over.
+        """
+        seconds = in_seconds(timeout)
+        if seconds is not None and not seconds > 0:
+            raise OptionInvalid(f"timeout={timeout!r} is no duration; give seconds above 0, or a timedelta.")
+        building = self._building
+        building.check_open()
+        building.named(name, name)
+        step: Step[Any] = Step(building, name, self._after)
+        plan = Plan(name=name, after=self._after, signal=True, timeout=seconds)
+        building.add(name, step, AddedStep(plan))
+        return step
+
+    def enqueue(self) -> Job[None]:
+        """Store the workflow: all of it, or nothing. Raises what `enqueue` of a job raises."""
+        return _client().enqueue_message(self._message())
+
+    async def enqueue_async(self) -> Job[None]:
+        """`enqueue` for asyncio programs."""
+        import asyncio
+
+        return await asyncio.to_thread(_client().enqueue_message, self._message())
+
+    def add(self, graph: Graph) -> None:
+        """Add steps that were prepared elsewhere."""
+        for added in graph.steps:
+            name = added.plan.name
+            self._building.add(name, Step(self._building, name, added.plan.after), added)
+
+    def returned(self, value: Any, serialize: Callable[[Any], StoredResult] | None) -> bytes:
+        """What the run has added, as bytes, after it returned a value; without `serialize` nobody wants the value.
+
+        Raises OptionInvalid, EncodeError, BodyTooLarge.
+        """
+        marks, result = Marks(self._building), None
+        if serialize is not None and value is not None:
+            stored = serialize(marks.put(value))
+            result = Value(stored.content_type, stored.body, marks.text, marks.uses)
+        packed = pack(self._building.graph(result))
+        if len(packed) > MAX_ADDED:
+            self._building.take(len(packed), "the last step")
+        return packed
+
+    def _job(self, job: Any) -> tuple[JobDefinition | str, dict[str, Any], int]:
+        """The job, its options and how many failures count as done. Raises TypeError, OptionInvalid."""
+        self._building.check_open()
+        if isinstance(job, str):
+            return registry.find(job) or job, {}, 0
+        definition = getattr(job, "definition", None)
+        if not isinstance(definition, JobDefinition):
+            raise TypeError(f"{job!r} is no job: decorate it with @palermo.job or @palermo.workflow.")
+        given = dict(getattr(job, "given", None) or {})
+        may_fail = given.pop("may_fail", 0)
+        if definition.batch is not None:
+            raise OptionInvalid(
+                f"job {definition.name!r} takes batches, and cannot be a step. Make a job without batch=."
+            )
+        for name in _REFUSED:
+            if name in given or getattr(definition, name) is not None:
+                raise OptionInvalid(
+                    f"job {definition.name!r} has {name}=, which a step does not take: its id is unique."
+                )
+        return definition, given, may_fail
+
+    def _add(
+        self,
+        job: JobDefinition | str,
+        given: Mapping[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        marks: Marks,
+        *,
+        may_fail: int = 0,
+        job_name: str = "",
+    ) -> Step[Any]:
+        """Add a single step."""
+        building = self._building
+        building.check_open()
+        name = building.named(given.get("id"), job_name or (job if isinstance(job, str) else job.name))
+        message, times = self._prepared(job, given, args, kwargs, name)
+        after = self._conditions(marks)
+        step: Step[Any] = Step(building, name, after)
+        plan = Plan(name=name, after=after, may_fail=may_fail)
+        building.add(name, step, AddedStep(plan, StepJob.of(message, mark=marks.text, uses=marks.uses, **times)))
+        return step
+
+    def _add_map(
+        self,
+        job: JobDefinition | str,
+        given: Mapping[str, Any],
+        items: Iterable[Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        marks: Marks,
+        may_fail: int,
+    ) -> Step[Any]:
+        """Add a map whose items are known."""
+        building = self._building
+        name = building.named(given.get("id"), job if isinstance(job, str) else job.name)
+        first: StepJob | None = None
+        headers: Mapping[str, Any] = {}
+        members: list[Member] = []
+        for number, item in enumerate(items):
+            try:
+                message, times = self._prepared(job, given, (marks.put(item), *args), kwargs, f"{name}:{number}")
+            except Exception as error:
+                error.add_note(f"It is item {number:,} of flow.map for {name!r}. Nothing of the map has started.")
+                raise
+            message = with_fields(message, preview=None)
+            if first is None:
+                first, headers = StepJob.of(with_fields(message, body=b""), **times), to_headers(message)
+            own = {
+                key: value for key, value in to_headers(message).items() if key != "id" and headers.get(key) != value
+            }
+            members.append(Member(message.body, dumps(own) if own else ""))
+            building.take(len(message.body) + 20, name)
+        after = self._conditions(marks)
+        step: Step[Any] = Step(building, name, after)
+        step.members = len(members)
+        plan = Plan(name=name, after=after, may_fail=may_fail, members=len(members))
+        template = None if first is None else with_fields(first, mark=marks.text, uses=marks.uses)
+        building.add(name, step, AddedStep(plan, template, tuple(members)))
+        return step
+
+    def _conditions(self, marks: Marks) -> tuple[Condition, ...]:
+        """What a step comes after: what `after` was given, and the steps whose outputs it takes."""
+        known = {name for each in self._after if each.when is When.DONE for name in each.steps}
+        used = tuple(use.step for use in marks.uses if use.step not in known)
+        return (*self._after, Condition(used)) if used else self._after
+
+    def _prepared(
+        self,
+        job: JobDefinition | str,
+        given: Mapping[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        name: str,
+    ) -> tuple[Message, dict[str, Any]]:
+        """The job of a step, and the times that count from its release."""
+        client, building = _client(), self._building
+        call: JobCall = call_of(client.settings, job, args, kwargs, client.unique_job)
+        chosen = {**call.declared, **given}
+        message = build_message(
+            client,
+            call,
+            chosen,
+            id=step_id(building.id, building.prefix + name),
+            queue=chosen.get("queue", call.queue),
+            now=None,
+            run_at=due_at(clock.now(), delay=None, run_at=given.get("run_at"), declared=None),
+            extra=parent_header(),
+        )
+        times = {"delay": chosen.get("delay"), "expires": chosen.get("expires")}
+        return message, {key: value for key, value in times.items() if value}
+
+    def _message(self) -> Message:
+        """The job that runs a workflow made by hand. Raises OptionInvalid for one without steps."""
+        self._building.check_open()
+        if not self._building.steps:
+            raise OptionInvalid("this workflow has no steps: add some with flow.step or flow.map.")
+        graph = self._building.graph()
+        jobs = [added.job for added in graph.steps if added.job is not None]
+        queue = jobs[0].message("", {}, 0.0).queue if jobs else _client().settings.default_queue
+        now, body = clock.now(), pack(graph)
+        if len(body) > MAX_BODY:
+            raise BodyTooLarge(
+                f"the steps of this workflow have {len(body):,} bytes; at most {MAX_BODY:,} are possible."
+            )
+        return Message(
+            id=self._building.id,
+            queue=queue,
+            job=READY,
+            body=body,
+            content_type=OCTETS,
+            created_at=int(now),
+            queued_at=now,
+            extra=parent_header(),
+        )
+
+
+class WorkflowJob(FunctionJob[P, C, R]):
+    """A function with `@palermo.workflow`: calling it calls the function, with a workflow as its first argument."""
+
+    def __call__(self, flow: Workflow, /, *args: P.args, **kwargs: P.kwargs) -> C:  # type: ignore[override]
+        return self._function(flow, *args, **kwargs)  # type: ignore[arg-type]
+
+
+class WorkflowDecorator(Protocol):
+    """The decorator that `palermo.workflow(...)` returns."""
+
+    @overload
+    def __call__(
+        self, target: Callable[Concatenate[Workflow, P], Coroutine[Any, Any, R]], /
+    ) -> WorkflowJob[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, target: Callable[Concatenate[Workflow, P], R], /) -> WorkflowJob[P, R, R]: ...
+
+
+@overload
+def workflow(
+    target: Callable[Concatenate[Workflow, P], Coroutine[Any, Any, R]], /
+) -> WorkflowJob[P, Coroutine[Any, Any, R], R]: ...
+@overload
+def workflow(target: Callable[Concatenate[Workflow, P], R], /) -> WorkflowJob[P, R, R]: ...
+@overload
+def workflow(**options: Unpack[WorkflowOptions]) -> WorkflowDecorator: ...
+def workflow(target: Any = None, /, **options: Any) -> Any:
+    """Declare a function as a workflow, which is a job that adds steps; with or without parentheses.
+
+    The function gets a `palermo.Workflow` first. `enqueue` takes its other parameters. The options are those of a job,
+    and `deadline`: the time after its first run in which the workflow must end, or it is cancelled and fails.
+
+    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    """
+    given = read_options(options, WORKFLOW_OPTIONS, "@palermo.workflow")
+    given.setdefault("keep_result", True)
+    return _declared(target, given) if target is not None else lambda target: _declared(target, given)
+
+
+def _declared(target: Any, given: dict[str, Any]) -> Any:
+    if isinstance(target, type):
+        raise OptionInvalid(
+            f"class {target.__qualname__!r} cannot be a workflow: @palermo.workflow goes on a function."
+        )
+    return declare(target, {**given, "workflow": True}, WorkflowJob)
+
+
+def _client() -> "Client":
+    from palermo.client.client import default_client
+
+    return default_client()
+
+
+def _ready(flow: Workflow, graph: bytes) -> None:
+    """Add the steps of a workflow that was made by hand."""
+    flow.add(unpack(graph, Graph))
+
+
+def _map(flow: Workflow, job: str, items: list[Any], args: list[Any], kwargs: dict[str, Any], options: Any) -> Any:
+    """Add the members of a map, now that its items are known."""
+    may_fail = options.pop("may_fail")
+    found = registry.find(job)
+    given = read_options({**options, "id": "each"}, ENQUEUE_OPTIONS, "flow.map")
+    if not isinstance(items, list | tuple):
+        raise OptionInvalid(
+            f"flow.map got {type(items).__name__} as its items, from the step before it. Return a list."
+        )
+    marks = Marks(flow._building)
+    return flow._add_map(found or job, given, items, args, kwargs, marks, may_fail).output
+
+
+def _own(name: str, function: Callable[..., Any]) -> JobDefinition:
+    return define(function, name=name, workflow=True)
+
+
+_OWN: Mapping[str, JobDefinition] = {READY: _own(READY, _ready), MAP: _own(MAP, _map)}
+
+
+def own_job(name: str) -> JobDefinition | None:
+    """The job of Palermo's own with this name; None if it is none."""
+    return _OWN.get(name)
+
+
+def serialized(serializers: Serializers, name: str) -> Callable[[Any], StoredResult]:
+    """Writes a value with the serializer of this name."""
+    serializer = serializers.get(name)
+    return lambda value: StoredResult(serializer.media_type, serializer.dumps(value))

@@ -1,0 +1,563 @@
+"""The rules of workflows: which steps may run, what an end changes, and what cancel and retry do.
+
+Pure: no clock, no chance, no broker. A broker stores two kinds of records about a workflow: the end of a run, and a
+snapshot, which is the whole state with a version. `fold` makes the state of them, in any order and however often each
+was stored.
+
+Law: a run that ended well without adding steps counts from the moment when its end is stored. Any other end, and any
+end that adds steps, counts only once a snapshot has sealed it. So nothing is released because of something that another
+record may still take back: of two runs of one step, one may fail and the other succeed, and each may add other steps.
+
+A step that adds steps contains a workflow: it is over when they are. Its steps are named below it: `pay/charge`; the
+members of a map by their number: `resize:17`.
+
+The members of a map are bits, so a map of 100,000 takes 25 kB. They are released through a window.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from itertools import accumulate
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+
+class When(StrEnum):
+    """How the steps before must have ended for a step to run."""
+
+    DONE = "done"
+    FAILED = "failed"
+    OVER = "over"
+
+
+class How(StrEnum):
+    """How a run, or a step that never ran, ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    DISCARDED = "discarded"
+    CANCELLED = "cancelled"
+
+
+#: The number of a map's members that are out at most; further ones are released when half of these have ended.
+WINDOW = 1_000
+
+
+class Condition(Struct, frozen=True, array_like=True):
+    """These steps of the same flow must have ended in this way."""
+
+    steps: tuple[str, ...]
+    when: When = When.DONE
+
+
+class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step as it was added; it never changes."""
+
+    name: str
+    after: tuple[Condition, ...] = ()
+    #: The number of failures that count as done: 1 for a step with `may_fail`, any for a map.
+    may_fail: int = 0
+    #: The number of members of a map; None for a single step.
+    members: int | None = None
+    #: Whether it has no job and is done once somebody sends its signal.
+    signal: bool = False
+    #: The seconds after which a signal that was not sent has failed; None for never.
+    timeout: float | None = None
+
+
+class StepEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of one run."""
+
+    #: The step, with the steps that contain it: `pay/charge`, `resize:17`.
+    path: str
+    how: How
+    #: Grows each time the step is to run again.
+    generation: int = 0
+    #: The steps that the run added; None if it added none.
+    adds: tuple[Plan, ...] | None = None
+    #: Tells two runs of one step apart.
+    run: str = ""
+    sealed: bool = False
+
+
+class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The members of a map, as bits in the order of their numbers, the first in the lowest bit."""
+
+    #: How many are released, or will be next: this is stored before they are.
+    released: int = 0
+    #: All members below this number are over. The bits of `over`, `done` and `bad` begin here.
+    floor: int = 0
+    #: The members that are over for good.
+    over: bytes = b""
+    #: The members that failed for good, from number 0.
+    failed: bytes = b""
+    #: The members whose ends are not sealed yet.
+    done: bytes = b""
+    bad: bytes = b""
+    #: The members that added steps or run again: they are over in the bits above, and `Flow.ends` decides.
+    apart: frozenset[int] = frozenset()
+
+    @property
+    def over_count(self) -> int:
+        """How many are over for good."""
+        return self.floor + _bits(self.over).bit_count()
+
+    @property
+    def failed_count(self) -> int:
+        """How many of these failed."""
+        return _bits(self.failed).bit_count()
+
+    def out(self) -> Iterator[int]:
+        """The released members that are not over, without those apart."""
+        over = _bits(self.over) | _bits(self.done) | _bits(self.bad)
+        return (number for number in range(self.floor, self.released) if not over >> (number - self.floor) & 1)
+
+
+def _bits(stored: bytes) -> int:
+    return int.from_bytes(stored, "little")
+
+
+def _stored(bits: int) -> bytes:
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+class Flow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A workflow: the state that all its records make together."""
+
+    plans: tuple[Plan, ...]
+    #: Of two snapshots the one with the higher version counts.
+    version: int = 0
+    ends: Mapping[str, StepEnd] = {}
+    #: The generation of steps that are to run again, with all below them; the others have 0.
+    generations: Mapping[str, int] = {}
+    #: Steps that were cancelled before they were released.
+    stopped: frozenset[str] = frozenset()
+    #: The signals that were sent.
+    signals: frozenset[str] = frozenset()
+    maps: Mapping[str, Members] = {}
+    #: When signals that are waited for have failed, in Unix seconds.
+    alarms: Mapping[str, float] = {}
+    #: How often it was cancelled.
+    cancels: int = 0
+    #: When it is cancelled and ends as failed, in Unix seconds; whether that has happened.
+    deadline: float | None = None
+    expired: bool = False
+
+
+class Phase(StrEnum):
+    """Where a step is."""
+
+    WAITING = "waiting"
+    #: Released: it waits in its queue, runs, or waits for a retry.
+    PENDING = "pending"
+    #: Its run added steps that are not over.
+    EXPANDED = "expanded"
+    DONE = "done"
+    FAILED = "failed"
+    DISCARDED = "discarded"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+class Status(Struct, frozen=True):
+    """A step's phase, and what it means for the steps behind it."""
+
+    phase: Phase
+    #: Whether a step behind it with `when="done"` may run, once it is over.
+    good: bool = False
+    #: Whether something failed or was cancelled, here or before it.
+    bad: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.phase not in (Phase.WAITING, Phase.PENDING, Phase.EXPANDED)
+
+
+_WAITING, _PENDING, _EXPANDED = Status(Phase.WAITING), Status(Phase.PENDING), Status(Phase.EXPANDED)
+_GOOD = Status(Phase.DONE, good=True)
+_OF_END = {
+    How.DONE: _GOOD,
+    How.FAILED: Status(Phase.FAILED, bad=True),
+    How.DISCARDED: Status(Phase.DISCARDED),
+    How.CANCELLED: Status(Phase.CANCELLED, bad=True),
+}
+
+
+# -- records
+
+
+def fold(snapshots: Iterable[Flow], ends: Iterable[StepEnd]) -> Flow:
+    """The state of a workflow. Raises ValueError without a snapshot."""
+    flow = max(snapshots, key=lambda each: each.version, default=None)
+    if flow is None:
+        raise ValueError("a workflow without a snapshot has no steps")
+    for end in sorted(ends, key=lambda end: end.path.count("/")):  # first the steps that contain others
+        flow = ended(flow, end)
+    return flow
+
+
+def ended(flow: Flow, end: StepEnd) -> Flow:
+    """The workflow after the end of a run.
+
+    It is unchanged by an end that counts less than a known one, of an earlier generation, or of a step that is gone.
+    """
+    above, slash, _ = end.path.rpartition("/")
+    container = flow.ends.get(above)
+    if slash and (container is None or container.adds is None):
+        return flow
+    if end.generation != generation_of(flow, end.path):
+        return flow
+    path, number = member_of(end.path)
+    members = flow.maps.get(path)
+    if number is not None:
+        if members is None or number >= members.released:
+            return flow
+        if number not in members.apart:
+            return _member_ended(flow, path, members, number, end)
+    known = flow.ends.get(end.path)
+    if known is not None and (known.sealed or _rank(known) <= _rank(end)):
+        return flow
+    return replace(flow, ends={**flow.ends, end.path: end})
+
+
+def _member_ended(flow: Flow, path: str, members: Members, number: int, end: StepEnd) -> Flow:
+    """The workflow after the end of a member that is a bit."""
+    over, done, bad = _bits(members.over), _bits(members.done), _bits(members.bad)
+    if number < members.floor or (over | done) >> (number - members.floor) & 1:
+        return flow
+    bit = 1 << (number - members.floor)
+    if end.adds is not None:
+        members = replace(members, over=_stored(over | bit), bad=_stored(bad & ~bit), apart=members.apart | {number})
+        flow = replace(flow, ends={**flow.ends, end.path: end})
+    elif end.how in (How.DONE, How.DISCARDED):
+        members = replace(members, done=_stored(done | bit), bad=_stored(bad & ~bit))
+    else:
+        members = replace(members, bad=_stored(bad | bit))
+    return replace(flow, maps={**flow.maps, path: members})
+
+
+def member_of(path: str) -> tuple[str, int | None]:
+    """The map and the number of a member; the path and None for any other step."""
+    prefix, slash, name = path.rpartition("/")
+    name, colon, number = name.partition(":")
+    return prefix + slash + name, int(number) if colon else None
+
+
+def generation_of(flow: Flow, path: str) -> int:
+    """The generation in which a step is to run, or has run: the highest of its own and of those that contain it."""
+    if not flow.generations:
+        return 0
+    parts = path.replace(":", "/:").split("/")
+    above = accumulate(parts, lambda path, part: path + part if part.startswith(":") else f"{path}/{part}")
+    return max(flow.generations.get(each, 0) for each in above)
+
+
+def _rank(end: StepEnd) -> tuple[int, str, str]:
+    """Of the ends of one generation that of the lowest rank counts: done, and nothing added, beats all others."""
+    if end.adds is not None:
+        return 1, end.run, end.how
+    return 0 if end.how is How.DONE else 2, end.how, end.run
+
+
+def sealed(flow: Flow) -> Flow:
+    """The next snapshot: all ends that are known now count for good."""
+    ends = {path: end if end.sealed else replace(end, sealed=True) for path, end in flow.ends.items()}
+    maps = {path: _members_sealed(members) for path, members in flow.maps.items()}
+    flow = replace(flow, version=flow.version + 1, ends=ends, maps=maps)
+    return _without_done(flow) if any(members.apart for members in maps.values()) else flow
+
+
+def _members_sealed(members: Members) -> Members:
+    bad = _bits(members.bad)
+    over = _bits(members.over) | _bits(members.done) | bad
+    ended = (~over & (over + 1)).bit_length() - 1
+    return replace(
+        members,
+        floor=members.floor + ended,
+        over=_stored(over >> ended),
+        failed=_stored(_bits(members.failed) | bad << members.floor),
+        done=b"",
+        bad=b"",
+    )
+
+
+def _without_done(flow: Flow) -> Flow:
+    """The workflow without the steps that members added, if all of these are done: their number may be large."""
+    known, ends, maps = view(flow), dict(flow.ends), dict(flow.maps)
+    for path, members in flow.maps.items():
+        status = {number: known.apart.get(f"{path}:{number}", _PENDING) for number in members.apart}
+        done = {number for number, found in status.items() if found.over and not found.bad}
+        if done:
+            tops = {f"{path}:{number}" for number in done}
+            ends = {each: end for each, end in ends.items() if not _is_below(each, tops)}
+            maps = {each: one for each, one in maps.items() if not _is_below(each, tops)}
+            if path in maps:
+                maps[path] = replace(members, apart=members.apart - done)
+    return replace(flow, ends=ends, maps=maps)
+
+
+# -- what follows from a state
+
+
+class View(Struct, frozen=True):
+    """What follows from the state of a workflow."""
+
+    #: The status of each step that has been added.
+    steps: Mapping[str, Status]
+    #: The status of the workflow as a whole.
+    whole: Status
+    #: The steps that are to be in a queue or running, and the signals that are waited for. Of a map only the members
+    #: that added steps or run again: `Members.out` has the others.
+    out: frozenset[str]
+    #: The maps that may release members, with the number of members that are out and of those to come.
+    maps: Mapping[str, tuple[int, int]]
+    #: The status of each member that added steps or runs again.
+    apart: Mapping[str, Status]
+
+
+def view(flow: Flow, *, certain: bool = True) -> View:
+    """What follows from the state; with `certain` only what no later record takes back."""
+    steps: dict[str, Status] = {}
+    out: set[str] = set()
+    maps: dict[str, tuple[int, int]] = {}
+    apart: dict[str, Status] = {}
+
+    def of_end(path: str, end: StepEnd) -> Status:
+        if end.adds is not None:
+            return whole(path + "/", end.adds) if end.sealed or not certain else _PENDING
+        return _OF_END[end.how] if end.sealed or end.how is How.DONE or not certain else _PENDING
+
+    def of_job(path: str) -> Status:
+        end = flow.ends.get(path)
+        status = _PENDING if end is None else of_end(path, end)
+        if status.phase is Phase.PENDING:
+            out.add(path)
+        return status
+
+    def of_map(path: str, plan: Plan) -> Status:
+        members = flow.maps.get(path, Members())
+        bad = 0 if certain else _bits(members.bad).bit_count()
+        those = {f"{path}:{number}": of_job(f"{path}:{number}") for number in members.apart}
+        apart.update(those)
+        working = members.released - members.over_count - _bits(members.done).bit_count() - bad
+        working += sum(not each.over for each in those.values())
+        if path not in flow.stopped and members.released < (plan.members or 0):
+            maps[path] = working, (plan.members or 0) - members.released
+            return _PENDING
+        if working:
+            return _PENDING
+        if path in flow.stopped:
+            return _OF_END[How.CANCELLED]
+        bad += members.failed_count + sum(each.bad for each in those.values())
+        return _GOOD if bad <= plan.may_fail else _OF_END[How.FAILED]
+
+    def of_step(path: str, plan: Plan, before: Mapping[str, Status]) -> Status:
+        if path not in flow.ends and path not in flow.maps:
+            if path in flow.stopped:
+                return _OF_END[How.CANCELLED]
+            # Decided once all steps before it are over: no later end changes the decision.
+            if not all(before[name].over for condition in plan.after for name in condition.steps):
+                return _WAITING
+            if failing := [condition for condition in plan.after if not _holds(condition, before)]:
+                return Status(Phase.SKIPPED, bad=any(_is_bad(condition, before) for condition in failing))
+        if plan.signal and plan.name in flow.signals and path not in flow.ends:
+            return _GOOD
+        if plan.members is not None:
+            return of_map(path, plan)
+        status = of_job(path)
+        return _GOOD if status.phase is Phase.FAILED and plan.may_fail else status
+
+    def whole(prefix: str, plans: tuple[Plan, ...]) -> Status:
+        found: dict[str, Status] = {}
+        for plan in plans:
+            found[plan.name] = steps[prefix + plan.name] = of_step(prefix + plan.name, plan, found)
+        if not all(each.over for each in found.values()):
+            return _EXPANDED
+        if any(each.phase is Phase.FAILED for each in found.values()):
+            return _OF_END[How.FAILED]
+        if any(each.phase is Phase.CANCELLED for each in found.values()):
+            return _OF_END[How.CANCELLED]
+        return _GOOD
+
+    result = whole("", flow.plans)
+    if flow.expired and result.over:
+        result = _OF_END[How.FAILED]
+    return View(steps, result, frozenset(out), maps, apart)
+
+
+def _holds(condition: Condition, before: Mapping[str, Status]) -> bool:
+    those = [before[name] for name in condition.steps]
+    match condition.when:
+        case When.DONE:
+            return all(each.good for each in those)
+        case When.FAILED:
+            return any(each.bad for each in those)
+        case When.OVER:
+            return True
+
+
+def _is_bad(condition: Condition, before: Mapping[str, Status]) -> bool:
+    """Whether a step is skipped because something failed, and not because nothing did."""
+    return condition.when is When.DONE and any(before[name].bad for name in condition.steps)
+
+
+def must_seal(flow: Flow) -> bool:
+    """Whether something waits for a snapshot: an end that counts only when it is sealed changes what may run."""
+    now, then = view(flow), view(flow, certain=False)
+    return not then.out <= now.out or not then.maps.keys() <= now.maps.keys() or now.whole != then.whole
+
+
+# -- what people and the clock do: the result is a snapshot, which is stored before anything else happens
+
+
+def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> tuple[Flow, View]:
+    """The next snapshot, and what follows from it.
+
+    It releases members of maps of which few are out, and sets the clocks of signals.
+    """
+    flow = sealed(flow)
+    known = view(flow)
+    while few := {path: found for path, found in known.maps.items() if found[0] <= window // 2}:
+        maps = dict(flow.maps)
+        for path, (working, left) in few.items():
+            members = maps.get(path, Members())
+            maps[path] = replace(members, released=members.released + min(left, window - working))
+        flow = replace(flow, maps=maps)
+        known = view(flow)
+    waits = {path: plan.timeout for path, plan in _signals(flow) if path in known.out and plan.timeout is not None}
+    if waits.keys() != flow.alarms.keys():
+        alarms = {path: flow.alarms.get(path, now + seconds) for path, seconds in waits.items()}
+        flow = replace(flow, alarms=alarms)
+    return flow, known
+
+
+def plans_of(flow: Flow) -> dict[str, Plan]:
+    """The plans of all steps that were added, by path."""
+    return {prefix + plan.name: plan for prefix, plans in _graphs(flow) for plan in plans}
+
+
+def _signals(flow: Flow) -> Iterator[tuple[str, Plan]]:
+    for prefix, plans in _graphs(flow):
+        yield from ((prefix + plan.name, plan) for plan in plans if plan.signal)
+
+
+def due(flow: Flow) -> float | None:
+    """When time changes the workflow next, in Unix seconds; None for never."""
+    times = [*flow.alarms.values(), *([] if flow.deadline is None or flow.expired else [flow.deadline])]
+    return min(times, default=None)
+
+
+def time_passed(flow: Flow, now: float) -> Flow:
+    """The workflow after its signals and itself have run out of time, if they have."""
+    for path, at in flow.alarms.items():
+        if at <= now:
+            flow = ended(flow, StepEnd(path=path, how=How.FAILED, generation=generation_of(flow, path)))
+    if flow.deadline is not None and flow.deadline <= now and not flow.expired:
+        flow = replace(cancelled(flow), expired=True)
+    return flow
+
+
+def signalled(flow: Flow, name: str) -> Flow:
+    """The workflow after a signal; it may come before a step waits for it."""
+    return replace(sealed(flow), signals=flow.signals | {name})
+
+
+def cancelled(flow: Flow) -> Flow:
+    """Release nothing more, but for clean-up: steps for `failed` or `over` behind steps that have begun.
+
+    A second call stops these too. Signals come no more. The broker cancels the jobs of steps that are released.
+    """
+    flow = replace(sealed(flow), cancels=flow.cancels + 1)
+    known = view(flow)
+    for path in [path for path, _ in _signals(flow) if path in known.out]:
+        flow = ended(flow, StepEnd(path=path, how=How.CANCELLED, generation=generation_of(flow, path), sealed=True))
+    kept = set() if flow.cancels > 1 else set(_clean_ups(flow, known))
+    gone = {path for path, status in known.steps.items() if status.phase is Phase.WAITING and path not in kept}
+    return replace(flow, stopped=flow.stopped | gone | known.maps.keys())
+
+
+def _clean_ups(flow: Flow, known: View) -> Iterator[str]:
+    """The waiting steps for `failed` or `over` that are behind a step that has begun."""
+    for prefix, plans in _graphs(flow):
+        begun: set[str] = set()
+        for plan in plans:
+            status = known.steps.get(prefix + plan.name, _WAITING)
+            names = [name for condition in plan.after for name in condition.steps]
+            if status.phase not in (Phase.WAITING, Phase.SKIPPED) or begun.intersection(names):
+                begun.add(plan.name)
+            if begun.intersection(names) and any(each.when is not When.DONE for each in plan.after):
+                yield prefix + plan.name
+
+
+def _graphs(flow: Flow) -> Iterator[tuple[str, tuple[Plan, ...]]]:
+    """The workflow's own steps, and those that steps added, with the beginning of their paths."""
+    yield "", flow.plans
+    yield from ((f"{path}/", end.adds) for path, end in flow.ends.items() if end.adds is not None)
+
+
+def failed_runs(flow: Flow) -> Iterator[str]:
+    """The steps and members whose jobs are among the failed ones, and made the workflow fail."""
+    yield from (path for path, end in flow.ends.items() if end.adds is None and end.how is How.FAILED)
+    for path, members in flow.maps.items():
+        failed = _bits(members.failed)
+        yield from (f"{path}:{number}" for number in range(failed.bit_length()) if failed >> number & 1)
+
+
+def has_failed(flow: Flow, path: str) -> bool:
+    """Whether a step or member has failed in its present generation, so that it may run again."""
+    path_of_map, number = member_of(path)
+    members = flow.maps.get(path_of_map)
+    if number is not None and (members is None or number not in members.apart):
+        return members is not None and bool(_bits(members.failed) >> number & 1)
+    end = flow.ends.get(path)
+    return end is not None and end.adds is None and end.how is How.FAILED
+
+
+def retried(flow: Flow, paths: Iterable[str]) -> Flow:
+    """Run these failed steps again, and then all that comes behind them. Raises ValueError while that is out."""
+    flow, again = sealed(flow), set(paths)
+    behind = {path for each in again for path in _behind(flow, each)}
+    known = view(flow)
+    working = sorted(path for path in known.out if _is_below(path, behind))
+    working += sorted(path for path in flow.maps if _is_below(path, behind) and not known.steps[path].over)
+    if working:
+        raise ValueError(f"{working[0]} comes behind a step that is to run again, and has not ended yet")
+    maps = {path: members for path, members in flow.maps.items() if not _is_below(path, behind)}
+    for each in again:
+        path, number = member_of(each)
+        if number is not None and path in maps:
+            members = maps[path]
+            failed = _stored(_bits(members.failed) & ~(1 << number))
+            maps[path] = replace(members, failed=failed, apart=members.apart | {number})
+    generations = {path: _highest(flow, path) + 1 for path in again | behind}
+    return replace(
+        flow,
+        ends={path: end for path, end in flow.ends.items() if path not in again and not _is_below(path, behind)},
+        generations={**flow.generations, **generations},
+        maps=maps,
+        stopped=frozenset(path for path in flow.stopped if not _is_below(path, behind)),
+    )
+
+
+def _highest(flow: Flow, top: str) -> int:
+    """The highest generation of a step and of all below it."""
+    below = (number for path, number in flow.generations.items() if _is_below(path, {top}))
+    return max(generation_of(flow, top), *below, 0)
+
+
+def _behind(flow: Flow, path: str) -> Iterator[str]:
+    """The steps that come after this one, in its own graph and behind each step that contains it."""
+    graphs = dict(_graphs(flow))
+    while path:
+        prefix, slash, name = path.rpartition("/")
+        later = {name.partition(":")[0]}
+        for plan in graphs[prefix + slash]:
+            if later.intersection(step for condition in plan.after for step in condition.steps):
+                later.add(plan.name)
+                yield prefix + slash + plan.name
+        path = prefix
+
+
+def _is_below(path: str, tops: set[str]) -> bool:
+    """Whether the path is one of these steps, a member of one, or inside one."""
+    return any(path == top or path.startswith((f"{top}/", f"{top}:")) for top in tops)

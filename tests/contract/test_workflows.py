@@ -1,0 +1,316 @@
+"""Workflows on every broker: the examples of the documents, and what becomes of them when things go wrong.
+
+The jobs run in the test's process, with the code of a real worker; the clock is moved.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from palermo import JobFilter, Workflow, job_by_id
+from palermo.errors import JobFailed, NotFound, UsageError
+from palermo.jobs import registry
+from palermo.testing import Palermo
+from tests.contract import workflow_jobs as jobs
+
+BROKERS = ("sqlite", "memory", "redis", "rabbitmq")
+
+#: Those that change jobs and workflows in one step.
+ONE_STEP = BROKERS[:3]
+
+_JOBS = [registry.get(name) for name in registry.names() if name.startswith(jobs.__name__) or name == "fulfilment"]
+for _job in _JOBS:
+    registry.unregister(_job.name)
+
+
+@pytest.fixture(autouse=True)
+def declared() -> Iterator[None]:
+    """Declare the jobs for one test; nothing has run yet, and nothing fails."""
+    jobs.ran.clear()
+    jobs.failing.clear()
+    for definition in _JOBS:
+        registry.register(definition)
+    yield
+    for definition in _JOBS:
+        registry.unregister(definition.name)
+
+
+@pytest.fixture(params=BROKERS)
+def site(request: pytest.FixtureRequest) -> Iterator[Palermo]:
+    settings: dict[str, Any] = {}
+    if request.param == "memory":
+        settings = {"url": "sqlite:///:memory:"}
+    if request.param in ("redis", "rabbitmq"):
+        settings = {
+            "url": request.getfixturevalue(f"{request.param}_url"),
+            "exchange": request.getfixturevalue("exchange"),
+        }
+    with Palermo(raise_failures=False, **settings) as opened:
+        yield opened
+
+
+# The examples of the documents.
+
+
+def test_a_chain_passes_results_on(site: Palermo) -> None:
+    job = jobs.checkout.enqueue(17)
+    site.work_until_idle()
+
+    assert jobs.ran == ["charge", "pack", "receipt"]
+    assert job.result(timeout=10) == "17: paid 17, b'box 17'"
+    assert job.status() == "done"
+    assert site.steps(job) == {"charge": "done", "pack": "done", "receipt": "done"}
+    assert site.inspector().workflows.list() == []
+
+
+def test_a_map_collects_results_in_the_order_of_its_items(site: Palermo) -> None:
+    job = jobs.report.enqueue("may")
+    site.work_until_idle()
+
+    assert job.result(timeout=10) == "may: [2, 2, 4]"
+
+
+def test_a_map_is_released_through_a_window(site: Palermo) -> None:
+    job = jobs.thumbnails.enqueue()
+    site.work()
+    site.work("other")  # on RabbitMQ, jobs that are due are put into their queues before each round
+
+    assert len(site.enqueued(jobs.resize)) == 1_000
+    assert jobs.thumbnails.enqueue().duplicate, "the workflow is unique until it is done"
+    for number in range(100):
+        jobs.failing[f"{number}.png"] = 1
+    site.work_until_idle()
+    assert jobs.ran[-1] == "purge_cdn"
+    assert len(jobs.ran) == 1_251
+    assert job.status() == "done"
+    assert not jobs.thumbnails.enqueue().duplicate
+
+
+def test_a_graph_with_named_steps_runs_in_its_order(site: Palermo) -> None:
+    job = jobs.release.enqueue("v1")
+    site.work()
+    site.work()
+    assert set(jobs.ran) == {"build", "docs"}
+
+    site.work_until_idle()
+
+    assert jobs.ran[-1] == "upload built v1"
+    assert site.steps(job) == dict.fromkeys(["build", "test-3.11", "test-3.12", "build_docs", "upload"], "done")
+
+
+@pytest.mark.parametrize(
+    ("fails", "last", "state"),
+    [
+        ("", ["release_seats"], "done"),
+        ("send_teaser", ["release_seats"], "done"),
+        ("book_hotel", ["cancel_flight", "release_seats"], "failed"),
+        ("book_flight", ["cancel_flight", "release_seats"], "failed"),
+        ("no hotel", ["release_seats"], "done"),
+    ],
+)
+def test_steps_run_by_how_those_before_them_ended(site: Palermo, fails: str, last: list[str], state: str) -> None:
+    jobs.failing[fails] = 1
+    job = jobs.trip.enqueue(3)
+    site.work_until_idle()
+
+    assert jobs.ran[-len(last) :] == last
+    assert job.status() == state
+
+
+def test_a_failed_workflow_goes_on_when_its_jobs_are_requeued(site: Palermo) -> None:
+    jobs.failing["pack"] = 1
+    job = jobs.checkout.enqueue(17)
+    site.work_until_idle()
+    workflows = site.inspector().workflows
+    assert job.status() == "failed"
+    with pytest.raises(JobFailed, match="pack failed"):
+        job.result(timeout=10)
+    assert [(row["id"], row["state"], row["failed"]) for row in workflows.list()] == [(job.id, "failed", 1)]
+
+    jobs.failing.clear()
+    assert [taken.id for taken in workflows.retry(job.id)] == [f"{job.id}/pack"]
+    assert job.status() == "working"
+    site.work_until_idle()
+
+    assert job.result(timeout=10) == "17: paid 17, b'box 17'"
+    assert jobs.ran == ["charge", "pack", "pack", "receipt"]
+    with pytest.raises(UsageError, match="no failed steps: it is done"):
+        workflows.retry(job.id)
+
+
+def test_steps_may_add_steps_and_a_map_may_take_a_result(site: Palermo) -> None:
+    job = jobs.crawl.enqueue("example.com")
+    site.work_until_idle()
+
+    assert job.result(timeout=10) == 1 + 100 + 2
+    assert jobs.ran.count("deep /long/page/") == 1
+
+
+def test_an_event_starts_a_workflow_and_a_signal_lets_it_go_on(site: Palermo) -> None:
+    site.publish("order.paid", {"id": 5})
+    site.work_until_idle()
+    (row,) = site.inspector().workflows.list()
+    assert (row["state"], row["waits_for"]) == ("running", ["approved"])
+    assert job_by_id(row["id"]).status().text == "0 of 3 steps, waits for the signal approved"
+
+    job_by_id(row["id"]).signal("approved", {"by": "ann"})
+    job_by_id(row["id"]).signal("approved", {"by": "bob"})
+    site.work_until_idle()
+
+    assert jobs.ran == ["ship 5 {'by': 'ann'}"]
+    with pytest.raises(NotFound):
+        job_by_id(row["id"]).signal("approved")
+
+
+def test_a_signal_that_does_not_come_fails(site: Palermo) -> None:
+    site.publish("order.paid", {"id": 5})
+    site.work_until_idle()
+    site.clock.advance(86_401)
+    site.work_until_idle()
+    assert jobs.ran == []
+
+    site.clock.advance(3_601)
+    site.work_until_idle()
+
+    assert jobs.ran == ["remind"]
+
+
+def test_a_workflow_may_be_made_without_a_function(site: Palermo) -> None:
+    flow = Workflow()
+    for path in ("a.png", "b.png"):
+        flow.step(jobs.resize, path)
+    job = flow.enqueue()
+    site.work_until_idle()
+
+    assert sorted(jobs.ran) == ["a.png", "b.png"]
+    assert site.steps(job) == {"resize": "done", "resize-2": "done"}
+
+
+def test_a_graph_is_checked_without_a_broker() -> None:
+    flow = Workflow()
+    jobs.checkout(flow, 17)
+
+    assert {step.name: sorted(one.name for one in step.after) for step in flow.steps} == {
+        "charge": [],
+        "pack": ["charge"],
+        "receipt": ["charge", "pack"],
+    }
+
+
+# What goes on beside.
+
+
+def test_values_of_all_kinds_travel_between_steps(site: Palermo) -> None:
+    job = jobs.values.enqueue()
+    site.work_until_idle()
+
+    assert job.result(timeout=10) == {"text": "hello 3 ['a', 'b']", "made": jobs.Invoice(3, ["a", "b"]), "plain": 1}
+
+
+def test_an_empty_map_is_done_at_once(site: Palermo) -> None:
+    job = jobs.empty.enqueue()
+    site.work_until_idle()
+
+    assert job.result(timeout=10) == []
+
+
+def test_the_output_of_a_member_that_may_fail_is_none(site: Palermo) -> None:
+    jobs.failing["count eu"] = 1
+    job = jobs.tolerant.enqueue()
+    site.work_until_idle()
+
+    assert job.result(timeout=10) == [None, 2]
+
+
+def test_a_failed_member_runs_again_by_itself(site: Palermo) -> None:
+    jobs.failing["count us"] = 1
+    job = jobs.report.enqueue("may")
+    site.work_until_idle()
+    assert job.status() == "failed"
+
+    jobs.failing.clear()
+    site.inspector().failed.requeue(JobFilter())
+    site.work_until_idle()
+
+    assert job.result(timeout=10) == "may: [2, 2, 4]"
+    assert (jobs.ran.count("count us"), jobs.ran.count("count eu")) == (2, 1)
+
+
+def test_cancel_stops_what_waits_and_runs_what_cleans_up(site: Palermo) -> None:
+    job = jobs.trip.enqueue(3)
+    site.work()
+    jobs.ran.clear()
+    job.cancel()
+    site.work_until_idle()
+
+    assert jobs.ran == ["cancel_flight", "release_seats"]
+    assert job.status() == "cancelled"
+
+
+def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
+    job = jobs.hurried.enqueue()
+    site.work_until_idle()
+    assert job.status() == "working"
+
+    site.clock.advance(61)
+    site.work_until_idle()
+
+    assert job.status() == "failed"
+    assert jobs.ran == []
+    assert site.inspector().workflows.list() == []
+
+
+@pytest.mark.parametrize("site", ONE_STEP, indirect=True)
+def test_a_purged_step_is_cancelled(site: Palermo) -> None:
+    job = jobs.checkout.enqueue(17)
+    site.work()
+    site.inspector().queues.purge("jobs")
+    site.work_until_idle()
+
+    assert job.status() == "cancelled"
+    assert site.steps(job) == {"charge": "cancelled", "pack": "skipped", "receipt": "skipped"}
+
+
+def test_a_step_that_is_done_is_not_requeued_by_a_stale_copy(site: Palermo) -> None:
+    jobs.failing["pack"] = 1
+    job = jobs.checkout.enqueue(17)
+    site.work_until_idle()
+    jobs.failing.clear()
+    (copy,) = site.client.run(lambda broker: broker.browse("failed")).messages
+    site.inspector().failed.requeue(copy.id)
+    site.work_until_idle()
+    assert job.status() == "done"
+
+    jobs.failing["receipt"] = 1
+    again = jobs.checkout.enqueue(18)
+    site.work_until_idle()
+    jobs.failing.clear()
+    site.inspector().workflows.retry(again.id)
+    with pytest.raises(NotFound):
+        site.inspector().failed.requeue(f"{again.id}/receipt")
+    site.work_until_idle()
+    assert again.status() == "done"
+
+
+def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> None:
+    jobs.failing["pack"] = 1
+    job = jobs.checkout.enqueue(17)
+    site.work_until_idle()
+    job.cancel()
+
+    assert site.inspector().workflows.list() == []
+    jobs.failing.clear()
+    site.inspector().failed.requeue(f"{job.id}/pack")
+    site.work_until_idle()
+    assert jobs.ran == ["charge", "pack", "pack"], "the step runs as a plain job"
+
+
+# On RabbitMQ, jobs of tenants wait for a leader, and no worker leads here.
+@pytest.mark.parametrize("site", ONE_STEP, indirect=True)
+def test_steps_belong_to_the_tenant_of_their_workflow(site: Palermo) -> None:
+    jobs.inheriting.enqueue()
+    site.work()
+
+    found = {one.job.rpartition(".")[2]: (one.tenant, one.priority) for one in site.enqueued()}
+    assert found == {"purge_cdn": ("ada", 3), "resize": ("bob", 3)}

@@ -1,0 +1,123 @@
+"""Steps are checked in the line that adds them."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import palermo
+from palermo.errors import ArgumentsInvalid, BodyTooLarge, EncodeError, OptionInvalid
+from palermo.jobs import registry
+
+
+@palermo.job
+def charge(order: int) -> str:
+    return ""
+
+
+@palermo.job
+def pack(order: int, how: object = None) -> str:
+    return ""
+
+
+@palermo.job(unique="until_done")
+def only_one(order: int) -> None: ...
+
+
+@palermo.job(batch=10)
+def together(orders: list[int]) -> None: ...
+
+
+@palermo.workflow
+def checkout(flow: palermo.Workflow, order: int) -> None: ...
+
+
+for _job in (charge, pack, only_one, together, checkout):
+    registry.unregister(_job.definition.name)
+
+
+@pytest.fixture
+def flow() -> palermo.Workflow:
+    return palermo.Workflow()
+
+
+def numbers() -> Iterator[object]:
+    yield from range(70)
+    yield object()
+
+
+@pytest.mark.parametrize(
+    ("add", "error", "text"),
+    [
+        (lambda flow: flow.step(pack, 1, flow.step(charge, 1)), OptionInvalid, "Give its output"),
+        (lambda flow: flow.step(pack, 1, [flow.step(charge, 1)]), OptionInvalid, "Give its output"),
+        (lambda flow: flow.step(pack, 1, palermo.Workflow().step(charge, 1).output), OptionInvalid, "another workflow"),
+        (lambda flow: flow.after(palermo.Workflow().step(charge, 1)), OptionInvalid, "no step of this workflow"),
+        (lambda flow: [flow.step(charge.options(id="a"), 1) for _ in range(2)], OptionInvalid, "added a step 'a'"),
+        (lambda flow: flow.step(charge.options(id="a/b"), 1), OptionInvalid, "'a/b'"),
+        (lambda flow: flow.step(charge.options(id="x" * 101), 1), OptionInvalid, "1 to 100 bytes"),
+        (lambda flow: flow.step(charge), ArgumentsInvalid, "missing a required argument"),
+        (lambda flow: flow.step(charge, object()), EncodeError, r"args\[0\]"),
+        (lambda flow: flow.step(charge, "x" * 16_800_000), BodyTooLarge, "16,777,216"),
+        (lambda flow: [flow.step(charge, "x" * 9_000_000) for _ in range(2)], BodyTooLarge, "'charge-2'"),
+        (lambda flow: flow.map(charge, "abc"), OptionInvalid, "each letter"),
+        (lambda flow: flow.map(charge, {"a": 1}), OptionInvalid, "dict"),
+        (lambda flow: [flow.step(charge, 1) for _ in range(1_001)], OptionInvalid, "step 1,001"),
+        (lambda flow: flow.step(numbers), TypeError, "decorate it"),
+        (lambda flow: flow.step(only_one, 1), OptionInvalid, "unique="),
+        (lambda flow: flow.step(charge.options(debounce=3), 1), OptionInvalid, "debounce="),
+        (lambda flow: flow.step(together, 1), OptionInvalid, "batches"),
+        (lambda flow: flow.after(flow.step(charge, 1), when="any"), OptionInvalid, "'any'"),
+        (lambda flow: flow.signal("approved", timeout=0), OptionInvalid, "timeout=0"),
+        (lambda flow: charge.options(may_fail=-1), OptionInvalid, "may_fail=-1"),
+        (lambda flow: charge.options(may_fail=True).enqueue(1), OptionInvalid, "may_fail"),
+        (lambda flow: flow.enqueue(), OptionInvalid, "no steps"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused(flow: palermo.Workflow, add, error: type[Exception], text: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(error, match=text):
+        add(flow)
+
+
+def test_a_generator_that_fails_is_told_with_the_number_of_its_item(flow: palermo.Workflow) -> None:
+    with pytest.raises(EncodeError) as raised:
+        flow.map(charge, numbers())
+
+    assert "item 70 " in str(raised.value.__notes__)
+    assert flow.steps == []
+
+
+def test_a_workflow_takes_steps_only_in_its_function(flow: palermo.Workflow) -> None:
+    caught: list[Exception] = []
+
+    def add() -> None:
+        try:
+            flow.step(charge, 1)
+        except RuntimeError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    thread.join()
+    assert len(caught) == 1
+
+    flow.step(charge, 1)
+    flow._message()
+    with pytest.raises(RuntimeError):
+        flow.step(charge, 1)
+
+
+def test_a_workflow_is_a_function_with_an_argument_for_its_steps() -> None:
+    with pytest.raises(OptionInvalid, match="goes on a function"):
+        palermo.workflow(type("Checkout", (), {"process": lambda self, flow: None}))  # type: ignore[arg-type]
+    with pytest.raises(OptionInvalid, match="takes no argument for its steps"):
+
+        @palermo.workflow  # type: ignore[arg-type]
+        def without() -> None: ...
+
+
+def test_an_output_makes_a_step_come_after_another_once(flow: palermo.Workflow) -> None:
+    paid = flow.step(charge, 1)
+    packed = flow.after(paid).step(pack, 1, {"of": [paid.output, (paid.output,)]})
+
+    assert packed.after == [paid]
