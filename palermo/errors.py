@@ -35,7 +35,7 @@
     │   ├── JobCrashed             the job's process died
     │   ├── JobOutOfMemory         killed for exceeding the worker's memory limit
     │   ├── JobTimeout             ran longer than its timeout
-    │   ├── LockExpired            was still running when its claim ended
+    │   ├── RerunTimeout           was still running after its rerun_after
     │   ├── JobExpired             wasn't started in time, and didn't run
     │   ├── DuplicateJob           another job has its key: raised when enqueuing, or the reason why it didn't run
     │   ├── JobTerminated          raised in a job that a stopping worker releases
@@ -200,8 +200,8 @@ class JobTimeout(JobError):
     """The job ran longer than its timeout. Raised in the job first; if the job continues, it is killed."""
 
 
-class LockExpired(JobError):
-    """The job was still running `lock_for` seconds after it began. Its process was killed, and it runs again."""
+class RerunTimeout(JobError):
+    """The job was still running `rerun_after` seconds after it began. Its process was killed, and it runs again."""
 
 
 class JobExpired(JobError):

@@ -56,7 +56,7 @@ _EDGES = {
 }
 
 #: Headers with which a job may run for the test's whole time, or not yet, and values that mean no time and no number.
-_DELAYING = (b"lock-for", b"timeout", b"run-at", b"perform_job_at", b"max-retries")
+_DELAYING = (b"rerun-after", b"timeout", b"run-at", b"perform_job_at", b"max-retries")
 _NO_TIMES = (
     *(b"t\x01", b"V", b"F" + long(b""), b"A" + long(b"")),
     *(b"S" + long(b"soon"), b"x" + long(b"12"), b"S" + long(b"\xff")),

@@ -33,7 +33,7 @@ def is_plain(message: Message) -> bool:
 def runs_alone(message: Message) -> bool:
     """Whether the job runs in a call of its own even if its job takes batches: no other must wait, or end, with it."""
     lock = lock_of(message)
-    alone = (lock is not None and lock.asks) or demand_of(message) is not None or message.lock_for is not None
+    alone = (lock is not None and lock.asks) or demand_of(message) is not None or message.rerun_after is not None
     return alone or WORKFLOW in message.extra
 
 

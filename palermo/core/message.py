@@ -81,7 +81,7 @@ _NUMBER = {
 }
 _SECONDS = {
     "timeout": "timeout",
-    "lock-for": "lock_for",
+    "rerun-after": "rerun_after",
     "expires-at": "expires_at",
     "run-at": "run_at",
     "queued-at": "queued_at",
@@ -93,7 +93,7 @@ _TRUTH = {"keep-result": "keep_result"}
 OPTION_FIELDS: Mapping[str, str] = {
     "retries": "max_retries",
     "timeout": "timeout",
-    "lock_for": "lock_for",
+    "rerun_after": "rerun_after",
     "keep_result": "keep_result",
     "tenant": "tenant",
     "share": "share",
@@ -170,7 +170,7 @@ class Message(Struct, frozen=True, kw_only=True):
     #: Seconds that one run may take; None for no limit of its own.
     timeout: float | None = None
     #: Seconds after which a run that has not ended loses its claim; its process is killed, and the job runs again.
-    lock_for: float | None = None
+    rerun_after: float | None = None
     #: Unix seconds after which it is not started any more; None for never.
     expires_at: float | None = None
     #: Unix seconds before which it is not started; None for at once.

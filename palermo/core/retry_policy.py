@@ -13,13 +13,13 @@ from palermo.core.backoff import FAIL, Backoff, quartic, seconds
 from palermo.core.backoff import backoff as parse
 from palermo.core.message import Message
 from palermo.core.times import Duration, in_seconds, is_delay
-from palermo.errors import LockExpired, OptionInvalid
+from palermo.errors import OptionInvalid, RerunTimeout
 
 #: The retries of a job that declares retries without a number; Sidekiq's default.
 DEFAULT_RETRIES = 25
 
-#: The retries of a job that exceeds its `lock_for` and declares no retries, as if its worker had died.
-LOCK_RETRIES = 2
+#: The retries of a job that exceeds its `rerun_after` and declares no retries, as if its worker had died.
+RERUN_RETRIES = 2
 
 
 class Retry(Exception):
@@ -136,7 +136,7 @@ def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: 
             return Drop(error.reason)
         case Snooze():
             return RunAgain(error.delay, counted=False)
-    if isinstance(error, LockExpired):
+    if isinstance(error, RerunTimeout):
         return _after_lock(policy, message)
     explicit = isinstance(error, Retry)
     if not explicit and isinstance(error, policy.discard_on):
@@ -166,7 +166,7 @@ def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: 
 
 def _after_lock(policy: RetryPolicy, message: Message) -> Decision:
     """Run the job again at once, on any free worker, since nothing is known against it; give up after some runs."""
-    most = policy.retries if policy.declared else LOCK_RETRIES
+    most = policy.retries if policy.declared else RERUN_RETRIES
     if message.max_retries is not None:
         most = message.max_retries
     if most is not None and (message.policy_retries or 0) >= most:

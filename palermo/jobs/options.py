@@ -108,7 +108,7 @@ class _Result(TypedDict, total=False):
 class _OneByOne(TypedDict, total=False):
     """What a job in a batch cannot have: with it, the job would wait or end alone."""
 
-    lock_for: Annotated[
+    rerun_after: Annotated[
         Duration | None,
         Option(SECONDS, "Time after which a run that has not ended is killed and the job runs again."),
     ]
@@ -252,7 +252,7 @@ class DeclaredOptions:
     compression: str | None = None
     sign: bool | None = None
     timeout: float | None = None
-    lock_for: float | None = None
+    rerun_after: float | None = None
     priority: int | None = None
     limit: int | None = None
     limit_key: str | Callable[..., str] | None = None

@@ -25,7 +25,7 @@ from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.reporting import Reporter
 from palermo.worker.child.shared_slots import is_awaitable
 from palermo.worker.ipc.frames import Report, fields_of, unpack_message
-from palermo.worker.limits import Limits, cancelled, lock_expired, terminated, timed_out
+from palermo.worker.limits import Limits, cancelled, rerun_timeout, terminated, timed_out
 from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
 from palermo.worker.registered import Registered
 
@@ -67,7 +67,7 @@ class LocalPool:
         """Nothing is to be prepared."""
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
-        limited = Limits().limited(message, self._registered.timeouts, self._registered.locks)
+        limited = Limits().limited(message, self._registered.timeouts, self._registered.reruns)
         sent = unpack_message(fields_of(limited))
         run = LocalRun(self, slot, sent, done, awaitable=is_awaitable(self._jobs.find(sent.job)))
         self._run, self._errors = run, {}
@@ -75,9 +75,9 @@ class LocalPool:
         if limited.timeout is not None:
             error: JobError = timed_out(limited.timeout)
             run.timers.append(self._loop.call_later(limited.timeout, self._interrupts.interrupt, error))
-        if limited.lock_for is not None:
-            error = lock_expired(limited.lock_for)
-            run.timers.append(self._loop.call_later(limited.lock_for, self._interrupts.interrupt, error))
+        if limited.rerun_after is not None:
+            error = rerun_timeout(limited.rerun_after)
+            run.timers.append(self._loop.call_later(limited.rerun_after, self._interrupts.interrupt, error))
         self._hand_over(run)
 
     async def stack(self, slot: int) -> str:

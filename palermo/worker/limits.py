@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from palermo.core.message import Message
 from palermo.core.text import count
-from palermo.errors import JobCancelled, JobTerminated, JobTimeout, LockExpired, SettingInvalid
+from palermo.errors import JobCancelled, JobTerminated, JobTimeout, RerunTimeout, SettingInvalid
 
 #: Seconds between two checks of the memory of running jobs.
 MEMORY_EVERY = 1.0
@@ -40,14 +40,14 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         if not 0 <= self.timeout_grace < float("inf"):
             raise SettingInvalid(f"timeout grace is {self.timeout_grace}; it must be a number of seconds, 0 or more.")
 
-    def limited(self, message: Message, timeouts: Mapping[str, float], locks: Mapping[str, float]) -> Message:
+    def limited(self, message: Message, timeouts: Mapping[str, float], reruns: Mapping[str, float]) -> Message:
         """The message with the limits that hold for it: its own, else its job's as declared, else the worker's."""
-        timeout, lock_for = message.timeout, message.lock_for
+        timeout, rerun_after = message.timeout, message.rerun_after
         timeout = timeouts.get(message.job, self.timeout) if timeout is None else timeout
-        lock_for = locks.get(message.job) if lock_for is None else lock_for
-        if timeout == message.timeout and lock_for == message.lock_for:
+        rerun_after = reruns.get(message.job) if rerun_after is None else rerun_after
+        if timeout == message.timeout and rerun_after == message.rerun_after:
             return message
-        return replace(message, timeout=timeout, lock_for=lock_for)
+        return replace(message, timeout=timeout, rerun_after=rerun_after)
 
     @cached_property
     def replaces_processes(self) -> bool:
@@ -90,10 +90,10 @@ def terminated() -> JobTerminated:
     return JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
 
 
-def lock_expired(seconds: float) -> LockExpired:
-    """The error of a run that is killed because its `lock_for` is over."""
-    return LockExpired(
-        f"the job's process was killed: it had not ended when its claim did, after lock_for {seconds:g} s"
+def rerun_timeout(seconds: float) -> RerunTimeout:
+    """The error of a run that is killed because its `rerun_after` is over."""
+    return RerunTimeout(
+        f"the job's process was killed: it was still running after {seconds:g} seconds, its rerun_after"
     )
 
 

@@ -20,8 +20,8 @@ class Registered(PlainWithMessages, frozen=True, kw_only=True):
     hooks: frozenset[str]
     #: By job, the seconds that a run may take if its message does not say.
     timeouts: Mapping[str, float] = field(default_factory=dict)
-    #: By job, the seconds of its `lock_for` if its message does not say.
-    locks: Mapping[str, float] = field(default_factory=dict)
+    #: By job, the seconds of its `rerun_after` if its message does not say.
+    reruns: Mapping[str, float] = field(default_factory=dict)
     #: The queues for which a job with a priority is declared.
     prioritized: frozenset[str] = frozenset()
     #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.

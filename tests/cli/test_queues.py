@@ -12,7 +12,7 @@ from tests.inspector.jobs import message, publish
 def test_enqueue_takes_the_options_that_options_takes(palermo: Palermo) -> None:
     options = ("--tenant", "acme", "--share", "2", "--priority", "3", "--unique", "until_done", "--unique-key", "eu")
     more = ("--on-duplicate", "return", "--dedupe", "1m", "--limit", "2", "--limit-key", "k", "--rate", "5/s")
-    runs = ("--retries", "4", "--timeout", "30s", "--lock-for", "5m", "--expires", "1h", "--keep-result")
+    runs = ("--retries", "4", "--timeout", "30s", "--rerun-after", "5m", "--expires", "1h", "--keep-result")
     palermo("enqueue", "shop.sync", "-q", "slow", "--id", "mine", *options, *more, *runs, "--serializer", "json")
     taken = {parameter.name for parameter in enqueue.params}
 

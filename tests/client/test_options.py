@@ -46,7 +46,7 @@ def test_declared_limits_travel_with_every_job_and_options_override_them(client:
         ({"rate": "often"}, "rate='often'"),
         ({"limit": 1, "limit_key": ""}, "limit_key=''"),
         ({"priority": 10}, "priority=10"),
-        ({"lock_for": 0}, "lock_for=0"),
+        ({"rerun_after": 0}, "rerun_after=0"),
     ],
 )
 def test_an_option_that_means_nothing_is_refused_when_enqueuing(
@@ -71,7 +71,7 @@ def test_an_error_in_a_limit_key_function_names_the_option(client: Client) -> No
         {"dedupe": 5.0},
         {"limit": 3},
         {"rate": "5/s"},
-        {"lock_for": 5.0},
+        {"rerun_after": 5.0},
         {"keep_result": True},
     ],
 )

@@ -146,7 +146,7 @@ class CombiningContract:
 
     @pytest.mark.parametrize("what", ["key", "limit", "lock"])
     async def test_what_runs_alone_is_in_no_batch(self, broker: Broker, another: Open, what: str) -> None:
-        alone = {"key": keyed("alone"), "limit": limited("alone"), "lock": message("alone", lock_for=5.0)}[what]
+        alone = {"key": keyed("alone"), "limit": limited("alone"), "lock": message("alone", rerun_after=5.0)}[what]
         await broker.publish_many([message("first"), message("second"), alone])
         consumer = await consume(await another())
 

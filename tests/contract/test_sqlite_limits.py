@@ -21,7 +21,7 @@ from tests.contract.workers import consume, take
 
 
 async def stand_still(broker: SqliteBroker) -> None:
-    """Stop the heartbeat of the session's worker. The `lock_for` of its jobs is over."""
+    """Stop the heartbeat of the session's worker. The `rerun_after` of its jobs is over."""
     await overdue(broker)
     broker._consumers[0]._beating.cancel()
 
@@ -31,7 +31,7 @@ async def overdue(broker: SqliteBroker) -> None:
 
 
 async def test_a_clock_that_jumps_ahead_ends_no_claim_of_a_worker_that_goes_on(broker: SqliteBroker) -> None:
-    await broker.publish(message("7c9e", lock_for=600.0))
+    await broker.publish(message("7c9e", rerun_after=600.0))
     await take(await consume(broker))
     (consumer,) = broker._consumers
     consumer._beating.cancel()

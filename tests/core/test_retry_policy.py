@@ -7,7 +7,7 @@ import pytest
 from palermo.core.backoff import Fixed
 from palermo.core.message import Message
 from palermo.core.retry_policy import Discard, Drop, GiveUp, Retry, RunAgain, Snooze, decide, is_failure, make_policy
-from palermo.errors import JobCrashed, JobTimeout, LockExpired, OptionInvalid
+from palermo.errors import JobCrashed, JobTimeout, OptionInvalid, RerunTimeout
 
 NOW = 1_000_000.0
 
@@ -21,7 +21,7 @@ EXHAUSTED = GiveUp(exhausted=True)
 BOTH = {"retries": 2, "retry_for": 60, "backoff": 10}
 ERRORS = {"retry_on": (OSError, JobTimeout), "discard_on": [KeyError, FileNotFoundError]}
 NAMED = {"retries": 3, "backoff": Fixed(delay=10), **ERRORS}
-HUNG = LockExpired("hung")
+HUNG = RerunTimeout("hung")
 LATER = Retry("later", delay=7)
 
 
@@ -63,7 +63,7 @@ LATER = Retry("later", delay=7)
             ({"retries": 1, "backoff": 10}, error, {}, RunAgain(10))
             for error in (ValueError(), SystemExit(), KeyboardInterrupt(), JobCrashed(), JobTimeout())
         ),
-        # A job whose lock_for has passed: as if its worker had died, twice more, though it declares no retries.
+        # A job whose rerun_after has passed: as if its worker had died, twice more, though it declares no retries.
         ({}, HUNG, {}, RunAgain(0)),
         ({}, HUNG, {"policy_retries": 1}, RunAgain(0)),
         ({}, HUNG, {"policy_retries": 2}, EXHAUSTED),

@@ -72,7 +72,7 @@ def hogs_the_gil(path):
     return in_c()
 
 
-@palermo.job(lock_for=3.0)
+@palermo.job(rerun_after=3.0)
 def hangs_once(path):
     """The first run hangs in C; a later one says whether that is still there."""
     if os.path.exists(path):
@@ -84,7 +84,7 @@ def hangs_once(path):
     in_c()
 
 
-@palermo.job(lock_for=1.5)
+@palermo.job(rerun_after=1.5)
 def hangs_always(path):
     write(path, f"hangs {palermo.current_job().attempt}")
     in_c()

@@ -52,7 +52,7 @@ def test_the_options_of_a_job_say_when_it_recurs_and_hold_for_every_run(client: 
         {"priority": 7},
         {"limit": 3, "limit_key": lambda region: region},
         {"rate": "100/min"},
-        {"queue": "mail", "timeout": 9, "lock_for": 30},
+        {"queue": "mail", "timeout": 9, "rerun_after": 30},
         {"keep_result": True},
         {"serializer": "msgpack", "compression": "gzip"},
         {"unique": "until_done", "dedupe": 60, "unique_key": lambda region: region},

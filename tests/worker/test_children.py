@@ -163,7 +163,7 @@ async def test_jobs_that_end_during_a_ping_do_not_delay_a_kill() -> None:
     async with played_template(slots=2, shared=True) as (template, pool):
         child = await template.ready_child(pool)
         stuck, other = ending(), ending()
-        pool.run(1, Message(id="stuck", queue="q", job="j", lock_for=0.01), stuck.set_result)
+        pool.run(1, Message(id="stuck", queue="q", job="j", rerun_after=0.01), stuck.set_result)
         pool.run(2, Message(id="other", queue="q", job="j"), other.set_result)
         await child.frames("ping")
 
@@ -178,7 +178,7 @@ async def test_a_job_is_killed_once_the_others_in_its_process_have_ended() -> No
         child = await template.ready_child(pool)
         other = ending()
         for slot in (1, 2):
-            pool.run(slot, Message(id=f"stuck{slot}", queue="q", job="j", lock_for=0.01 * slot), ending().set_result)
+            pool.run(slot, Message(id=f"stuck{slot}", queue="q", job="j", rerun_after=0.01 * slot), ending().set_result)
         pool.run(3, Message(id="other", queue="q", job="j"), other.set_result)
         await child.frames("ping")
         child.answer(Pong())
@@ -231,7 +231,7 @@ async def test_no_timer_of_a_job_outlasts_it() -> None:
             ended.set_result(result)
 
         held = weakref.ref(done)
-        pool.run(1, Message(id="a", queue="q", job="j", timeout=600.0, lock_for=600.0), done)
+        pool.run(1, Message(id="a", queue="q", job="j", timeout=600.0, rerun_after=600.0), done)
         del done
         child.end.sendall(SUCCESS)
 

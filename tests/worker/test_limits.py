@@ -66,8 +66,8 @@ def test_a_run_that_hangs_is_killed_when_its_claim_ends_and_runs_again(any_rig: 
     assert rig.errors() == {}
     first, told, again = rig.lines()
     assert first.startswith("hangs ")
-    assert (told, again) == ("on_failure LockExpired", "again False")
-    assert "it had not ended when its claim did, after lock_for 3 s" in log
+    assert (told, again) == ("on_failure RerunTimeout", "again False")
+    assert "it was still running after 3 seconds, its rerun_after" in log
 
 
 def test_a_worker_that_stands_still_loses_its_claim_and_its_run(any_rig: Rig) -> None:
@@ -76,7 +76,7 @@ def test_a_worker_that_stands_still_loses_its_claim_and_its_run(any_rig: Rig) ->
     url = rig.settings.url + ("?heartbeat=2" if rig.settings.url.startswith("amqp") else "")
     stalled = rig.worker(modules=LIMITS, PALERMO_URL=url)
     # A slot ends itself a second after its claim: before another worker gets the job, on Redis after four.
-    _enqueue(rig, "hangs_once", lock_for=2.0)
+    _enqueue(rig, "hangs_once", rerun_after=2.0)
     eventually(lambda: rig.lines() != [])
 
     rig.freeze(stalled)
@@ -97,7 +97,7 @@ def test_a_job_whose_claim_ends_runs_again_as_often_as_it_may(rig: Rig, pool: st
     rig.burst("--pool", pool, "--timeout-grace", "0.1", modules=LIMITS)
 
     runs = 3 if retries is None else retries + 1
-    assert rig.errors()[hung].class_name == "palermo.errors.LockExpired"
+    assert rig.errors()[hung].class_name == "palermo.errors.RerunTimeout"
     assert [note for note in rig.lines() if note.startswith("hangs")] == [f"hangs {nth + 1}" for nth in range(runs)]
 
 

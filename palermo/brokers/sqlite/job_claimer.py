@@ -138,8 +138,8 @@ class JobClaimer:
         if tenant is not None:
             take_turn(db, queue, tenant, self._order)
         message = from_row(row, self._names[queue])
-        if message.lock_for is not None:
-            db.execute("update job set held_until = ? where id = ?", (time.time() + message.lock_for, number))
+        if message.rerun_after is not None:
+            db.execute("update job set held_until = ? where id = ?", (time.time() + message.rerun_after, number))
         return self._delivery(db, Claim(number, self._holder, times, message.id), slot, message, deaths)
 
     def _delivery(

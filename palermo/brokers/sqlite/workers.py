@@ -189,7 +189,7 @@ _SILENT_BEATS = 8
 
 
 class OverdueClaims:
-    """Gives back jobs that are held longer than their `lock_for` allows, by workers that live and stand still.
+    """Gives back jobs that are held longer than their `rerun_after` allows, by workers that live and stand still.
 
     The wall clock may jump ahead, and all such claims end by it at once. So a claim ends only if besides its holder is
     silent; a worker that goes on ends the run itself. Silence is counted in looks of the worker that asks: one that

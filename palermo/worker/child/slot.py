@@ -30,7 +30,7 @@ log = logging.getLogger("palermo.worker")
 #: Seconds without a new job after which the title says idle.
 _IDLE_AFTER = 0.05
 
-#: Seconds that the parent has to kill a slot whose job's `lock_for` is over, before the slot ends itself.
+#: Seconds that the parent has to kill a slot whose job's `rerun_after` is over, before the slot ends itself.
 _LATER_THAN_PARENT = 1.0
 
 
@@ -99,15 +99,15 @@ class Slot:
         if frame[0] == "crashed":
             result = executor.crashed(message, Failure(**frame[2]))
         else:
-            if message.lock_for is not None:
+            if message.rerun_after is not None:
                 # faulthandler does this in C and in a thread of its own: the job ends even if the parent is stopped or
                 # the job holds the GIL. Another worker may have the job by then.
-                faulthandler.dump_traceback_later(message.lock_for + _LATER_THAN_PARENT, exit=True)
+                faulthandler.dump_traceback_later(message.rerun_after + _LATER_THAN_PARENT, exit=True)
             try:
                 result = executor.run(message, reporter)
             finally:
                 self._state.end_if_forked(self._title.slot)
-                if message.lock_for is not None:
+                if message.rerun_after is not None:
                     faulthandler.cancel_dump_traceback_later()
             reporter.end()
         flush()

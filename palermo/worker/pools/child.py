@@ -19,7 +19,7 @@ from palermo.errors import JobCancelled, JobError, JobTerminated
 from palermo.worker import signals
 from palermo.worker.ipc.frames import Changed, Ended, FromSlot, Pong, Ready, Report, Reported, Stack, fields_of, pack
 from palermo.worker.ipc.pipes import SlotPipe
-from palermo.worker.limits import Limits, lock_expired
+from palermo.worker.limits import Limits, rerun_timeout
 from palermo.worker.pools.children import CannotFork, Children, Process, SlotLost
 
 log = logging.getLogger("palermo.worker")
@@ -43,8 +43,8 @@ class Run(Struct, eq=False):
     cancelled: bool = False
     #: The timer of its timeout, or of the grace after a timeout or a cancellation.
     timer: asyncio.TimerHandle | None = None
-    #: The timer that ends the job when its `lock_for` is over.
-    lock: asyncio.TimerHandle | None = None
+    #: The timer of its `rerun_after`.
+    rerun_timer: asyncio.TimerHandle | None = None
 
 
 class Owner(Protocol):
@@ -134,8 +134,10 @@ class Child(Process):
         self.write(("run", fields_of(message), run.slot))
         if message.timeout is not None:
             run.timer = loop.call_later(message.timeout, self._owner.timed_out, run, message.timeout)
-        if message.lock_for is not None:
-            run.lock = loop.call_later(message.lock_for, self._owner.kill_job, run, lock_expired(message.lock_for))
+        if message.rerun_after is not None:
+            run.rerun_timer = loop.call_later(
+                message.rerun_after, self._owner.kill_job, run, rerun_timeout(message.rerun_after)
+            )
 
     def leave(self, run: Run) -> None:
         """Note that this job no longer runs in the child, which ends if it is retired, and stop the job's timers."""
@@ -143,8 +145,8 @@ class Child(Process):
         del self.runs[run.slot]
         if run.timer is not None:
             run.timer.cancel()
-        if run.lock is not None:
-            run.lock.cancel()
+        if run.rerun_timer is not None:
+            run.rerun_timer.cancel()
         if self.retired:
             self.job_left.set()
             self.place.end_if_idle(self)

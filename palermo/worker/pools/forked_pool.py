@@ -90,7 +90,7 @@ class ForkedPool:
 
     async def start(self) -> Registered:
         self._registered = registered = await self.children.start()
-        self._limits_jobs = bool(registered.timeouts or registered.locks or self._limits.timeout)
+        self._limits_jobs = bool(registered.timeouts or registered.reruns or self._limits.timeout)
         if self._limits.max_memory is not None:
             self._spawn(self._watch_memory())
         return registered
@@ -104,7 +104,7 @@ class ForkedPool:
         if message.job in registered.batches:
             self._marks.clear(slot, len(message.companions) + 1)
         if self._limits_jobs:
-            message = self._limits.limited(message, registered.timeouts, registered.locks)
+            message = self._limits.limited(message, registered.timeouts, registered.reruns)
         run = self._runs[slot] = Run(slot, message, done)
         if self._limits.replaces_processes:
             place.retire_if_due()
