@@ -1,6 +1,5 @@
 """Steps of a workflow: the headers of their jobs, and what a run adds, as bytes."""
 
-import hashlib
 from typing import Any
 
 from msgspec import Struct
@@ -127,8 +126,11 @@ def step_of(headers: Headers) -> tuple[str, str, int] | None:
 def step_id(workflow: str, path: str) -> str:
     """The id of a step's job: the same in each run."""
     id = f"{workflow}/{path}"
-    if len(id.encode()) > MAX_ID_BYTES:
-        id = f"{hashlib.sha256(workflow.encode()).hexdigest()}/{path}"
+    if len(id.encode()) <= MAX_ID_BYTES:
+        return id
+    import hashlib
+
+    id = f"{hashlib.sha256(workflow.encode()).hexdigest()}/{path}"
     if len(id.encode()) > MAX_ID_BYTES:
         id = hashlib.sha256(f"{workflow}/{path}".encode()).hexdigest()
     return id

@@ -19,7 +19,14 @@ from palermo.core.journal_records import RUN_ENDS, RecordKind
 OUTCOMES = (RecordKind.ENQUEUED.value, *(str(kind) for kind in RUN_ENDS))
 
 #: The runs that a worker's own counter `processed` counts: all that ended by themselves.
-PROCESSED = (RecordKind.SUCCEEDED, RecordKind.FAILED, RecordKind.RETRIED, RecordKind.SNOOZED, RecordKind.DISCARDED)
+PROCESSED = (
+    RecordKind.SUCCEEDED,
+    RecordKind.EXPANDED,
+    RecordKind.FAILED,
+    RecordKind.RETRIED,
+    RecordKind.SNOOZED,
+    RecordKind.DISCARDED,
+)
 
 #: The runs that its counter `failed` counts, tried again or not.
 FAILED = (RecordKind.FAILED, RecordKind.RETRIED)

@@ -12,9 +12,12 @@ from palermo.contract.sweep import Keep
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.journal_records import encode
-from palermo.core.lifecycle import Ack, Fail, fail
+from palermo.core.lifecycle import Ack, Fail, StoredResult, fail
+from palermo.core.step_values import pack
 from palermo.core.topics import group_queue
 from palermo.core.unique_keys import KeyRequest
+from palermo.core.workflow import AddedStep, Graph, StepJob
+from palermo.core.workflow_rules import Condition, Plan
 from palermo.errors import PalermoError
 from tests.contract.events import event
 from tests.contract.limiting import limited
@@ -25,6 +28,16 @@ from tests.contract.unique_jobs import keyed
 from tests.contract.workers import Report, Worker, consume
 
 DAY = 86_400.0
+
+#: What a workflow adds: a signal, and a step behind it.
+ADDS = pack(
+    Graph(
+        steps=(
+            AddedStep(Plan(name="go", signal=True)),
+            AddedStep(Plan(name="one", after=(Condition(("go",)),)), StepJob.of(message("one"))),
+        )
+    )
+)
 
 
 def group(name: str) -> Subscription:
@@ -49,9 +62,13 @@ async def fill(session: SessionParameters) -> list[Broker]:
         await broker.cancel([f"{name}-cancelled"], by=name)
         await broker.journal.append(encode("w", []))
         await broker.publish(limited(f"{name}-limited", 1, key=name, rate="1/hour", queue="limited"))
+        await broker.publish(message(f"{name}-workflow", "workflows"))
     for name in ("a", "b"):
         await broker.events.publish(event(id=f"{name}-event"))
     other = await open_broker(session)
+    begins = await consume(other, "workflows")
+    for _ in ("a", "b"):
+        await begins.settle(await begins.receive(1), Ack(adds=ADDS))
     workers = [await consume(other, "limited", slots=2, report=Report("limited", pid=n)) for n in (1, 2)]
     for worker in workers:
         delivery = await worker.receive(1)
@@ -127,6 +144,12 @@ async def everything(session: SessionParameters) -> list[str]:
         "clear": lambda: broker.tenants.clear("a-queue", "a"),
         "purge": lambda: broker.purge("a-queue"),
         "delete": lambda: broker.delete("a-queue"),
+        "workflows": broker.workflows.all,
+        "workflow": lambda: broker.workflows.find("a-workflow"),
+        "workflow's failed jobs": lambda: broker.workflows.failed_jobs("a-workflow"),
+        "signal": lambda: broker.workflows.signal("a-workflow", "go", StoredResult("application/json", b"1")),
+        "signal b": lambda: broker.workflows.signal("b-workflow", "go", StoredResult("application/json", b"1")),
+        "cancel workflow": lambda: broker.cancel(["a-workflow", "b-workflow"]),
         "close": broker.close,
     }.items():
         await attempt(what, call())

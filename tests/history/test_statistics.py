@@ -69,11 +69,12 @@ def test_processed_and_failed_are_what_workers_count() -> None:
         tally.read({outcome: 1})
         return tally.processed, tally.failed
 
-    outcomes = ("succeeded", "failed", "retried", "snoozed", "discarded", "released", "cancelled", "enqueued")
+    ended = ("succeeded", "expanded", "failed", "retried", "snoozed", "discarded")
+    outcomes = (*ended, "released", "cancelled", "enqueued")
     every = Tally()
     every.read(dict.fromkeys(RecordKind, 1))
 
-    assert [counted(outcome) for outcome in outcomes] == [(1, 0), (1, 1), (1, 1), (1, 0), (1, 0), *[(0, 0)] * 3]
+    assert [counted(outcome) for outcome in outcomes] == [(1, 0), (1, 0), (1, 1), (1, 1), (1, 0), (1, 0), *[(0, 0)] * 3]
     assert {*outcomes} == {*every.numbers}
 
 

@@ -7,11 +7,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import DecodeError as MsgspecError
-from msgspec import Struct, ValidationError, msgpack
+from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
 from palermo.contract.finding import JobLocation
+from palermo.contract.stored_records import UNREADABLE
 from palermo.contract.worker_info import RunningJob, ToldArguments
 from palermo.contract.workflows import WorkflowInfo
 from palermo.core.journal_records import RecordKind
@@ -234,8 +234,8 @@ def read_flow(state: str | bytes | None) -> StoredFlow | None:
     if state is None:
         return None
     try:
-        return msgpack.decode(state if isinstance(state, bytes) else state.encode(), type=StoredFlow)
-    except (MsgspecError, ValidationError) as error:
+        return msgpack.decode(state.encode() if isinstance(state, str) else state, type=StoredFlow)
+    except UNREADABLE as error:
         log.warning("a workflow cannot be read, its steps run as plain jobs error=%r", str(error))
         return None
 

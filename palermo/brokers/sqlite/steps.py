@@ -130,7 +130,7 @@ class SqliteSteps(StepStore):
 
     async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
         query = (
-            "select name, data from workflow_data where exchange = ? and workflow = ?"
+            "select name, data from workflow_data where exchange = ? and workflow = ? and typeof(data) = 'blob'"
             " and name in (select value from json_each(?))"
         )
         values = (self._exchange, workflow, json.dumps(list(names)))
@@ -306,7 +306,7 @@ def carry_out(db: sqlite3.Connection, exchange: str, conditions: Iterable[Step],
 
 def next_due(db: sqlite3.Connection, exchange: str, table: str) -> float | None:
     """When the next name is due; None for never."""
-    query = f"select min(due) from {_TABLES[table]} where exchange = ? and typeof(name) = 'text'"
+    query = f"select min(due) from {_TABLES[table]} where exchange = ? and typeof(name) = 'text' and due < 9e999"
     ((due,),) = db.execute(query, (exchange,)).fetchall()
     return None if due is None else float(due)
 
