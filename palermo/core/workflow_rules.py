@@ -1,12 +1,10 @@
 """The rules of workflows: which steps may run, what an end changes, and what cancel and retry do.
 
-Pure: no clock, no chance, no broker. A broker stores two kinds of records about a workflow: the end of a run, and a
-snapshot, which is the whole state with a version. `fold` makes the state of them, in any order and however often each
-was stored.
+Pure: no clock, no chance, no broker. A broker stores the state of a workflow after each end, in one step with the jobs
+that the end makes possible.
 
-Law: a run that ended well without adding steps counts from the moment when its end is stored. Any other end, and any
-end that adds steps, counts only once a snapshot has sealed it. So nothing is released because of something that another
-record may still take back: of two runs of one step, one may fail and the other succeed, and each may add other steps.
+Law: of several runs of one step, the first end that is stored counts, whole. One may fail and another succeed, and each
+may add other steps; whatever was released because of an end stays right, because no later end takes it back.
 
 A step that adds steps contains a workflow: it is over when they are. Its steps are named below it: `pay/charge`; the
 members of a map by their number: `resize:17`.
@@ -75,9 +73,6 @@ class StepEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
     generation: int = 0
     #: The steps that the run added; None if it added none.
     adds: tuple[Plan, ...] | None = None
-    #: Tells two runs of one step apart.
-    run: str = ""
-    sealed: bool = False
 
 
 class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,21 +80,17 @@ class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     #: How many are released, or will be next: this is stored before they are.
     released: int = 0
-    #: All members below this number are over. The bits of `over`, `done` and `bad` begin here.
+    #: All members below this number are over. The bits of `over` begin here.
     floor: int = 0
-    #: The members that are over for good.
     over: bytes = b""
-    #: The members that failed for good, from number 0.
+    #: The members that failed or were cancelled, from number 0.
     failed: bytes = b""
-    #: The members whose ends are not sealed yet.
-    done: bytes = b""
-    bad: bytes = b""
     #: The members that added steps or run again: they are over in the bits above, and `Flow.ends` decides.
     apart: frozenset[int] = frozenset()
 
     @property
     def over_count(self) -> int:
-        """How many are over for good."""
+        """How many are over."""
         return self.floor + _bits(self.over).bit_count()
 
     @property
@@ -109,7 +100,7 @@ class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def out(self) -> Iterator[int]:
         """The released members that are not over, without those apart."""
-        over = _bits(self.over) | _bits(self.done) | _bits(self.bad)
+        over = _bits(self.over)
         return (number for number in range(self.floor, self.released) if not over >> (number - self.floor) & 1)
 
 
@@ -122,11 +113,9 @@ def _stored(bits: int) -> bytes:
 
 
 class Flow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A workflow: the state that all its records make together."""
+    """The state of a workflow."""
 
     plans: tuple[Plan, ...]
-    #: Of two snapshots the one with the higher version counts.
-    version: int = 0
     ends: Mapping[str, StepEnd] = {}
     #: The generation of steps that are to run again, with all below them; the others have 0.
     generations: Mapping[str, int] = {}
@@ -183,23 +172,13 @@ _OF_END = {
 }
 
 
-# -- records
-
-
-def fold(snapshots: Iterable[Flow], ends: Iterable[StepEnd]) -> Flow:
-    """The state of a workflow. Raises ValueError without a snapshot."""
-    flow = max(snapshots, key=lambda each: each.version, default=None)
-    if flow is None:
-        raise ValueError("a workflow without a snapshot has no steps")
-    for end in sorted(ends, key=lambda end: end.path.count("/")):  # first the steps that contain others
-        flow = ended(flow, end)
-    return flow
+# -- ends
 
 
 def ended(flow: Flow, end: StepEnd) -> Flow:
     """The workflow after the end of a run.
 
-    It is unchanged by an end that counts less than a known one, of an earlier generation, or of a step that is gone.
+    It is unchanged by the end of a step whose end is known, of an earlier generation, or of a step that is gone.
     """
     above, slash, _ = end.path.rpartition("/")
     container = flow.ends.get(above)
@@ -214,25 +193,22 @@ def ended(flow: Flow, end: StepEnd) -> Flow:
             return flow
         if number not in members.apart:
             return _member_ended(flow, path, members, number, end)
-    known = flow.ends.get(end.path)
-    if known is not None and (known.sealed or _rank(known) <= _rank(end)):
+    if end.path in flow.ends:
         return flow
     return replace(flow, ends={**flow.ends, end.path: end})
 
 
 def _member_ended(flow: Flow, path: str, members: Members, number: int, end: StepEnd) -> Flow:
     """The workflow after the end of a member that is a bit."""
-    over, done, bad = _bits(members.over), _bits(members.done), _bits(members.bad)
-    if number < members.floor or (over | done) >> (number - members.floor) & 1:
+    over, bit = _bits(members.over), 1 << max(0, number - members.floor)
+    if number < members.floor or over & bit:
         return flow
-    bit = 1 << (number - members.floor)
+    members = replace(members, over=_stored(over | bit))
     if end.adds is not None:
-        members = replace(members, over=_stored(over | bit), bad=_stored(bad & ~bit), apart=members.apart | {number})
+        members = replace(members, apart=members.apart | {number})
         flow = replace(flow, ends={**flow.ends, end.path: end})
-    elif end.how in (How.DONE, How.DISCARDED):
-        members = replace(members, done=_stored(done | bit), bad=_stored(bad & ~bit))
-    else:
-        members = replace(members, bad=_stored(bad | bit))
+    elif end.how in (How.FAILED, How.CANCELLED):
+        members = replace(members, failed=_stored(_bits(members.failed) | 1 << number))
     return replace(flow, maps={**flow.maps, path: members})
 
 
@@ -252,33 +228,17 @@ def generation_of(flow: Flow, path: str) -> int:
     return max(flow.generations.get(each, 0) for each in above)
 
 
-def _rank(end: StepEnd) -> tuple[int, str, str]:
-    """Of the ends of one generation that of the lowest rank counts: done, and nothing added, beats all others."""
-    if end.adds is not None:
-        return 1, end.run, end.how
-    return 0 if end.how is How.DONE else 2, end.how, end.run
-
-
-def sealed(flow: Flow) -> Flow:
-    """The next snapshot: all ends that are known now count for good."""
-    ends = {path: end if end.sealed else replace(end, sealed=True) for path, end in flow.ends.items()}
-    maps = {path: _members_sealed(members) for path, members in flow.maps.items()}
-    flow = replace(flow, version=flow.version + 1, ends=ends, maps=maps)
+def _tidied(flow: Flow) -> Flow:
+    """The same state in less space."""
+    maps = {path: _with_floor(members) for path, members in flow.maps.items()}
+    flow = replace(flow, maps=maps)
     return _without_done(flow) if any(members.apart for members in maps.values()) else flow
 
 
-def _members_sealed(members: Members) -> Members:
-    bad = _bits(members.bad)
-    over = _bits(members.over) | _bits(members.done) | bad
+def _with_floor(members: Members) -> Members:
+    over = _bits(members.over)
     ended = (~over & (over + 1)).bit_length() - 1
-    return replace(
-        members,
-        floor=members.floor + ended,
-        over=_stored(over >> ended),
-        failed=_stored(_bits(members.failed) | bad << members.floor),
-        done=b"",
-        bad=b"",
-    )
+    return replace(members, floor=members.floor + ended, over=_stored(over >> ended)) if ended else members
 
 
 def _without_done(flow: Flow) -> Flow:
@@ -315,32 +275,25 @@ class View(Struct, frozen=True):
     apart: Mapping[str, Status]
 
 
-def view(flow: Flow, *, certain: bool = True) -> View:
-    """What follows from the state; with `certain` only what no later record takes back."""
+def view(flow: Flow) -> View:
+    """What follows from the state."""
     steps: dict[str, Status] = {}
     out: set[str] = set()
     maps: dict[str, tuple[int, int]] = {}
     apart: dict[str, Status] = {}
 
-    def of_end(path: str, end: StepEnd) -> Status:
-        if end.adds is not None:
-            return whole(path + "/", end.adds) if end.sealed or not certain else _PENDING
-        return _OF_END[end.how] if end.sealed or end.how is How.DONE or not certain else _PENDING
-
     def of_job(path: str) -> Status:
         end = flow.ends.get(path)
-        status = _PENDING if end is None else of_end(path, end)
-        if status.phase is Phase.PENDING:
+        if end is None:
             out.add(path)
-        return status
+            return _PENDING
+        return _OF_END[end.how] if end.adds is None else whole(path + "/", end.adds)
 
     def of_map(path: str, plan: Plan) -> Status:
         members = flow.maps.get(path, Members())
-        bad = 0 if certain else _bits(members.bad).bit_count()
         those = {f"{path}:{number}": of_job(f"{path}:{number}") for number in members.apart}
         apart.update(those)
-        working = members.released - members.over_count - _bits(members.done).bit_count() - bad
-        working += sum(not each.over for each in those.values())
+        working = members.released - members.over_count + sum(not each.over for each in those.values())
         if path not in flow.stopped and members.released < (plan.members or 0):
             maps[path] = working, (plan.members or 0) - members.released
             return _PENDING
@@ -348,7 +301,7 @@ def view(flow: Flow, *, certain: bool = True) -> View:
             return _PENDING
         if path in flow.stopped:
             return _OF_END[How.CANCELLED]
-        bad += members.failed_count + sum(each.bad for each in those.values())
+        bad = members.failed_count + sum(each.bad for each in those.values())
         return _GOOD if bad <= plan.may_fail else _OF_END[How.FAILED]
 
     def of_step(path: str, plan: Plan, before: Mapping[str, Status]) -> Status:
@@ -401,21 +354,15 @@ def _is_bad(condition: Condition, before: Mapping[str, Status]) -> bool:
     return condition.when is When.DONE and any(before[name].bad for name in condition.steps)
 
 
-def must_seal(flow: Flow) -> bool:
-    """Whether something waits for a snapshot: an end that counts only when it is sealed changes what may run."""
-    now, then = view(flow), view(flow, certain=False)
-    return not then.out <= now.out or not then.maps.keys() <= now.maps.keys() or now.whole != then.whole
-
-
-# -- what people and the clock do: the result is a snapshot, which is stored before anything else happens
+# -- what people and the clock do
 
 
 def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> tuple[Flow, View]:
-    """The next snapshot, and what follows from it.
+    """The state to store, and what follows from it.
 
     It releases members of maps of which few are out, and sets the clocks of signals.
     """
-    flow = sealed(flow)
+    flow = _tidied(flow)
     known = view(flow)
     while few := {path: found for path, found in known.maps.items() if found[0] <= window // 2}:
         maps = dict(flow.maps)
@@ -459,7 +406,7 @@ def time_passed(flow: Flow, now: float) -> Flow:
 
 def signalled(flow: Flow, name: str) -> Flow:
     """The workflow after a signal; it may come before a step waits for it."""
-    return replace(sealed(flow), signals=flow.signals | {name})
+    return replace(flow, signals=flow.signals | {name})
 
 
 def cancelled(flow: Flow) -> Flow:
@@ -467,10 +414,10 @@ def cancelled(flow: Flow) -> Flow:
 
     A second call stops these too. Signals come no more. The broker cancels the jobs of steps that are released.
     """
-    flow = replace(sealed(flow), cancels=flow.cancels + 1)
+    flow = replace(flow, cancels=flow.cancels + 1)
     known = view(flow)
     for path in [path for path, _ in _signals(flow) if path in known.out]:
-        flow = ended(flow, StepEnd(path=path, how=How.CANCELLED, generation=generation_of(flow, path), sealed=True))
+        flow = ended(flow, StepEnd(path=path, how=How.CANCELLED, generation=generation_of(flow, path)))
     kept = set() if flow.cancels > 1 else set(_clean_ups(flow, known))
     gone = {path for path, status in known.steps.items() if status.phase is Phase.WAITING and path not in kept}
     return replace(flow, stopped=flow.stopped | gone | known.maps.keys())
@@ -515,7 +462,7 @@ def has_failed(flow: Flow, path: str) -> bool:
 
 def retried(flow: Flow, paths: Iterable[str]) -> Flow:
     """Run these failed steps again, and then all that comes behind them. Raises ValueError while that is out."""
-    flow, again = sealed(flow), set(paths)
+    again = set(paths)
     behind = {path for each in again for path in _behind(flow, each)}
     known = view(flow)
     working = sorted(path for path in known.out if _is_below(path, behind))

@@ -1,12 +1,14 @@
 """A model of workflows on a broker: workers, leaders and the broker are killed before any of their effects.
 
-The rules are the real ones. The log is what a broker keeps: snapshots and ends, read in any order by each leader. What
-was acknowledged lately comes back when the broker is killed. Operators cancel workflows and retry their failed steps.
+The rules are the real ones. The broker keeps the state together with the jobs that it makes possible, and the ends that
+workers have written. What was acknowledged lately comes back when the broker is killed. Operators cancel workflows and
+retry their failed steps.
 """
 
 import os
 import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -21,13 +23,11 @@ from palermo.core.workflow_rules import (
     When,
     advanced,
     cancelled,
+    ended,
     failed_runs,
-    fold,
     generation_of,
     has_failed,
-    must_seal,
     retried,
-    sealed,
     signalled,
     time_passed,
     view,
@@ -71,10 +71,12 @@ class World:
         self.kills = kills
         self.now = 0.0
         deadline = 60.0 if self.chance.random() < 0.1 else None
-        first = Flow(plans=graph(self.chance, 0), deadline=deadline)
-        self.snapshots = [first]
+        #: The state, and the jobs stored with it that may not be in the queue yet.
+        self.flow = Flow(plans=graph(self.chance, 0), deadline=deadline)
+        self.owed: list[tuple[str, int]] = []
+        #: The ends that no leader has acknowledged.
         self.ends: list[StepEnd] = []
-        #: Records that were acknowledged lately: a killed broker has them again.
+        #: Ends that were acknowledged lately: a killed broker may have them again.
         self.forgotten: list[StepEnd] = []
         #: Messages: a path and a generation. Several of one kind are copies.
         self.queue: Counter[tuple[str, int]] = Counter()
@@ -83,11 +85,26 @@ class World:
         self.grounds: dict[tuple[str, int], dict[str, Phase]] = {}
         self.leader: Leader | None = None
         self.operations = self.chance.randint(0, 3)
+        self.commit(advanced(self.flow, self.now, window=WINDOW)[0], before=None)
 
     def effect(self) -> None:
         """Every effect begins here; a process may die before it."""
         if self.chance.random() < self.kills:
             raise Killed
+
+    def commit(self, flow: Flow, before: Flow | None) -> None:
+        """Store a state and the jobs of the steps that it releases, in one record."""
+        was = set() if before is None else set(jobs_of(before))
+        jobs = [job for job in jobs_of(flow) if job not in was]
+        known = view(flow)
+        for path, generation in jobs:
+            plan = plan_of(flow, path)
+            assert plan is not None
+            prefix = path.rpartition("/")[0]
+            names = {name for condition in plan.after for name in condition.steps}
+            grounds = {name: known.steps[f"{prefix}/{name}" if prefix else name].phase for name in names}
+            assert self.grounds.setdefault((path, generation), grounds) == grounds, f"{path} has other grounds"
+        self.flow, self.owed = flow, [*self.owed, *jobs]
 
     def work(self) -> None:
         """A worker takes a job, stores its end, and acknowledges the job."""
@@ -99,8 +116,7 @@ class World:
         depth = path.count("/")
         how = self.chance.choice((How.DONE,) * 5 + (How.FAILED, How.FAILED, How.DISCARDED))
         adds = graph(self.chance, depth + 1) if how is How.DONE and depth < 2 and self.chance.random() < 0.15 else None
-        run = str(self.chance.random())
-        self.ends.append(StepEnd(path=path, how=how, generation=generation, adds=adds, run=run))
+        self.ends.append(StepEnd(path=path, how=how, generation=generation, adds=adds))
         self.effect()
         self.queue[job] -= 1
         self.queue = +self.queue
@@ -108,7 +124,8 @@ class World:
     def kill_broker(self) -> None:
         """Connections end; acknowledgements of the last moment are forgotten, confirmed messages are not."""
         self.leader = None
-        self.ends += self.chance.sample(self.forgotten, self.chance.randint(0, len(self.forgotten)))
+        back = self.chance.sample(self.forgotten, self.chance.randint(0, len(self.forgotten)))
+        self.ends, self.forgotten = [*self.ends, *back], []
         if self.runs and self.chance.random() < 0.5:
             self.queue[self.chance.choice(sorted(self.runs))] += 1
 
@@ -128,89 +145,67 @@ class World:
             if self.chance.random() < 0.5:
                 self.leader = None
 
-    @property
-    def flow(self) -> Flow:
-        return fold(self.snapshots, self.ends)
-
 
 class Leader:
-    """Whoever leads: it reads all records, publishes what is to be out, and writes snapshots."""
+    """Whoever leads: it reads ends, stores the state that they make, and publishes the jobs of released steps."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.flow = fold(
-            world.chance.sample(world.snapshots, len(world.snapshots)), world.chance.sample(world.ends, len(world.ends))
-        )
-        self.read = len(world.ends)
-        #: What this leader has published, and what its predecessors published for all it can find.
-        self.published = set(world.queue) if world.chance.random() < 0.7 else set()
+        #: What this leader finds in the queue, if it may look.
+        self.seen = set(world.queue) if world.chance.random() < 0.7 else set()
 
     def turn(self) -> None:
         world = self.world
-        for end in world.ends[self.read :]:
-            self.flow = fold([self.flow], [end])
-        self.read = len(world.ends)
-        if must_seal(self.flow):
-            self.store(sealed(self.flow))
-        timed = time_passed(self.flow, world.now)
-        if timed is not self.flow or world.chance.random() < 0.5:
-            self.store(advanced(timed, world.now, window=WINDOW)[0])
-        known = view(self.flow)
-        self.publish(known)
+        self.publish()
+        ends = list(world.ends)
+        flow = world.flow
+        for end in ends:
+            flow = ended(flow, end)
+        self.store(time_passed(flow, world.now))
+        world.effect()
+        world.forgotten, world.ends = ends, []
+        known = view(world.flow)
         if known.whole.over or world.chance.random() < 0.2:
             self.operate(known)
-        if world.chance.random() < 0.2:
-            self.store(sealed(self.flow))
-            self.acknowledge()
 
     def store(self, flow: Flow) -> None:
-        self.world.effect()
-        self.world.snapshots.append(flow)
-        self.flow = flow
-
-    def acknowledge(self) -> None:
-        """What a snapshot contains is acknowledged."""
-        self.world.effect()
-        self.world.forgotten += self.world.ends
-        self.world.ends, self.read = [], 0
-        self.world.effect()
-        self.world.snapshots = self.world.snapshots[-self.world.chance.randint(1, 2) :]
-
-    def publish(self, known: View) -> None:
-        members = [f"{path}:{number}" for path, map in self.flow.maps.items() for number in map.out()]
-        for path in sorted([*known.out, *members]):
-            job = (path, generation_of(self.flow, path))
-            plan = plan_of(self.flow, path)
-            if plan is None or plan.signal or job in self.published:
-                continue
+        before = self.world.flow
+        if flow is not before:
             self.world.effect()
-            self.world.queue[job] += 1
-            prefix = path.rpartition("/")[0]
-            before = {name for condition in plan.after for name in condition.steps}
-            grounds = {name: known.steps[f"{prefix}/{name}" if prefix else name].phase for name in before}
-            assert self.world.grounds.setdefault(job, grounds) == grounds, f"{path} was released on other grounds"
-            self.published.add(job)
+            self.world.commit(advanced(flow, self.world.now, window=WINDOW)[0], before)
+            self.publish()
+
+    def publish(self) -> None:
+        """Put the jobs that are owed into the queue; those of an earlier leader may be there already."""
+        for job in list(self.world.owed):
+            if job not in self.seen:
+                self.world.effect()
+                self.world.queue[job] += 1
+            self.world.owed.remove(job)
 
     def operate(self, known: View) -> None:
         """An operator, or another program, does something to the workflow."""
-        waits = [path for path in known.out if (plan := plan_of(self.flow, path)) and plan.signal]
+        flow, chance = self.world.flow, self.world.chance
+        waits = [path for path in known.out if (plan := plan_of(flow, path)) and plan.signal]
         if waits:
-            self.store(signalled(self.flow, self.world.chance.choice(sorted(waits)).rpartition("/")[2]))
+            self.store(signalled(flow, chance.choice(sorted(waits)).rpartition("/")[2]))
         elif self.world.operations:
             self.world.operations -= 1
-            self.store(sealed(self.flow))
-            failed = sorted(failed_runs(self.flow))
-            assert all(has_failed(self.flow, path) for path in failed)
-            if failed and self.world.chance.random() < 0.7:
-                try:
-                    again = retried(
-                        self.flow, self.world.chance.sample(failed, self.world.chance.randint(1, len(failed)))
-                    )
-                except ValueError:
-                    return
-                self.store(again)
-            elif self.world.chance.random() < 0.5:
-                self.store(cancelled(self.flow))
+            failed = sorted(failed_runs(flow))
+            assert all(has_failed(flow, path) for path in failed)
+            if failed and chance.random() < 0.7:
+                with suppress(ValueError):
+                    self.store(retried(flow, chance.sample(failed, chance.randint(1, len(failed)))))
+            elif chance.random() < 0.5:
+                self.store(cancelled(flow))
+
+
+def jobs_of(flow: Flow) -> list[tuple[str, int]]:
+    """The jobs that are to be in the queue or running, with their generations."""
+    members = [f"{path}:{number}" for path, map in flow.maps.items() for number in map.out()]
+    paths = sorted([*view(flow).out, *members])
+    plans = {path: plan_of(flow, path) for path in paths}
+    return [(path, generation_of(flow, path)) for path, plan in plans.items() if plan is not None and not plan.signal]
 
 
 def plan_of(flow: Flow, path: str) -> Plan | None:
@@ -230,7 +225,7 @@ def test_no_workflow_is_lost_and_no_step_runs_early(kills: float) -> None:
         for _ in range(20_000):
             world.step()
             flow = world.flow
-            if not world.queue and view(flow).whole.over and world.leader is not None and not must_seal(flow):
+            if not (world.queue or world.owed or world.ends) and view(flow).whole.over and world.leader is not None:
                 break
         else:
             raise AssertionError(f"seed {seed}: the workflow does not end: {view(world.flow)}")
@@ -257,3 +252,30 @@ def test_no_workflow_is_lost_and_no_step_runs_early(kills: float) -> None:
                     When.OVER: all(each.over for each in before),
                 }
                 assert held[condition.when], f"seed {seed}: {path} ran, but {condition} does not hold"
+
+
+ADDED = (Plan(name="inner"),)
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "phase"),
+    [
+        ("step", StepEnd(path="step", how=How.DONE), Phase.DONE),
+        ("step", StepEnd(path="step", how=How.FAILED), Phase.FAILED),
+        ("step", StepEnd(path="step", how=How.DONE, adds=ADDED), Phase.EXPANDED),
+        ("map", StepEnd(path="map:1", how=How.DONE), Phase.DONE),
+        ("map", StepEnd(path="map:1", how=How.FAILED), Phase.FAILED),
+        ("map", StepEnd(path="map:1", how=How.DONE, adds=ADDED), Phase.PENDING),
+    ],
+)
+def test_the_first_end_of_a_run_counts(path: str, first: StepEnd, phase: Phase) -> None:
+    plans = (Plan(name="step"), Plan(name="map", members=3))
+    flow, _ = advanced(Flow(plans=plans), 0.0)
+    flow = ended(flow, StepEnd(path="map:2", how=How.DONE))
+
+    flow = ended(flow, first)
+    for later in (StepEnd(path=first.path, how=How.FAILED), StepEnd(path=first.path, how=How.DONE)):
+        assert ended(flow, later) == flow
+    flow = ended(flow, StepEnd(path="map:0", how=How.DONE))
+
+    assert view(flow).steps[path].phase is phase
