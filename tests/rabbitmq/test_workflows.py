@@ -4,12 +4,14 @@ import json
 from base64 import b64encode
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow_queue
-from palermo.contract.broker import SessionParameters
+from palermo.contract.broker import Delivery, SessionParameters
+from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Ack
 from palermo.core.step_values import pack
 from palermo.core.workflow import AddedStep, Graph, StepJob
@@ -18,19 +20,25 @@ from palermo.errors import BrokerUnavailable
 from tests.contract.timing import time_kept
 from tests.contract.tools import message, until
 from tests.contract.workers import Worker, consume, take
-from tests.rabbitmq.conftest import Open
+from tests.rabbitmq.conftest import Open, becomes
 
 #: What a run adds: one step.
-ADDS = pack(Graph(steps=(AddedStep(Plan(name="one"), StepJob.of(message("one"))),)))
+GRAPH = Graph(steps=(AddedStep(Plan(name="one"), StepJob.of(message("one"))),))
+ADDS = pack(GRAPH)
+
+
+async def begin(broker: RabbitmqBroker, consumer: Worker, id: str, adds: bytes = ADDS) -> Delivery:
+    """Begin a workflow of one step, and take that."""
+    await broker.publish(message(id))
+    await consumer.settle(await take(consumer), Ack(adds=adds))
+    step = await take(consumer)
+    assert step.message.id == f"{id}/one"
+    return step
 
 
 async def run(broker: RabbitmqBroker, consumer: Worker, id: str) -> None:
     """Run a workflow of one step."""
-    await broker.publish(message(id))
-    await consumer.settle(await take(consumer), Ack(adds=ADDS))
-    step = await take(consumer)
-    assert step.message.id == f"{id}/one"
-    await consumer.settle(step, Ack())
+    await consumer.settle(await begin(broker, consumer, id), Ack())
 
 
 async def left(broker: RabbitmqBroker) -> list[str]:
@@ -72,3 +80,18 @@ async def test_an_end_that_cannot_be_read_is_passed_over(
 
         await until(lambda: left(broker), [])
         assert broker._connection.unreadable.counts == {queue: 3}
+
+
+async def test_a_job_that_runs_is_ordered_to_end_at_the_deadline(broker: RabbitmqBroker, another: Open) -> None:
+    orders: list[tuple[str, str, str]] = []
+
+    async def obey(order: WorkerCommand) -> None:
+        orders.append((order.action, order.id, order.by))
+
+    async with time_kept(broker):
+        consumer = await consume(await another(), on_command=obey)
+        step = await begin(broker, consumer, "a", pack(replace(GRAPH, deadline=0.2)))
+        await becomes(lambda: orders, [("cancel", "a/one", "deadline")])
+        await consumer.settle(step, Ack(done=False, cancelled=True))
+
+        await until(lambda: left(broker), [])
