@@ -261,7 +261,6 @@ def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
     assert site.inspector().workflows.list() == []
 
 
-@pytest.mark.parametrize("site", ONE_STEP, indirect=True)
 def test_a_purged_step_is_cancelled(site: Palermo) -> None:
     job = jobs.checkout.enqueue(17)
     site.work()

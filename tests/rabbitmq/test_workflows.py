@@ -1,7 +1,10 @@
 """The ends of steps, which workers write and the leader of workflows reads."""
 
+import asyncio
 import json
+import time
 from base64 import b64encode
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -9,18 +12,21 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.journal import StreamJournal
+from palermo.brokers.rabbitmq.workflows import lost_steps
 from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow_queue
 from palermo.contract.broker import Delivery, SessionParameters
+from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
-from palermo.core.lifecycle import Ack
+from palermo.core.lifecycle import Ack, Reschedule
 from palermo.core.step_values import pack
-from palermo.core.workflow import AddedStep, Graph, StepJob
+from palermo.core.topology import amqp_queue
+from palermo.core.workflow import AddedStep, Graph, Member, StepJob
 from palermo.core.workflow_rules import How, Plan
-from palermo.errors import BrokerUnavailable
+from palermo.errors import BrokerUnavailable, NotFound
 from tests.contract.timing import time_kept
-from tests.contract.tools import message, until
-from tests.contract.workers import Worker, consume, take
-from tests.rabbitmq.conftest import Open, becomes
+from tests.contract.tools import ids, message, until
+from tests.contract.workers import Report, Worker, consume, nothing_for, take, take_and_ack
+from tests.rabbitmq.conftest import Open, becomes, on_both_kinds
 
 #: What a run adds: one step.
 GRAPH = Graph(steps=(AddedStep(Plan(name="one"), StepJob.of(message("one"))),))
@@ -95,3 +101,79 @@ async def test_a_job_that_runs_is_ordered_to_end_at_the_deadline(broker: Rabbitm
         await consumer.settle(step, Ack(done=False, cancelled=True))
 
         await until(lambda: left(broker), [])
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the leader look for lost steps all the time."""
+    monkeypatch.setattr(lost_steps, "LOOK_EVERY", 0.2)
+    monkeypatch.setattr(lost_steps, "ON_ITS_WAY", 0.2)
+
+
+@pytest.mark.usefixtures("watched")
+@on_both_kinds
+async def test_a_step_that_another_program_purges_runs_again_once(
+    broker: RabbitmqBroker, another: Open, channel: Any, session: SessionParameters
+) -> None:
+    job = StepJob.of(message("x"))
+    steps = AddedStep(Plan(name="one"), job), AddedStep(Plan(name="many", members=3), job, (Member(b"[2]"),) * 3)
+    wanted = ["a/many:0", "a/many:1", "a/many:2", "a/one"]
+
+    async def purge() -> None:
+        await until(lambda: in_queue(broker), wanted)
+        channel.queue_purge(amqp_queue(session.exchange, "jobs"))
+
+    async with time_kept(await another()):
+        consumer = await consume(await another())
+        await broker.publish(message("a"))
+        await consumer.settle(await take(consumer), Ack(adds=pack(Graph(steps=steps))))
+        await consumer.close()
+        await purge()
+        await purge()
+        await until(lambda: in_queue(broker, "failed"), wanted)
+        (found,) = await broker.workflows.all()
+        assert (found.state, sorted(found.failed)) == ("failed", ["many", "one"])
+
+        await broker.sweep("failed", lambda found: Move(replace(found, queue="jobs")))
+        consumer = await consume(await another())
+        assert sorted([(await take_and_ack(consumer)).id for _ in wanted]) == wanted
+        await until(lambda: left(broker), [])
+
+
+@pytest.mark.usefixtures("watched")
+async def test_a_step_that_waits_elsewhere_is_not_lost(broker: RabbitmqBroker, another: Open) -> None:
+    async with time_kept(await another()):
+        consumer = await consume(await another())
+        step = await begin(broker, consumer, "a")
+        await asyncio.sleep(1)
+        later = replace(step.message, run_at=time.time() + 3)
+        await consumer.settle(step, Reschedule(later))
+
+        assert (await take_and_ack(consumer)).run_at == later.run_at
+        await until(lambda: left(broker), [])
+        await nothing_for(consumer)
+
+
+async def test_deleting_a_queue_cancels_the_steps_that_wait_in_it(broker: RabbitmqBroker, another: Open) -> None:
+    async with time_kept(await another()):
+        consumer = await consume(await another())
+        step = await begin(broker, consumer, "running")
+        other = await consume(await another(), report=Report("jobs", pid=2))
+        await broker.publish(message("waiting"))
+        await other.settle(await take(other), Ack(adds=ADDS))
+        await other.close()
+        await until(lambda: in_queue(broker), ["waiting/one"])
+
+        await broker.delete("jobs")
+
+        assert await left(broker) == ["running"]
+        await consumer.settle(step, Ack())
+        await until(lambda: left(broker), [])
+
+
+async def in_queue(broker: RabbitmqBroker, name: str = "jobs") -> list[str]:
+    """The ids of the jobs in a queue, which may be missing."""
+    try:
+        return sorted(await ids(broker, name))
+    except NotFound:
+        return []

@@ -5,6 +5,7 @@ It makes the jobs of steps that are released, and the record of a workflow's end
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from msgspec import Struct, msgpack
@@ -129,35 +130,53 @@ def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
 async def released(
     data: Data, before: StoredFlow | None, after: StoredFlow, out: Collection[str], now: float
 ) -> AsyncIterator[Message]:
-    """The jobs of these steps, and of the members that were released since."""
-    flow, root = after.flow, after.message
+    """The jobs of these steps, and of the members that were released since; members run again by their own jobs."""
+    async for message in _of_steps(data, after, out, now):
+        yield message
+    for path, members in after.flow.maps.items():
+        first = 0 if before is None or path not in before.flow.maps else before.flow.maps[path].released
+        async for message in _of_members(data, after, path, range(first, members.released), now):
+            yield message
+
+
+async def jobs_again(data: Data, stored: StoredFlow, now: float) -> AsyncIterator[Message]:
+    """The jobs of all steps and members that wait or run, as they would be released now."""
+    out = view(stored.flow).out
+    async for message in _of_steps(data, stored, out, now):
+        yield message
+    for path, members in stored.flow.maps.items():
+        numbers = {*members.out(), *(number for number in members.apart if f"{path}:{number}" in out)}
+        async for message in _of_members(data, stored, path, sorted(numbers), now):
+            yield message
+
+
+async def _of_steps(data: Data, stored: StoredFlow, paths: Collection[str], now: float) -> AsyncIterator[Message]:
+    flow, root = stored.flow, stored.message
     plans = plans_of(flow)
-    for path in sorted(out):
+    for path in sorted(paths):
         plan = plans.get(path)
-        if plan is None or plan.signal:
-            continue  # a member runs again by its own job
-        job = await data.job(path)
-        if job is None:
+        job = None if plan is None or plan.signal else await data.job(path)
+        if plan is None or job is None:
             continue
         prefix = path.removesuffix(plan.name)
         yield await _with_outputs(data, prefix, job, _message(root, path, flow, job, None, now))
-    for path, members in flow.maps.items():
-        first = 0 if before is None or path not in before.flow.maps else before.flow.maps[path].released
-        job = await data.job(path) if first < members.released else None
-        if job is None:
-            continue
-        portion: tuple[Member, ...] = ()
-        outputs: Value | None = None
-        for number in range(first, members.released):
-            if not portion or number % PORTION == 0:
-                portion = await data.members(path, number // PORTION)
-            if number % PORTION >= len(portion):
-                continue
-            message = _message(root, f"{path}:{number}", flow, job, portion[number % PORTION], now)
-            if job.uses and outputs is None:
-                prefix = path.removesuffix(plans[path].name)
-                outputs = await data.filled(prefix, Value("", b"", job.mark, job.uses))
-            yield message if outputs is None else _wrapped(message, outputs)
+
+
+async def _of_members(
+    data: Data, stored: StoredFlow, path: str, numbers: Sequence[int], now: float
+) -> AsyncIterator[Message]:
+    flow, root = stored.flow, stored.message
+    job = await data.job(path) if numbers else None
+    if job is None:
+        return
+    prefix = path.removesuffix(plans_of(flow)[path].name)
+    outputs = await data.filled(prefix, Value("", b"", job.mark, job.uses)) if job.uses else None
+    for part, some in groupby(numbers, lambda number: number // PORTION):
+        portion = await data.members(path, part)
+        for number in some:
+            if number % PORTION < len(portion):
+                message = _message(root, f"{path}:{number}", flow, job, portion[number % PORTION], now)
+                yield message if outputs is None else _wrapped(message, outputs)
 
 
 def _message(root: Message, path: str, flow: Flow, job: StepJob, member: Member | None, now: float) -> Message:

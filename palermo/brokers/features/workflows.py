@@ -24,6 +24,7 @@ from palermo.brokers.features.workflow_steps import (
     StoredFlow,
     data_of,
     info_of,
+    jobs_again,
     jobs_out,
     location_of,
     read_flow,
@@ -260,6 +261,19 @@ class Workflows:
         failed = await self._change(id, decide, conditions, changes, placed=path, wanted=lambda: may)
         return may and not failed
 
+    async def put_again(self, jobs: Iterable[Message]) -> None:
+        """Put lost jobs of steps into their queues again; but cancel the steps of workflows that were cancelled."""
+        again = list[Message]()
+        for job in jobs:
+            id, _, _ = step_of(job.extra) or ("", "", 0)
+            (state,) = await self._states([id])
+            stored = read_flow(state)
+            if stored is None or stored.flow.cancels:
+                await self.end(job, How.CANCELLED, (), ())
+            else:
+                again.append(job)
+        await self._store.try_change((), puts(again))
+
     # Changes that come from people and the clock.
 
     async def cancel(self, ids: Collection[str]) -> list[str]:
@@ -333,6 +347,14 @@ class Workflows:
         plans = plans_of(stored.flow)
         failed = (path for path in failed_runs(stored.flow) if path not in plans or not plans[path].signal)
         return [step_id(id, path) for path in failed]
+
+    async def jobs_out(self, id: str) -> list[Message]:
+        """The jobs of a workflow's steps that wait or run, as they would be put into their queues now."""
+        (state,) = await self._states([id])
+        stored = read_flow(state)
+        if stored is None:
+            return []
+        return [job async for job in jobs_again(Data(id, self._store.flow_data, _NOTHING), stored, clock.now())]
 
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool

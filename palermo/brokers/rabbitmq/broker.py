@@ -129,14 +129,7 @@ class RabbitmqBroker:
         ask, why_silent = self._leader_client.ask, self._leader_client.why_silent
         self.keys = RabbitmqKeys(session, connection, self._outbox, ask, why_silent, reading, self._facts)
         self.workflows = RabbitmqWorkflows(session, connection, self._outbox, ask, reading)
-        self.tenants = TenantClient(
-            self._exchange,
-            reading,
-            self._outbox,
-            self._leader_client,
-            self.keys,
-            self._paused,
-        )
+        self.tenants = TenantClient(self._exchange, reading, self._outbox, self._leader_client, self.keys, self._paused)
         self.journal = StreamJournal(session, connection, reading)
         self.events = RabbitmqEvents(
             session, connection, self._wiring, self._declarer_on(connection), self._outbox, self._facts, reading
@@ -149,6 +142,7 @@ class RabbitmqBroker:
             self._outbox.failed_log,
             keys=self.keys,
             tenants=self.tenants,
+            workflows=self.workflows,
         )
 
     async def publish(self, message: Message) -> None:

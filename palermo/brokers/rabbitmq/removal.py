@@ -1,10 +1,11 @@
-"""Purges and deletes queues, with their registered name, log of failed jobs, tenants' jobs and keys of waiting jobs."""
+"""Purges and deletes queues, with what belongs to their waiting jobs: names, failed jobs, tenants, keys and steps."""
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
+from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.core.topology import amqp_queue, has_controls, is_failed
 from palermo.errors import NotFound
@@ -25,6 +26,7 @@ class Removal:
         *,
         keys: RabbitmqKeys,
         tenants: TenantClient,
+        workflows: RabbitmqWorkflows,
     ) -> None:
         self._exchange = exchange
         self._connection = connection
@@ -33,6 +35,7 @@ class Removal:
         self._failed_log = failed_log
         self._keys = keys
         self._tenants = tenants
+        self._workflows = workflows
 
     async def purge(self, queue: str) -> int:
         """See palermo.contract.broker.Broker.purge."""
@@ -63,7 +66,7 @@ class Removal:
 
     async def _empty(self, queue: str, *, delete: bool) -> int | None:
         """Purge or delete the queue; returns how many jobs were in it, None if it does not exist."""
-        if not is_failed(queue) and await self._keys.exist():
+        if not is_failed(queue) and (await self._keys.exist() or await self._workflows.exist()):
             return await self._keys.emptied(queue, delete=delete)
         # Tenants first, so that none of their jobs comes into the queue after it was emptied.
         apart = 0 if is_failed(queue) else await self._tenants.clear_all(queue)

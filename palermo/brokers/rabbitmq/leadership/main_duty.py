@@ -27,6 +27,7 @@ from palermo.brokers.rabbitmq.scheduling.scheduled_jobs import ScheduledJobs
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
 from palermo.brokers.rabbitmq.workflows.leader_workflows import LeaderWorkflows
+from palermo.brokers.rabbitmq.workflows.lost_steps import LostSteps
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import KeyPage, SessionParameters
 from palermo.contract.clock import wall_clock
@@ -91,6 +92,9 @@ class MainDuty(Work):
             end_key=end_key,
             cancel_jobs=self._cancel_jobs,
         )
+        self._lost_steps = LostSteps(
+            session.exchange, connection, outbox, self._workflows, self._scheduled_jobs, self.has_jobs
+        )
         self._recurring_jobs = RecurringJobs(session.exchange, connection, outbox, states, now=wall_clock, fired=fired)
 
     @property
@@ -114,6 +118,7 @@ class MainDuty(Work):
                 self._scheduled_jobs.run(),
                 self._recurring_jobs.run(),
                 self._workflows.run(),
+                self._lost_steps.watch(),
             )
         )
 
@@ -206,7 +211,7 @@ class MainDuty(Work):
         return await self._ask(operations.HasTenantJobs(tenant_queue.queue, tenant_queue.tenant))
 
     async def _empty(self, queue: str, *, delete: bool) -> int | None:
-        """Purge or delete a queue, and before that free the keys of the jobs that wait in it."""
+        """Purge or delete a queue; before that free the keys of the jobs that wait in it, and then cancel the steps."""
         count: int | None = None
 
         async def empty() -> None:
@@ -218,21 +223,36 @@ class MainDuty(Work):
             if count is not None:
                 count += apart
 
-        await self._unique_keys.emptied(queue, empty)
+        async def empty_all() -> None:
+            if await self._unique_keys.is_needed():
+                await self._unique_keys.emptied(queue, empty)
+            else:
+                await empty()
+
+        await self._lost_steps.purged(lambda job: job.queue == queue, empty_all)
         return count
 
     async def _clear(self, queue: str, tenant: str | None) -> int:
-        """Remove the waiting jobs of one tenant of a queue, or of all with None; free their keys. Returns how many."""
+        """Remove the waiting jobs of one tenant of a queue, or of all with None, with their keys and steps.
+
+        Returns how many.
+        """
         removed = 0
 
         async def clear() -> None:
             nonlocal removed
             removed = await self._purge_tenants(queue, tenant)
 
-        if await self._unique_keys.is_needed():
-            await self._unique_keys.emptied(queue, clear, tenant=tenant, apart=True)
-        else:
-            await clear()
+        async def clear_all() -> None:
+            if await self._unique_keys.is_needed():
+                await self._unique_keys.emptied(queue, clear, tenant=tenant, apart=True)
+            else:
+                await clear()
+
+        def clears(job: Message) -> bool:
+            return job.queue == queue and (bool(job.tenant) if tenant is None else job.tenant == tenant)
+
+        await self._lost_steps.purged(clears, clear_all)
         return removed
 
     async def _purge_tenants(self, queue: str, tenant: str | None) -> int:

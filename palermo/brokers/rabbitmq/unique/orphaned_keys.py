@@ -28,7 +28,7 @@ log = logging.getLogger("palermo.rabbitmq")
 LOOK_EVERY = 20.0
 
 #: Seconds that a job may take from where it was into its queue.
-_ON_ITS_WAY = 10.0
+ON_ITS_WAY = 10.0
 
 #: A holder by key and serial: another serial is another holder.
 Suspects = Mapping[tuple[str, int], OrphanedKey]
@@ -44,7 +44,7 @@ async def suspects(
     *,
     now: float,
     apart: Apart | None,
-    patience: float = _ON_ITS_WAY,
+    patience: float = ON_ITS_WAY,
 ) -> Suspects:
     """The holders that are with no worker, and whose queues are empty or gone.
 
@@ -59,7 +59,7 @@ async def suspects(
     for place in [one for one in waiting if one.tenant]:
         if apart is None or await apart(place):
             del waiting[place]
-    empty = {queue for queue in {one.queue for one in waiting} if await _is_empty(exchange, connection, queue)}
+    empty = {queue for queue in {one.queue for one in waiting} if await is_empty(exchange, connection, queue)}
     found = {name: one for place, some in waiting.items() if place.queue in empty for name, one in some.items()}
     return without(found, await running(exchange, connection)) if found else {}
 
@@ -106,6 +106,7 @@ def _is_due(holder: KeyHolder, now: float) -> bool:
     return holder.until is None and max(holder.since, holder.run_at or 0.0) < now
 
 
-async def _is_empty(exchange: str, connection: Connection, queue: str) -> bool:
+async def is_empty(exchange: str, connection: Connection, queue: str) -> bool:
+    """Whether no job waits in a queue, or it is gone."""
     found = await connection.probe(amqp_queue(exchange, queue))
     return not found.exists or not found.messages

@@ -9,7 +9,7 @@ If the leader dies, the next one reads the states and the ends, and publishes ag
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
@@ -201,6 +201,20 @@ class LeaderWorkflows:
         """Wait until what is on its way is stored."""
         async with self._turn:
             pass
+
+    async def is_needed(self) -> bool:
+        """Whether anybody has ever run a workflow here."""
+        return self._ledger.is_open or await self._ledger.exists()
+
+    @property
+    def states(self) -> dict[str, Packed]:
+        """The workflows that are known, by id; one that has not changed is the same object."""
+        return {name: packed for name, packed in self._store.all.items() if _OF not in name}
+
+    @property
+    def refused(self) -> Collection[str]:
+        """The ids of jobs that wait until their queues take them."""
+        return self._ledger.refused.keys()
 
     async def ask(self, question: Callable[[Workflows], Awaitable[T]]) -> T:
         """The answer of the engine, after all ends that are stored by now and all that is due."""

@@ -1,0 +1,158 @@
+"""Looks after steps whose jobs are nowhere: purged with their queue, or removed or lost by another program.
+
+Promise: the steps whose jobs are purged through Palermo are cancelled. A job that is lost in any other way is published
+again, once; if that one is lost too, its step fails.
+Cost: every 20 seconds a look at the workflows in which nothing has changed since the last one. Only if one of their
+queues is empty or gone, the workers and the index of scheduled jobs are asked.
+
+A job that is missing once may be on its way from its queue to a worker, so two looks must miss it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+
+from msgspec.structs import replace
+
+from palermo.brokers.features.workflows import Workflows
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.scheduling.scheduled_jobs import ScheduledJobs
+from palermo.brokers.rabbitmq.unique.batching import in_turns
+from palermo.brokers.rabbitmq.unique.orphaned_keys import LOOK_EVERY, ON_ITS_WAY, Apart, is_empty, running
+from palermo.brokers.rabbitmq.workflows.leader_workflows import LeaderWorkflows, Packed
+from palermo.contract.clock import wall_clock
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.failure import from_exception
+from palermo.core.lifecycle import fail
+from palermo.core.message import Message
+from palermo.core.workflow import step_of
+from palermo.core.workflow_rules import How
+from palermo.errors import NotFound, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between the two looks for jobs that were purged: only a worker that was just getting one may have it.
+_PURGED = 1.0
+
+#: Workflows that are read in one turn of the loop.
+_AT_ONCE = 50
+
+#: A run of a step: the workflow, the path and the generation.
+StepRun = tuple[str, str, int]
+
+#: The jobs of steps, without their arguments.
+Jobs = Mapping[StepRun, Message]
+
+
+class LostSteps:
+    """Finds lost steps of one exchange, for the leader."""
+
+    def __init__(
+        self,
+        exchange: str,
+        connection: Connection,
+        outbox: Outbox,
+        workflows: LeaderWorkflows,
+        scheduled_jobs: ScheduledJobs,
+        apart: Apart,
+    ) -> None:
+        self._exchange = exchange
+        self._connection = connection
+        self._outbox = outbox
+        self._workflows = workflows
+        self._scheduled_jobs = scheduled_jobs
+        self._apart = apart
+        #: The steps whose jobs were published again.
+        self._again: set[StepRun] = set()
+
+    async def watch(self) -> None:
+        """Publish lost jobs again for as long as this process is the leader."""
+        before: Mapping[str, Packed] = {}
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            now = self._workflows.states
+            still = [id for id, state in now.items() if before.get(id) is state]
+            before = now
+            try:
+                jobs: Jobs = {}
+                async for some in in_turns(still, at_once=_AT_ONCE):
+                    jobs = {**jobs, **await self._workflows.ask(partial(self._out, ids=some))}
+                found = await self._nowhere(await self._missing(jobs), ON_ITS_WAY)
+                if found:
+                    await self._workflows.ask(partial(self._mend, lost=found))
+            except PalermoError as error:
+                if self._connection.error is not None:
+                    raise
+                log.warning("cannot look for lost steps error=%r", str(error))
+
+    async def purged(self, purges: Callable[[Message], bool], purge: Callable[[], Awaitable[None]]) -> None:
+        """Purge queues, and cancel the steps whose jobs waited there; `purges` says whether a waiting job is one."""
+        if not await self._workflows.is_needed():
+            await purge()
+            return
+
+        async def purging(engine: Workflows) -> Jobs:
+            jobs = await self._out(engine, list(self._workflows.states))
+            await purge()
+            return {run: job for run, job in jobs.items() if purges(job)}
+
+        async def cancelling(engine: Workflows) -> None:
+            for job in found.values():
+                await engine.end(job, How.CANCELLED, (), ())
+
+        found = await self._nowhere(await self._workflows.ask(purging), _PURGED)
+        if found:
+            await self._workflows.ask(cancelling)
+
+    async def _out(self, engine: Workflows, ids: Iterable[str]) -> Jobs:
+        """The jobs of these workflows that wait or run."""
+        jobs = [job for id in ids for job in await engine.jobs_out(id) if job.id not in self._workflows.refused]
+        return {run: replace(job, body=b"") for job in jobs if (run := step_of(job.extra)) is not None}
+
+    async def _missing(self, jobs: Jobs) -> Jobs:
+        """Those of these jobs that do not wait in a queue."""
+        places = {TenantQueue(job.queue, job.tenant) for job in jobs.values()}
+        full = {place for place in places if not await is_empty(self._exchange, self._connection, place.queue)}
+        full |= {place for place in places - full if place.tenant and await self._apart(place)}
+        return {run: job for run, job in jobs.items() if TenantQueue(job.queue, job.tenant) not in full}
+
+    async def _nowhere(self, jobs: Jobs, patience: float) -> Jobs:
+        """Those of these jobs, which are in no queue, that no worker has and that are not scheduled."""
+        found = await self._without_workers(jobs)
+        if found:
+            await asyncio.sleep(patience)
+        return await self._without_workers(found)
+
+    async def _without_workers(self, jobs: Jobs) -> Jobs:
+        with_workers = await running(self._exchange, self._connection) if jobs else None
+        if with_workers is None:
+            return {}
+        ids = frozenset(job.id for job in jobs.values()) - with_workers
+        page = await self._scheduled_jobs.page(ScheduledFilter(ids=ids), offset=0, limit=len(ids))
+        ids -= {message.id for message in page.messages}
+        return {run: job for run, job in jobs.items() if job.id in ids}
+
+    async def _mend(self, engine: Workflows, lost: Jobs) -> None:
+        """Publish these jobs again, unless their steps have ended; the steps of those that were lost before fail."""
+        again = list[Message]()
+        for id in {id for id, _, _ in lost}:
+            for job in await engine.jobs_out(id):
+                run = step_of(job.extra)
+                if run is None or run not in lost:
+                    continue
+                log.warning("the job of a step is nowhere id=%s queue=%s", job.id, job.queue)
+                if run in self._again:
+                    await self._fail(job)
+                    await engine.end(job, How.FAILED, (), ())
+                else:
+                    self._again.add(run)
+                    again.append(job)
+        await engine.put_again(again)
+
+    async def _fail(self, job: Message) -> None:
+        error = NotFound(f"job {job.id} was in no queue and with no worker, also after it was published again.")
+        failed = fail(job, from_exception(error, failed_at=int(wall_clock())), worker="")
+        await self._outbox.publish(failed, self._outbox.destinations.failed_place(job.queue))
