@@ -1,6 +1,7 @@
 """`palermo workflows`: list and show workflows, retry their failed steps, send signals."""
 
 import json
+from collections.abc import Iterator
 
 import click
 
@@ -42,13 +43,17 @@ def list_workflows(context: Context, /) -> None:
 @query_options
 @click.pass_obj
 def show(context: Context, /, id: str) -> None:
-    """Show the steps of the workflow ID with their states."""
+    """Show the steps of the workflow ID: a tree with states, and why each has not ended."""
     found = context.inspector().workflows.show(id)
     if printed_json(found):
         return
-    click.echo(f"{found['job']} {found['id']}: {found['state']} since {found['since']}")
-    for step in found["steps"]:
-        click.echo(f"{'  ' * (1 + step['name'].count('/'))}{step['name'].rpartition('/')[2]}: {_state(found, step)}")
+    ended = f", ended {found['ended_at']}" if found["ended_at"] else ""
+    click.echo(f"{found['job']} {found['id']}: {found['state']}, since {found['since']}{ended}")
+    numbers = f"{found['done']:,} of {count(found['total'], 'step')} done, {found['failed']:,} failed"
+    click.echo(f"{numbers}{_left_out(found)}")
+    width = max((len(line) for line, _ in _tree(found)), default=0)
+    for line, step in _tree(found):
+        click.echo(f"{line:{width}}  {_state(step)}")
 
 
 @workflows.command("retry")
@@ -80,7 +85,20 @@ def signal(context: Context, /, id: str, name: str, value: str) -> None:
     note(f"sent {name}.")
 
 
-def _state(workflow: Row, step: Row) -> str:
-    numbers = f", {step['over']:,} of {step['total']:,}, {step['failed']:,} failed" if "total" in step else ""
-    waits = ", waiting for its signal" if step["name"] in workflow["waits_for"] else ""
-    return f"{step['state']}{numbers}{waits}"
+def _left_out(workflow: Row) -> str:
+    left = workflow["total"] - len(workflow["steps"])
+    return f"; {left:,} more are not kept" if left else ""
+
+
+def _tree(workflow: Row) -> Iterator[tuple[str, Row]]:
+    """The steps, those that a step added below it."""
+    for step in workflow["steps"]:
+        yield f"{'  ' * (1 + step['name'].count('/'))}{step['name'].rpartition('/')[2]}", step
+
+
+def _state(step: Row) -> str:
+    """The state of a step, the numbers of a map's members, and why it has not ended."""
+    numbers = ""
+    if step["total"] is not None:
+        numbers = f"{step['over']:,} of {step['total']:,} over, {step['failed']:,} failed, {step['running']:,} running"
+    return ", ".join(filter(None, (step["state"], numbers, step["why"])))

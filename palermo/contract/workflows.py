@@ -6,6 +6,35 @@ from typing import Protocol
 from msgspec import Struct
 
 from palermo.core.lifecycle import StoredResult
+from palermo.core.workflow_rules import Condition
+
+
+class MembersInfo(Struct, frozen=True, array_like=True):
+    """The numbers of a map's members: those that have ended, those of them that failed, those that are out, and all."""
+
+    over: int
+    failed: int
+    out: int
+    total: int
+
+
+class StepInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step, as a listing shows it."""
+
+    #: Its phase: see palermo.core.workflow_rules.Phase.
+    state: str
+    #: The steps that it comes after, and how these must end.
+    after: tuple[Condition, ...] = ()
+    #: Whether it has no job and waits for its signal; and until when, in Unix seconds.
+    signal: bool = False
+    until: float | None = None
+    #: Of a map.
+    members: MembersInfo | None = None
+    #: The wire name of its job, and its queue; "" in a list of all workflows.
+    job: str = ""
+    queue: str = ""
+    #: What it returned, if a later step takes it and it is short; None in a list of all workflows.
+    output: StoredResult | None = None
 
 
 class WorkflowInfo(Struct, frozen=True, kw_only=True):
@@ -15,19 +44,31 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     #: The wire name of its job, and its queue.
     job: str
     queue: str
-    #: "running" or "failed": the journal has those that are done or cancelled.
+    #: "running" or "failed"; "done" or "cancelled" only of one that the journal has.
     state: str
-    #: When it added its first steps, in Unix seconds.
+    #: When it added its first steps, and when it ended, in Unix seconds.
     began_at: float
-    #: The phase of each step, in the order in which they were added.
-    steps: Mapping[str, str]
-    #: By map, how many of its members are over, how many of these failed, and how many there are.
-    members: Mapping[str, tuple[int, int, int]]
-    #: The signals that it waits for, and the steps that have failed.
-    waits_for: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
-    #: The steps for `when="failed"` that were released.
-    cleaned_up: tuple[str, ...] = ()
+    ended_at: float | None = None
+    #: The numbers of its steps that are done, that failed, and of all.
+    done: int
+    failed: int
+    total: int
+    #: The steps by path, in the order in which they were added; the journal has the first ones of a large workflow.
+    steps: Mapping[str, StepInfo]
+
+    @property
+    def waits_for(self) -> list[str]:
+        """The signals that it waits for."""
+        return sorted(path for path, step in self.steps.items() if step.signal and step.state == "pending")
+
+    @property
+    def cleaned_up(self) -> list[str]:
+        """The steps for `when="failed"` that were released."""
+        return [
+            path
+            for path, step in self.steps.items()
+            if step.state not in ("waiting", "skipped") and any(one.when == "failed" for one in step.after)
+        ]
 
 
 class Workflows(Protocol):
@@ -37,7 +78,10 @@ class Workflows(Protocol):
         """All workflows that run or have failed, oldest first."""
 
     async def find(self, id: str) -> WorkflowInfo | None:
-        """The workflow with this id; None if there is none, or if it is over and has not failed."""
+        """The workflow with this id, with the jobs and outputs of its steps.
+
+        None if there is none, or if it is over and has not failed.
+        """
 
     async def signal(self, id: str, name: str, value: StoredResult) -> None:
         """Send a signal to a workflow; a second one of the same name changes nothing.

@@ -99,6 +99,40 @@ def test_a_graph_with_named_steps_runs_in_its_order(site: Palermo) -> None:
     assert site.steps(job) == dict.fromkeys(["build", "test-3.11", "test-3.12", "build_docs", "upload"], "done")
 
 
+def test_rows_tell_the_graph_and_why_steps_have_not_ended(site: Palermo) -> None:
+    job = jobs.checkout.enqueue(17)
+    site.work()
+    site.work()
+
+    shown = site.inspector().workflows.show(job.id)
+    assert [(shown[name]) for name in ("state", "done", "failed", "total")] == ["running", 1, 0, 3]
+    charged, packed, receipt = shown["steps"]
+    assert (charged["state"], charged["output"], charged["why"]) == ("done", "paid 17", "")
+    assert (packed["id"], packed["queue"]) == (f"{job.id}/pack", "jobs")
+    assert (packed["state"], packed["why"]) == ("pending", "in queue jobs, which no worker serves")
+    assert (receipt["state"], receipt["why"]) == ("waiting", "comes after pack")
+    assert receipt["after"] == [{"steps": ["charge", "pack"], "when": "done"}]
+
+    site.work_until_idle()
+    over = site.inspector().workflows.show(job.id)
+    assert [(over[name]) for name in ("state", "done", "failed", "total")] == ["done", 3, 0, 3]
+    assert [step["after"] for step in over["steps"]] == [step["after"] for step in shown["steps"]]
+
+
+def test_the_row_of_a_map_counts_its_members(site: Palermo) -> None:
+    jobs.failing["count us"] = 1
+    job = jobs.report.enqueue("may")
+    site.work()
+    (members, render) = site.inspector().workflows.show(job.id)["steps"]
+    assert [members[name] for name in ("kind", "over", "failed", "total")] == ["map", 0, 0, 3]
+
+    site.work_until_idle()
+
+    (members, render) = site.inspector().workflows.show(job.id)["steps"]
+    assert [members[name] for name in ("state", "over", "failed", "total")] == ["failed", 3, 1, 3]
+    assert (render["state"], render["why"]) == ("skipped", "a step before it did not end well")
+
+
 @pytest.mark.parametrize(
     ("fails", "last", "state"),
     [

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from itertools import groupby
 from typing import Any
 
-from msgspec import Struct, msgpack
+from msgspec import Struct, msgpack, to_builtins
 from msgspec.structs import replace
 
 from palermo.contract.finding import JobLocation
 from palermo.contract.stored_records import UNREADABLE
 from palermo.contract.worker_info import RunningJob, ToldArguments
-from palermo.contract.workflows import WorkflowInfo
+from palermo.contract.workflows import MembersInfo, StepInfo, WorkflowInfo
 from palermo.core.journal_records import RecordKind
 from palermo.core.lifecycle import MAX_RESULT, JobState, why_not_stored
 from palermo.core.message import MAX_BODY, Message
@@ -22,7 +22,7 @@ from palermo.core.plain import message_from_plain
 from palermo.core.step_values import STEP, Output, Use, Value, pack, unpack
 from palermo.core.unique_keys import key_in
 from palermo.core.workflow import PORTION, Graph, Member, StepJob, step_headers, step_id
-from palermo.core.workflow_rules import Flow, Phase, View, When, generation_of, plans_of, view
+from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_of, plans_of, view
 
 log = logging.getLogger("palermo.broker")
 
@@ -34,6 +34,9 @@ _MAX_OUTPUTS = MAX_BODY - 65_536
 
 #: The most steps that the record of a workflow's end names.
 _MOST_NAMED = 300
+
+#: The most steps whose jobs are shown, and the most bytes of an output that is shown.
+_MOST_SHOWN, _MAX_SHOWN = 1_000, 2_000
 
 #: Reads what is stored of a workflow under some names; None for nothing.
 ReadData = Callable[[str, Sequence[str]], Awaitable[Sequence[bytes | None]]]
@@ -216,9 +219,9 @@ _ENDS = {Phase.DONE: RecordKind.SUCCEEDED, Phase.FAILED: RecordKind.FAILED, Phas
 
 
 async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: float) -> dict[str, Any]:
-    """The record of a workflow's end."""
-    root, phase = stored.message, known.whole.phase
-    phases = {path: str(status.phase) for path, status in known.steps.items()}
+    """The record of a workflow's end. palermo/inspector/workflows.py reads it."""
+    root, phase, info = stored.message, known.whole.phase, info_of(id, stored)
+    steps = dict(list(info.steps.items())[:_MOST_NAMED])
     record: dict[str, Any] = {
         "kind": _ENDS[phase],
         "at": round(now, 3),
@@ -227,7 +230,15 @@ async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: f
         "queue": root.queue,
         "attempt": root.attempt,
         "took": round(now - stored.began_at, 6),
-        "steps": dict(list(phases.items())[:_MOST_NAMED]),
+        "steps": {path: step.state for path, step in steps.items()},
+        "workflow": {
+            "done": info.done,
+            "failed": info.failed,
+            "total": info.total,
+            "after": to_builtins({path: step.after for path, step in steps.items() if step.after}),
+            "members": to_builtins({path: step.members for path, step in steps.items() if step.members}),
+            "signals": [path for path, step in steps.items() if step.signal],
+        },
     }
     if phase is Phase.FAILED:
         failed = [path for path, status in known.steps.items() if status.phase is Phase.FAILED]
@@ -260,30 +271,59 @@ def read_flow(state: str | bytes | None) -> StoredFlow | None:
 
 
 def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
-    known = view(stored.flow)
-    phases = {path: str(status.phase) for path, status in known.steps.items()}
-    plans = plans_of(stored.flow)
+    """A workflow as a list of all shows it."""
+    known, flow = view(stored.flow), stored.flow
+    plans, states = plans_of(flow), [status.phase for status in known.steps.values()]
     return WorkflowInfo(
         id=id,
         job=stored.message.job,
         queue=stored.message.queue,
         state=str(known.whole.phase) if known.whole.over else "running",
         began_at=stored.began_at,
-        steps=phases,
-        members={
-            path: (members.over_count, members.failed_count, plans[path].members or 0)
-            for path, members in stored.flow.maps.items()
-            if path in plans
-        },
-        waits_for=tuple(sorted(path for path in known.out if path in plans and plans[path].signal)),
-        failed=tuple(path for path, status in known.steps.items() if status.phase is Phase.FAILED),
-        cleaned_up=tuple(
-            path
+        done=states.count(Phase.DONE),
+        failed=states.count(Phase.FAILED),
+        total=len(states),
+        steps={
+            path: StepInfo(
+                state=str(status.phase),
+                after=plans[path].after,
+                signal=plans[path].signal,
+                until=flow.alarms.get(path),
+                members=_members_of(flow, known, path, plans[path].members),
+            )
             for path, status in known.steps.items()
-            if status.phase not in (Phase.WAITING, Phase.SKIPPED)
-            and any(condition.when is When.FAILED for condition in plans[path].after)
-        ),
+        },
     )
+
+
+def _members_of(flow: Flow, known: View, path: str, total: int | None) -> MembersInfo | None:
+    if total is None:
+        return None
+    members = flow.maps.get(path, Members())
+    apart = [known.apart[f"{path}:{number}"] for number in members.apart]
+    out = members.released - members.over_count + sum(not status.over for status in apart)
+    failed = members.failed_count + sum(status.bad for status in apart)
+    return MembersInfo(members.released - out, failed, out, total)
+
+
+async def with_jobs(info: WorkflowInfo, data: Data) -> WorkflowInfo:
+    """The same with the jobs and the outputs of its first steps."""
+    paths = list(info.steps)[:_MOST_SHOWN]
+    await data.get([f"{kind}:{path}" for path in paths for kind in "jo"])  # all in few questions
+    return replace(
+        info, steps={**info.steps, **{path: await _with_job(path, info.steps[path], data) for path in paths}}
+    )
+
+
+async def _with_job(path: str, step: StepInfo, data: Data) -> StepInfo:
+    (packed, output) = await data.get([f"j:{path}", f"o:{path}"])
+    if packed is not None:
+        found = unpack(packed, StepJob).message("", {}, 0.0)
+        step = replace(step, job=found.job, queue=found.queue)
+    if output is not None and len(output) <= _MAX_SHOWN:
+        value: Value = unpack(output, Value)
+        step = replace(step, output=None if value.uses else value.stored)
+    return step
 
 
 def location_of(stored: StoredFlow) -> JobLocation:

@@ -31,6 +31,7 @@ from palermo.brokers.features.workflow_steps import (
     read_flow,
     record_of,
     released,
+    with_jobs,
 )
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
@@ -344,7 +345,7 @@ class Workflows:
     async def find(self, id: str) -> WorkflowInfo | None:
         (state,) = await self._states([id])
         stored = read_flow(state)
-        return None if stored is None else info_of(id, stored)
+        return None if stored is None else await with_jobs(info_of(id, stored), Data(id, self._store.flow_data, {}))
 
     async def failed_jobs(self, id: str) -> list[str]:
         (state,) = await self._states([id])
