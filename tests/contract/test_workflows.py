@@ -3,12 +3,17 @@
 The jobs run in the test's process, with the code of a real worker; the clock is moved.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import MetaData, create_engine
+from sqlalchemy.orm import Session
 
-from palermo import JobFilter, Workflow, job_by_id
+from palermo import Job, JobFilter, Workflow, job_by_id
+from palermo.contrib.sqlalchemy import Outbox
 from palermo.errors import JobFailed, NotFound, UsageError
 from palermo.jobs import registry
 from palermo.testing import Palermo
@@ -210,11 +215,28 @@ def test_a_signal_that_does_not_come_fails(site: Palermo) -> None:
     assert jobs.ran == ["remind"]
 
 
-def test_a_workflow_may_be_made_without_a_function(site: Palermo) -> None:
+def test_a_workflow_is_enqueued_with_the_data_of_a_transaction(site: Palermo, tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    metadata = MetaData()
+    outbox = Outbox(metadata)
+    metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        job = outbox.enqueue(session, jobs.checkout.options(id="order-17"), 17)
+        assert site.enqueued() == []
+    site.work_until_idle()
+
+    assert job.id == "order-17"
+    assert job.result(timeout=10) == "17: paid 17, b'box 17'"
+
+
+@pytest.mark.parametrize("enqueue", [Workflow.enqueue, lambda flow: asyncio.run(flow.enqueue_async())])
+def test_a_workflow_may_be_made_without_a_function(
+    site: Palermo, enqueue: Callable[[Workflow], Job[None]]
+) -> None:
     flow = Workflow()
     for path in ("a.png", "b.png"):
         flow.step(jobs.resize, path)
-    job = flow.enqueue()
+    job = enqueue(flow)
     site.work_until_idle()
 
     assert sorted(jobs.ran) == ["a.png", "b.png"]
