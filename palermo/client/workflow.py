@@ -30,7 +30,7 @@ from palermo.contract import clock
 from palermo.contract.serialization import Serializers
 from palermo.core.header_json import dumps
 from palermo.core.lifecycle import StoredResult
-from palermo.core.message import MAX_BODY, Message, to_headers
+from palermo.core.message import Message, to_headers
 from palermo.core.step_values import Use, Value, pack, unpack
 from palermo.core.times import Duration, due_at, in_seconds
 from palermo.core.topics import OCTETS
@@ -158,6 +158,11 @@ class Building:
 
     def add(self, name: str, step: Step[Any], added: AddedStep) -> None:
         """Add a step. Raises OptionInvalid, BodyTooLarge."""
+        if self.prefix.count("/") >= MAX_DEPTH:
+            raise OptionInvalid(
+                f"step {name!r} would be in {MAX_DEPTH + 1} workflows. Add it in one of the outer ones, or enqueue"
+                " a new workflow."
+            )
         if len(self.steps) >= MAX_STEPS:
             raise OptionInvalid(
                 f"this is step {MAX_STEPS + 1:,} of one run. Use flow.map for many jobs of one kind, or let a step add"
@@ -209,6 +214,13 @@ class Building:
             for name, added in self._added.items()
         )
         return Graph(tuple(steps), result, self.deadline)
+
+    def packed(self, graph: Graph) -> bytes:
+        """What was added, as bytes. Raises BodyTooLarge."""
+        packed = pack(graph)
+        if len(packed) > MAX_ADDED:
+            self.take(len(packed), "the last step")
+        return packed
 
 
 class Workflow:
@@ -334,10 +346,7 @@ class Workflow:
         if serialize is not None and value is not None:
             stored = serialize(marks.put(value))
             result = Value(stored.content_type, stored.body, marks.text, marks.uses)
-        packed = pack(self._building.graph(result))
-        if len(packed) > MAX_ADDED:
-            self._building.take(len(packed), "the last step")
-        return packed
+        return self._building.packed(self._building.graph(result))
 
     def _job(self, job: Any) -> tuple[JobDefinition | str, dict[str, Any], int]:
         """The job, its options and how many failures count as done. Raises TypeError, OptionInvalid."""
@@ -459,11 +468,7 @@ class Workflow:
         graph = self._building.graph()
         jobs = [added.job for added in graph.steps if added.job is not None]
         queue = jobs[0].message("", {}, 0.0).queue if jobs else _client().settings.default_queue
-        now, body = clock.now(), pack(graph)
-        if len(body) > MAX_BODY:
-            raise BodyTooLarge(
-                f"the steps of this workflow have {len(body):,} bytes; at most {MAX_BODY:,} are possible."
-            )
+        now, body = clock.now(), self._building.packed(graph)
         return Message(
             id=self._building.id,
             queue=queue,
@@ -537,14 +542,13 @@ def _ready(flow: Workflow, graph: bytes) -> None:
 def _map(flow: Workflow, job: str, items: list[Any], args: list[Any], kwargs: dict[str, Any], options: Any) -> Any:
     """Add the members of a map, now that its items are known."""
     may_fail = options.pop("may_fail")
-    found = registry.find(job)
     given = read_options({**options, "id": "each"}, ENQUEUE_OPTIONS, "flow.map")
     if not isinstance(items, list | tuple):
         raise OptionInvalid(
             f"flow.map got {type(items).__name__} as its items, from the step before it. Return a list."
         )
     marks = Marks(flow._building)
-    return flow._add_map(found or job, given, items, args, kwargs, marks, may_fail).output
+    return flow._add_map(registry.find(job) or job, given, items, args, kwargs, marks, may_fail).output
 
 
 def _own(name: str, function: Callable[..., Any]) -> JobDefinition:

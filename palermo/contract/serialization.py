@@ -28,6 +28,7 @@ from palermo.errors import (
     MediaTypeRefused,
     MediaTypeUnknown,
     OptionInvalid,
+    ResultRefused,
     SignatureInvalid,
 )
 
@@ -356,7 +357,10 @@ class Serializers:
         if message.content_type == STEP:
             show = partial(self.decode_for_display, verify=verify, most=most)
             value = unpack(message.body, Value)
-            return self.load(value, FOR_DISPLAY, accept=Accept.default(), own=lambda one: show(_of(message, one)))
+            try:
+                return self.load(value, FOR_DISPLAY, accept=Accept.default(), own=lambda one: show(_of(message, one)))
+            except ResultRefused as error:
+                raise DecodeError(str(error)) from None
         kind, body = self._inside(message, verify=verify, most=most)
         if not body or (is_untyped(self._sniffed(message)) and not self._reads_octets(message)):
             return body or None

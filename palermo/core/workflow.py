@@ -14,8 +14,9 @@ from palermo.core.workflow_rules import Plan
 #: The headers of a step: the workflow's id, the step's path, its generation, and whether its output is wanted.
 WORKFLOW, PATH, GENERATION, OUTPUT = "workflow", "workflow-step", "workflow-generation", "workflow-output"
 
-#: The most bytes that one run may add: with them in base64, a record still fits a message of RabbitMQ.
-MAX_ADDED = 11 * 1024 * 1024
+#: The most bytes that one run may add, and that the job of one step may have with the outputs that it takes. In base64,
+#: and with a megabyte of other data, they fit a message of RabbitMQ 4, which has 16 MiB.
+MAX_ADDED = 10 * 1024 * 1024
 
 #: How many members' arguments are stored together.
 PORTION = 200

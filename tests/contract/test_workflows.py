@@ -4,6 +4,7 @@ The jobs run in the test's process, with the code of a real worker; the clock is
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from palermo import Job, JobFilter, Workflow, job_by_id
 from palermo.contrib.sqlalchemy import Outbox
-from palermo.errors import JobFailed, NotFound, UsageError
+from palermo.errors import BodyTooLarge, JobFailed, NotFound, UsageError
 from palermo.jobs import registry
 from palermo.testing import Palermo
 from tests.contract import workflow_jobs as jobs
@@ -230,9 +231,7 @@ def test_a_workflow_is_enqueued_with_the_data_of_a_transaction(site: Palermo, tm
 
 
 @pytest.mark.parametrize("enqueue", [Workflow.enqueue, lambda flow: asyncio.run(flow.enqueue_async())])
-def test_a_workflow_may_be_made_without_a_function(
-    site: Palermo, enqueue: Callable[[Workflow], Job[None]]
-) -> None:
+def test_a_workflow_may_be_made_without_a_function(site: Palermo, enqueue: Callable[[Workflow], Job[None]]) -> None:
     flow = Workflow()
     for path in ("a.png", "b.png"):
         flow.step(jobs.resize, path)
@@ -302,11 +301,17 @@ def test_cancel_stops_what_waits_and_runs_what_cleans_up(site: Palermo) -> None:
 
     assert jobs.ran == ["cancel_flight", "release_seats"]
     assert job.status() == "cancelled"
+    with pytest.raises(UsageError, match="it is cancelled"):
+        site.inspector().workflows.retry(job.id)
 
 
 def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
     job = jobs.hurried.enqueue()
+    with pytest.raises(NotFound, match="does not wait for signals"):
+        job.signal("never")
     site.work_until_idle()
+    with pytest.raises(BodyTooLarge, match="65,536"):
+        job.signal("never", "x" * 65_535)
     assert job.status() == "working"
 
     site.clock.advance(61)
@@ -315,6 +320,8 @@ def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
     assert job.status() == "failed"
     assert jobs.ran == []
     assert site.inspector().workflows.list() == []
+    with pytest.raises(UsageError, match="no failed steps"):
+        site.inspector().workflows.retry(job.id)
 
 
 def test_a_purged_step_is_cancelled(site: Palermo) -> None:
@@ -359,6 +366,29 @@ def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> N
     site.inspector().failed.requeue(f"{job.id}/pack")
     site.work_until_idle()
     assert jobs.ran == ["charge", "pack", "pack"], "the step runs as a plain job"
+
+
+@pytest.mark.parametrize(
+    ("maps", "kilobytes", "refused"),
+    [
+        ([160], 64, ""),
+        ([170], 64, "the output of 'make' has 10,88"),
+        ([90, 90], 64, "the outputs that job .*/measure takes have 11,52"),
+        ([1], 66, "returned: the result "),
+    ],
+)
+def test_a_step_takes_outputs_of_at_most_10_mib(site: Palermo, maps: list[int], kilobytes: int, refused: str) -> None:
+    job = jobs.large.enqueue(maps, kilobytes)
+    site.work_until_idle()
+
+    assert job.status() == ("failed" if refused else "done")
+    if not refused:
+        assert job.result(timeout=10) == 1_000 * kilobytes * sum(maps)
+        return
+    (failed,) = site.inspector().failed.list().rows
+    assert failed["error"]["class"] == "palermo.errors.ResultRefused"
+    assert re.search(refused, failed["error"]["message"])
+    assert [row["kind"] for row in site.inspector().history.timeline(failed["id"])] == ["failed"]
 
 
 # On RabbitMQ, jobs of tenants wait for a leader, and no worker leads here.

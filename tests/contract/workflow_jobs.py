@@ -248,6 +248,23 @@ def hurried(flow: palermo.Workflow) -> None:
     flow.after(waits).step(purge_cdn)
 
 
+@palermo.job
+def make(kilobytes: int) -> str:
+    return "x" * 1_000 * kilobytes
+
+
+@palermo.job
+def measure(*parts: list[str] | str) -> int:
+    return sum(len(part) if isinstance(part, str) else sum(map(len, part)) for part in parts)
+
+
+@palermo.workflow
+def large(flow: palermo.Workflow, maps: list[int], kilobytes: int) -> int:
+    """A step that takes the outputs of these maps, of this size each."""
+    made = [flow.map(make, [kilobytes] * members).output for members in maps]
+    return flow.step(measure, *made).output
+
+
 @palermo.workflow(tenant="ada", priority=3)
 def inheriting(flow: palermo.Workflow) -> None:
     flow.step(purge_cdn)

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 import palermo
-from palermo.errors import ArgumentsInvalid, BodyTooLarge, EncodeError, OptionInvalid
+from palermo.contract.serialization import Accept, Serializers
+from palermo.core.message import Message
+from palermo.core.step_values import Output, Value
+from palermo.core.workflow import step_headers
+from palermo.errors import ArgumentsInvalid, BodyTooLarge, EncodeError, MediaTypeRefused, OptionInvalid
 from palermo.jobs import registry
 
 
@@ -28,17 +32,32 @@ def only_one(order: int) -> None: ...
 def together(orders: list[int]) -> None: ...
 
 
+@palermo.job
+class NeverEnqueued:
+    def before_enqueue(self) -> bool:
+        return False
+
+    def process(self) -> None: ...
+
+
 @palermo.workflow
 def checkout(flow: palermo.Workflow, order: int) -> None: ...
 
 
-for _job in (charge, pack, only_one, together, checkout):
+for _job in (charge, pack, only_one, together, NeverEnqueued, checkout):
     registry.unregister(_job.definition.name)
 
 
 @pytest.fixture
 def flow() -> palermo.Workflow:
     return palermo.Workflow()
+
+
+def inside(depth: int) -> palermo.Workflow:
+    """A workflow that is a step in so many workflows."""
+    headers = step_headers("a", "/".join("s" * depth), 0, output=False)
+    message = Message(id="a", queue="jobs", job="checkout", body=b"", content_type="", extra=headers)
+    return palermo.Workflow.of_run(message, checkout.definition)
 
 
 def numbers() -> Iterator[object]:
@@ -59,10 +78,12 @@ def numbers() -> Iterator[object]:
         (lambda flow: flow.step(charge), ArgumentsInvalid, "missing a required argument"),
         (lambda flow: flow.step(charge, object()), EncodeError, r"args\[0\]"),
         (lambda flow: flow.step(charge, "x" * 16_800_000), BodyTooLarge, "16,777,216"),
-        (lambda flow: [flow.step(charge, "x" * 9_000_000) for _ in range(2)], BodyTooLarge, "'charge-2'"),
+        (lambda flow: [flow.step(charge, "x" * 5_300_000) for _ in range(2)], BodyTooLarge, "'charge-2'"),
+        (lambda flow: flow.map(charge, ("x" * 1_000 for _ in range(10_400))), BodyTooLarge, "10,485,760"),
         (lambda flow: flow.map(charge, "abc"), OptionInvalid, "each letter"),
         (lambda flow: flow.map(charge, {"a": 1}), OptionInvalid, "dict"),
         (lambda flow: [flow.step(charge, 1) for _ in range(1_001)], OptionInvalid, "step 1,001"),
+        (lambda flow: inside(31).step(charge, 1) and inside(32).step(charge, 1), OptionInvalid, "in 33 workflows"),
         (lambda flow: flow.step(numbers), TypeError, "decorate it"),
         (lambda flow: flow.step(only_one, 1), OptionInvalid, "unique="),
         (lambda flow: flow.step(charge.options(debounce=3), 1), OptionInvalid, "debounce="),
@@ -121,3 +142,16 @@ def test_an_output_makes_a_step_come_after_another_once(flow: palermo.Workflow) 
     packed = flow.after(paid).step(pack, 1, {"of": [paid.output, (paid.output,)]})
 
     assert packed.after == [paid]
+
+
+def test_hooks_of_enqueuing_do_not_run_for_steps(flow: palermo.Workflow) -> None:
+    assert flow.step(NeverEnqueued).name == "NeverEnqueued"
+
+
+def test_a_worker_of_signed_jobs_accepts_no_outputs() -> None:
+    taken = Value("application/json", b'["m-0"]', "m-", outputs=(Output(Value("application/json", b"17")),))
+
+    serializers = Serializers.default()
+    assert serializers.load(taken, accept=Accept.default()) == [17]
+    with pytest.raises(MediaTypeRefused, match="the output of a step"):
+        serializers.load(taken, accept=Accept.only("signed"), own=lambda value: ["m-0"])

@@ -17,20 +17,17 @@ from palermo.contract.worker_info import RunningJob, ToldArguments
 from palermo.contract.workflows import MembersInfo, StepInfo, WorkflowInfo
 from palermo.core.journal_records import RecordKind
 from palermo.core.lifecycle import MAX_RESULT, JobState, why_not_stored
-from palermo.core.message import MAX_BODY, Message
+from palermo.core.message import Message
 from palermo.core.plain import message_from_plain
 from palermo.core.step_values import STEP, Output, Use, Value, pack, unpack
 from palermo.core.unique_keys import key_in
-from palermo.core.workflow import PORTION, Graph, Member, StepJob, step_headers, step_id
+from palermo.core.workflow import MAX_ADDED, PORTION, Graph, Member, StepJob, step_headers, step_id
 from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_of, plans_of, view
 
 log = logging.getLogger("palermo.broker")
 
 #: How many names are read at once.
 _AT_ONCE = 500
-
-#: The most bytes of the outputs that one step takes.
-_MAX_OUTPUTS = MAX_BODY - 65_536
 
 #: The most steps that the record of a workflow's end names.
 _MOST_NAMED = 300
@@ -100,9 +97,9 @@ class Data:
         if use.members is None and found[0] is None:
             found = await self.get([f"s:{use.step}"])
         size = sum(len(each) for each in found if each is not None)
-        if size > _MAX_OUTPUTS:
+        if size > MAX_ADDED:
             return Output(
-                refused=f"the output of {use.step!r} has {size:,} bytes; at most {_MAX_OUTPUTS:,} are passed on."
+                refused=f"the output of {use.step!r} has {size:,} bytes; at most {MAX_ADDED:,} are passed on."
             )
         values = [
             Output(None if packed is None else await self.filled(f"{name[2:]}/", unpack(packed, Value)))
@@ -161,8 +158,8 @@ async def _of_steps(data: Data, stored: StoredFlow, paths: Collection[str], now:
         job = None if plan is None or plan.signal else await data.job(path)
         if plan is None or job is None:
             continue
-        prefix = path.removesuffix(plan.name)
-        yield await _with_outputs(data, prefix, job, _message(root, path, flow, job, None, now))
+        message, outputs = _message(root, path, flow, job, None, now), Value("", b"", job.mark, job.uses)
+        yield _wrapped(message, await data.filled(path.removesuffix(plan.name), outputs)) if job.uses else message
 
 
 async def _of_members(
@@ -192,18 +189,12 @@ def _message(root: Message, path: str, flow: Flow, job: StepJob, member: Member 
     return message
 
 
-async def _with_outputs(data: Data, prefix: str, job: StepJob, message: Message) -> Message:
-    if not job.uses:
-        return message
-    return _wrapped(message, await data.filled(prefix, Value("", b"", job.mark, job.uses)))
-
-
 def _wrapped(message: Message, outputs: Value) -> Message:
     """The message with the outputs that its arguments take."""
     value = replace(outputs, content_type=message.content_type, body=message.body)
     body = pack(value)
-    if len(body) > MAX_BODY:
-        why = f"the outputs that job {message.id} takes have {len(body):,} bytes with its arguments; {MAX_BODY:,} fit."
+    if len(body) > MAX_ADDED:
+        why = f"the outputs that job {message.id} takes have {len(body):,} bytes with its arguments; {MAX_ADDED:,} fit."
         body = pack(replace(value, outputs=(Output(refused=why),) * len(value.outputs)))
     return replace(message, content_type=STEP, body=body)
 
