@@ -1,9 +1,11 @@
 """The values that travel between the steps of a workflow.
 
 A value is never decoded outside of a slot. Where it takes the output of another step, its bytes have a mark: random
-text and a number. Whoever reads the value puts the outputs in the places of the marks.
+text and a number. Where all of it is JSON, the text of the outputs replaces the marks before the job is put into its
+queue. Otherwise the slot reads each part with its own serializer, and puts the outputs in the places of the marks.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ from msgspec import DecodeError as MsgspecError
 from msgspec import Struct, ValidationError, msgpack
 
 from palermo.core.lifecycle import StoredResult
+from palermo.core.message import JSON
 from palermo.errors import DecodeError, ResultRefused
 
 #: The media type of a value with outputs of other steps in it.
@@ -66,6 +69,34 @@ def unpack(packed: bytes, kind: type[Any]) -> Any:
         return msgpack.decode(packed, type=kind)
     except (MsgspecError, ValidationError) as error:
         raise DecodeError(f"a part of a workflow cannot be read: {error}") from None
+
+
+def as_json(value: Value) -> bytes | None:
+    """The value with its outputs as JSON, which a worker in any language reads; None if a part of it is not JSON."""
+    return _joined(value) if _is_json(value) else None
+
+
+def _is_json(value: Value) -> bool:
+    return value.content_type == JSON and all(map(_is_json_output, value.outputs))
+
+
+def _is_json_output(found: Output) -> bool:
+    if found.refused:
+        return False
+    return (found.value is None or _is_json(found.value)) and all(map(_is_json_output, found.members or ()))
+
+
+def _joined(value: Value) -> bytes:
+    if not value.mark:
+        return value.body
+    marks = re.compile(rb'"' + re.escape(value.mark.encode()) + rb'(\d+)"')
+    return marks.sub(lambda found: _text(value.outputs[int(found[1])]), value.body)
+
+
+def _text(found: Output) -> bytes:
+    if found.members is not None:
+        return b"[" + b",".join(map(_text, found.members)) + b"]"
+    return b"null" if found.value is None else _joined(found.value)
 
 
 def loaded(value: Value, read: Callable[[Value], object], own: Callable[[Value], object] | None = None) -> Any:

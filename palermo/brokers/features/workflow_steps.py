@@ -19,7 +19,7 @@ from palermo.core.journal_records import RecordKind
 from palermo.core.lifecycle import MAX_RESULT, JobState, why_not_stored
 from palermo.core.message import Message
 from palermo.core.plain import message_from_plain
-from palermo.core.step_values import STEP, Output, Use, Value, pack, unpack
+from palermo.core.step_values import STEP, Output, Use, Value, as_json, pack, unpack
 from palermo.core.unique_keys import key_in
 from palermo.core.workflow import MAX_ADDED, PORTION, Graph, Member, StepJob, step_headers, step_id
 from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_of, plans_of, view
@@ -192,11 +192,14 @@ def _message(root: Message, path: str, flow: Flow, job: StepJob, member: Member 
 def _wrapped(message: Message, outputs: Value) -> Message:
     """The message with the outputs that its arguments take."""
     value = replace(outputs, content_type=message.content_type, body=message.body)
+    body = None if message.content_encoding else as_json(value)
+    if body is not None and len(body) <= MAX_ADDED:
+        return replace(message, body=body, preview=None)
     body = pack(value)
     if len(body) > MAX_ADDED:
         why = f"the outputs that job {message.id} takes have {len(body):,} bytes with its arguments; {MAX_ADDED:,} fit."
         body = pack(replace(value, outputs=(Output(refused=why),) * len(value.outputs)))
-    return replace(message, content_type=STEP, body=body)
+    return replace(message, content_type=STEP, body=body, preview=None)
 
 
 def jobs_out(flow: Flow) -> list[str]:
