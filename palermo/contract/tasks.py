@@ -1,13 +1,13 @@
 """Starts tasks in the background, and waits for the first of several events."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-def spawn(tasks: set[asyncio.Task[T]], work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def spawn(tasks: set[asyncio.Task[T]] | set[asyncio.Future[T]], work: Awaitable[T]) -> asyncio.Task[T]:
     """Start a task that `tasks` holds until it has ended: the event loop alone does not keep it alive."""
     task = asyncio.ensure_future(work)
     tasks.add(task)

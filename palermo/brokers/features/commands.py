@@ -12,6 +12,7 @@ from msgspec import Struct, convert
 
 from palermo.brokers.features.steps import StepStore
 from palermo.contract.stored_records import read_record
+from palermo.contract.tasks import spawn
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerList
 from palermo.errors import BrokerError
 
@@ -101,7 +102,7 @@ class CommandListener:
             remedy="give it again",
         )
         if found is not None and found[0].is_for(self._worker):
-            self._begin(self._answer(*found))
+            spawn(self._answering, self._answer(*found))
 
     def _on_cancel(self, text: bytes) -> None:
         if not text:
@@ -114,12 +115,7 @@ class CommandListener:
             remedy="cancel them again",
         ) or ([], "")
         for id in filter(self._holds, ids):
-            self._begin(self._on_command(WorkerCommand(action="cancel", id=id, by=by)))
-
-    def _begin(self, work: Awaitable[object]) -> None:
-        task: asyncio.Task[object] = asyncio.ensure_future(work)
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+            spawn(self._answering, self._on_command(WorkerCommand(action="cancel", id=id, by=by)))
 
     async def _answer(self, command: WorkerCommand, channel: str) -> None:
         values = await self._on_command(command)

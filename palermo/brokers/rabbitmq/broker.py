@@ -50,6 +50,7 @@ from palermo.contract.finding import FoundJobs
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.tasks import wait_for_any
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.election import Duty
@@ -512,12 +513,7 @@ class RabbitmqBroker:
 
     async def lost(self) -> BrokerError:
         connections = [self._connection, await self._consume_connection()]
-        waiting = [asyncio.ensure_future(connection.lost.wait()) for connection in connections]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
+        await wait_for_any(*(connection.lost for connection in connections))
         error = next(connection.error for connection in connections if connection.error is not None)
         if self._closed:
             await asyncio.get_running_loop().create_future()

@@ -18,6 +18,7 @@ from palermo.brokers.rabbitmq.amqp.stream import Stream, come_to_end, offset_of
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
+from palermo.contract.tasks import wait_for_any
 from palermo.core.journal_records import decode
 from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable
@@ -95,10 +96,7 @@ class StreamJournal:
         """Read the newest batches, if there are any, and so count those that cannot be read."""
         if await self._stream.exists(await self._reading()):
             reader = await self.read(lambda _: None, ReadFrom(last=_EXAMINED))
-            tasks = [asyncio.ensure_future(event.wait()) for event in (reader.caught_up, reader.ended)]
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                task.cancel()
+            await wait_for_any(reader.caught_up, reader.ended)
             await reader.close()
 
     async def _open_publisher(self) -> Publisher:

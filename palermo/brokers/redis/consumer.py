@@ -27,6 +27,7 @@ from palermo.brokers.redis.store import Store
 from palermo.brokers.redis.workers import RedisHeartbeat
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery
+from palermo.contract.tasks import spawn
 from palermo.contract.worker_info import OnCommand, WorkerInfo
 from palermo.core.fair_scheduling import stride
 from palermo.core.queue_selection import QueueSelection
@@ -245,6 +246,4 @@ class RedisConsumer(StepConsumer):
             if then is not None:
                 then()
 
-        task = self._loop.create_task(do())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        spawn(self._tasks, do())

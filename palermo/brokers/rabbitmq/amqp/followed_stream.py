@@ -14,6 +14,7 @@ from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN, Follower, Record, Stream
+from palermo.contract.tasks import wait_for_any
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -105,7 +106,7 @@ class FollowedStream(Generic[S]):
         if self._watching is None or self._watching.done():
             self._known = asyncio.Event()
             self._watching = asyncio.ensure_future(self._keep_watching(connection))
-        await either(self._known, connection.lost)
+        await wait_for_any(self._known, connection.lost)
         if connection.error is not None:
             raise connection.error
 
@@ -131,7 +132,7 @@ class FollowedStream(Generic[S]):
                 ended = asyncio.Event()
                 if self._follower is not None and self._follower.is_open:
                     self._follower.on_close(ended.set)
-                    await either(ended, connection.lost)
+                    await wait_for_any(ended, connection.lost)
                     continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(_AGAIN):
@@ -176,13 +177,3 @@ class FollowedStream(Generic[S]):
     def _tell(self, record: Record) -> None:
         for listener in self._listeners:
             listener(self.state, record)
-
-
-async def either(one: asyncio.Event, other: asyncio.Event) -> None:
-    """Wait until one of the two is set."""
-    waiting = [asyncio.ensure_future(event.wait()) for event in (one, other)]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()

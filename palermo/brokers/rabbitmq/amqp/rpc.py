@@ -24,6 +24,7 @@ from palermo.brokers.rabbitmq.amqp.messages import (
     write_record,
 )
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.contract.tasks import spawn
 from palermo.errors import BrokerRefused, PalermoError
 
 #: Seconds between two signs of life while a reply is worked on.
@@ -258,9 +259,7 @@ class Responder:
                 self._channel.publish("", got.properties.reply_to, _reply_properties(got.properties), answer)
                 self._channel.connection.raw.flush()
         else:
-            task = asyncio.ensure_future(self._finish(got.properties, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            spawn(self._tasks, self._finish(got.properties, answer))
 
     async def _finish(self, asked: Properties, answer: Awaitable[bytes]) -> None:
         loop = asyncio.get_running_loop()

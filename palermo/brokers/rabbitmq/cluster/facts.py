@@ -33,6 +33,7 @@ from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.worker_control import tell_workers
 from palermo.contract import clock
 from palermo.contract.events import Subscription
+from palermo.contract.tasks import spawn
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
 from palermo.core.topology import amqp_queue, check_queue_name, internal, is_queue_name
@@ -149,9 +150,7 @@ class QueueNames:
         # A known name that another session than the leader writes means that the queue was made again, after it was
         # deleted without a record.
         if record.get("kind", QUEUE) == QUEUE and not record.get("again"):
-            task = asyncio.ensure_future(self._learn(state.queues))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            spawn(self._tasks, self._learn(state.queues))
 
     async def _learn(self, names: set[str]) -> None:
         with suppress(PalermoError):  # the session is lost: receive() raises that

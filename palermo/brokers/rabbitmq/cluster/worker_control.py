@@ -27,6 +27,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object, write_record
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all
+from palermo.contract.tasks import spawn
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
 from palermo.core.topology import internal
@@ -212,9 +213,7 @@ class WorkerControl:
         await self._channel.close()
 
     def _on_question(self, got: Got) -> None:
-        task = asyncio.ensure_future(self._answer(read_object(got.body), got.properties.reply_to))
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
+        spawn(self._answers, self._answer(read_object(got.body), got.properties.reply_to))
 
     async def _answer(self, question: Mapping[str, Any], reply_to: str | None) -> None:
         answer: Mapping[str, Any] = {}

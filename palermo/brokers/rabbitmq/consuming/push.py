@@ -14,6 +14,7 @@ from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
 from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.contract.tasks import spawn
 from palermo.core.message import Message
 from palermo.core.queue_selection import PausedQueues
 from palermo.core.topology import CLASSIC, amqp_queue
@@ -464,9 +465,7 @@ class PushSource:
 
     def see_to(self, work: Awaitable[None]) -> None:
         """Run this as a task, without waiting for it."""
-        task = asyncio.ensure_future(quietly(work))
-        self._resting.add(task)
-        task.add_done_callback(self._resting.discard)
+        spawn(self._resting, quietly(work))
 
     async def _put_to_rest(self, slot: Slot) -> None:
         await slot.rest()

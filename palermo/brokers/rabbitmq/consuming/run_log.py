@@ -21,6 +21,7 @@ from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.contract import clock
 from palermo.contract.stored_records import instant
+from palermo.contract.tasks import spawn
 from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
 from palermo.core.topology import check_id, has_controls, internal
 from palermo.errors import PalermoError
@@ -281,9 +282,7 @@ class RunLog:
         )
 
     def _later(self) -> None:
-        task = asyncio.ensure_future(self._flush_quietly())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        spawn(self._tasks, self._flush_quietly())
 
     async def _flush_quietly(self) -> None:
         try:
@@ -342,9 +341,7 @@ class RunLog:
             return
         follower, self._follower = self._follower, None
         if follower is not None:
-            task = asyncio.ensure_future(quietly(follower.close()))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            spawn(self._tasks, quietly(follower.close()))
 
 
 def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:

@@ -11,6 +11,7 @@ from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks, Cancels, Mark
 from palermo.brokers.rabbitmq.cluster.facts import PAUSE, Facts, FactState
 from palermo.contract.broker import Delivery
+from palermo.contract.tasks import spawn
 from palermo.contract.worker_info import OnCommand, WorkerCommand
 from palermo.core.queue_selection import PausedQueues
 from palermo.errors import PalermoError
@@ -107,18 +108,11 @@ class Steering:
             if (ids is None and not record) or (isinstance(ids, list) and id in ids):
                 mark = state.find(delivery.message)
                 if mark is not None and not delivery.cancelled:
-                    self._spawn(WorkerCommand(action="cancel", id=id, by=mark.by))
-
-    def _spawn(self, order: WorkerCommand) -> None:
-        task: asyncio.Task[object] = asyncio.ensure_future(self._on_command(order))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                    spawn(self._tasks, self._on_command(WorkerCommand(action="cancel", id=id, by=mark.by)))
 
     def _forget_soon(self) -> None:
         self._timer = None
-        task: asyncio.Task[object] = asyncio.ensure_future(self._forget(_LINGER))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        spawn(self._tasks, self._forget(_LINGER))
 
     async def _forget(self, linger: float) -> None:
         now = self._loop.time()

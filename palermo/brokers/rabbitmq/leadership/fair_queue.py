@@ -33,6 +33,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
     tenant_queue_name,
 )
 from palermo.contract.clock import wall_clock
+from palermo.contract.tasks import spawn
 from palermo.core.fair_scheduling import StrideScheduler
 from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
@@ -278,9 +279,7 @@ class FairQueue:
     def _on_answer(self, channel: Channel, got: Got, error: PalermoError | None) -> None:
         """RabbitMQ has stored a job in the job queue, or refused it."""
         if isinstance(error, Unfit):
-            task = asyncio.ensure_future(self._fail(channel, got, error))
-            self._failing.add(task)
-            task.add_done_callback(self._failing.discard)
+            spawn(self._failing, self._fail(channel, got, error))
         else:
             self._on_end(channel, got.tag, error)
 

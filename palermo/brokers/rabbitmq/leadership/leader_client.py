@@ -28,6 +28,7 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.ledger_records import HandsOver, NewerFormat
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
+from palermo.contract.tasks import spawn
 from palermo.contract.worker_info import WorkerInfo, WorkerList
 from palermo.core.election import Duty
 from palermo.core.limits import LimitDemand, RunLater, RunNow
@@ -307,9 +308,7 @@ class LeaderClient:
             raise BrokerUnavailable(f"the session with RabbitMQ at {self._connection.where} is being closed.")
         is_left = asyncio.get_running_loop().time() < self._left_until.get(duty, 0.0)
         if not (self._standing_by or is_left) and (leader := await self._take(duty, stands_in=True)) is not None:
-            lingering = asyncio.ensure_future(self._linger(leader))
-            self._lingering.add(lingering)
-            lingering.add_done_callback(self._lingering.discard)
+            lingering = spawn(self._lingering, self._linger(leader))
             await asyncio.wait({lingering}, timeout=_SOON)
             if leader.refused is not None:
                 raise leader.refused
@@ -362,9 +361,7 @@ class LimitClient:
 
     def ended(self, key: str, *, id: str, worker: str) -> None:
         """Tell the leader, without waiting, that a run has ended."""
-        task = asyncio.ensure_future(self._tell(EndRun(key, id, worker)))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        spawn(self._telling, self._tell(EndRun(key, id, worker)))
 
     async def _tell(self, end: EndRun) -> None:
         with suppress(PalermoError):  # then the leader finds out by asking what we run

@@ -14,11 +14,10 @@ Cost: some 2 kB of memory and the job itself, for at most _CHANNELS thousand job
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,6 +29,7 @@ from palermo.brokers.rabbitmq.publishing.handover import is_mark, unpublishable,
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
 from palermo.brokers.rabbitmq.publishing.ledger import RefusedJobs
 from palermo.contract.clock import seconds_until
+from palermo.contract.tasks import spawn
 from palermo.core.message import Message
 from palermo.core.time_slots import Intake
 from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed
@@ -145,7 +145,7 @@ class DueJobs:
             self._add(held)
         full = self._held.total() > _PREFETCH * len(self._held) - _ROOM
         if full and len(self._held) < _CHANNELS and (self._opening is None or self._opening.done()):
-            self._opening = self._begin(quietly(self._consume()))
+            self._opening = spawn(self._under_way, quietly(self._consume()))
 
     async def caught_up(self) -> None:
         """Wait until all jobs that were in the intake when this was called are held."""
@@ -253,7 +253,7 @@ class DueJobs:
         if self._refusing[place]:
             self._keep(held, PublishRefused("its queue refuses the jobs before it."))
         elif publisher is None or not publisher.is_open or _is_for_failed(place) or not self._destinations.has(place):
-            self._begin(self._see_to(held))
+            spawn(self._under_way, self._see_to(held))
         else:
             # Fast path: most jobs need no task (benchmarks.growth due).
             future = publisher.send_job(*self._destinations.route(place), held.message)
@@ -267,7 +267,7 @@ class DueJobs:
             self.settle(held)
         elif isinstance(error, GONE):
             self._destinations.forget(held.place)
-            self._begin(self._see_to(held))
+            spawn(self._under_way, self._see_to(held))
         elif isinstance(error, PalermoError):
             self._keep(held, error)
 
@@ -306,19 +306,13 @@ class DueJobs:
         held = self._waiting[message.id]
         if held.channel.is_open:  # Otherwise RabbitMQ has taken it back, and delivers it again.
             try:
-                await asyncio.shield(self._begin(self._store(held)))
+                await asyncio.shield(spawn(self._under_way, self._store(held)))
             except Unfit as error:
                 if not _is_hopeless(held, error):
                     raise
                 self._fail(held, error)
         del self._waiting[message.id]
         self._refusing[held.place] -= 1
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.ensure_future(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return task
 
 
 def _is_hopeless(held: HeldJob, error: PalermoError) -> bool:
