@@ -17,6 +17,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, open_connection
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger
+from palermo.brokers.rabbitmq.scheduling import buckets
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.clock import wall_clock
@@ -434,6 +435,19 @@ async def test_far_jobs_are_not_doubled_when_some_are_refused(
         await until(lambda: listed(broker), [job.id for job in sorted(jobs, key=lambda job: job.run_at or 0)])
         await ctl(policies.lift, queue)
         await until(lambda: counts_of(session, day, day + 1), [5, 5])
+
+
+async def test_far_jobs_that_their_bucket_refuses_do_not_hold_up_those_behind(
+    session: SessionParameters, policies: Policies
+) -> None:
+    day = int(time.time() // 86_400) + 3
+    jobs = [message(f"{number}", run_at=day * 86_400.0 + number) for number in range(buckets._TURN + 50)]
+    await ctl(policies.limit, f"~later.day.{day}", 0)
+    async with two_brokers(session) as (broker, leader), time_kept(leader):
+        await broker.publish_many([*jobs, message("behind", run_at=(day + 1) * 86_400.0)])
+        await until(lambda: counts_of(session, day, day + 1), [0, 1])
+        await ctl(policies.lift, f"~later.day.{day}")
+        await until(lambda: counts_of(session, day, day + 1), [len(jobs), 1])
 
 
 async def counts_of(session: SessionParameters, *days: int) -> list[int]:

@@ -5,7 +5,7 @@ Promise: a job is acknowledged where it was once it is confirmed where it goes.
 * Leader killed (kill -9): at most the jobs of one batch are there twice. The next leader finds every job, because the
   name of a bucket is recorded before its first job comes.
 * Broker killed: the promise of a publisher confirm holds.
-* A queue refuses jobs: these stay where they were. The others move on, and no job is doubled.
+* A queue refuses jobs: these stay where they were. The others, also those behind, move on, and no job is doubled.
 * A bucket's queue is deleted by hand: its jobs are gone. The next job makes it again.
 
 A bucket is deleted a minute after it was found open and empty. By then RabbitMQ has taken back all that the last leader
@@ -13,6 +13,7 @@ held.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -78,9 +79,11 @@ class Buckets:
             news=lambda _: None,
         )
         self._refusals = Refusals("delayed jobs that move on")
+        #: By place: how many of its first jobs were refused where they should go. The next turn includes those behind.
+        self._refused: Counter[str] = Counter()
         #: When each open bucket was first found empty, on the loop's clock.
         self._empty_since: dict[str, float] = {}
-        self._moving: asyncio.Task[int] | None = None
+        self._moving: asyncio.Task[tuple[int, PalermoError | None]] | None = None
         self._closed = False
 
     def queue(self, place: str) -> str:
@@ -123,7 +126,10 @@ class Buckets:
                 self._moving = asyncio.ensure_future(self._move_all())
                 # If this call is cancelled meanwhile, nobody else asks why the moving failed.
                 self._moving.add_done_callback(lambda task: task.cancelled() or task.exception())
-                pause = 0.0 if await asyncio.shield(self._moving) else _LOOK_EVERY
+                moved, refused = await asyncio.shield(self._moving)
+                pause = 0.0 if moved else _LOOK_EVERY
+                if refused is not None:
+                    pause = self._refusals.refused(refused, some=moved > 0)
                 await self._names.tidy()
             except PalermoError as error:
                 if self._connection.error is not None:
@@ -133,45 +139,49 @@ class Buckets:
                 self._index.drop_unused()
             await asyncio.sleep(pause)
 
-    async def _move_all(self) -> int:
-        """Move some jobs of each place whose time has come. Returns how many. Raises why one place keeps its jobs."""
+    async def _move_all(self) -> tuple[int, PalermoError | None]:
+        """Move some jobs of each place whose time has come. Returns how many, and why one place keeps its jobs."""
         async with self.turn:
             opened = [str(bucket) for bucket in await self.read() if bucket.opens <= self._now()]
             counts = await self.count([*opened, str(Intake.NEW)])
-        moved, refused = 0, None
+        moved, refused = 0, list[PalermoError]()
         for place, count in counts.items():
             async with self.turn:
                 try:
                     if count:
-                        moved += await self._move(place, count)
+                        done, errors = await self._move(place, count)
+                        moved += done
+                        refused += errors
                     elif place in opened:
                         await self._delete(place)
                 except PalermoError as error:
-                    refused = error
-        if refused is not None:
-            raise refused
-        return moved
+                    refused.append(error)
+        return moved, refused[-1] if refused else None
 
-    async def _move(self, source: str, count: int) -> int:
-        moved = 0
+    async def _move(self, source: str, count: int) -> tuple[int, list[PalermoError]]:
+        """Move the first jobs of a place. Returns how many moved, and why each of the others did not."""
+        moved, refused = 0, list[PalermoError]()
         reader = Reader(self._connection, self._exchange, name=self.queue(source))
         try:
-            async for channel, page in reader.pages(min(count, _TURN)):
+            async for channel, page in reader.pages(min(count, _TURN + self._refused[source])):
                 for start in range(0, len(page), _BATCH):
                     if self._closed:
-                        return moved
+                        return moved, refused
                     batch = page[start : start + _BATCH]
-                    await self._move_batch(source, channel, batch)
-                    moved += sum(not is_mark(got) for got in batch)
-                await reader.release(channel)
+                    stored, errors = await self._move_batch(source, channel, batch)
+                    moved += stored
+                    refused += errors
+                if not refused:
+                    await reader.release(channel)
         finally:
             await reader.close()
+        self._refused[source] = len(refused)
         if moved:
             await write_acks(await self._outbox.open(), self.queue(source))
-        return moved
+        return moved, refused
 
-    async def _move_batch(self, source: str, channel: Channel, batch: list[Got]) -> None:
-        """Publish these jobs where they wait next, and then acknowledge them. Raises why some are refused."""
+    async def _move_batch(self, source: str, channel: Channel, batch: list[Got]) -> tuple[int, list[PalermoError]]:
+        """Move these jobs to where they wait next. Returns how many, and why others are refused."""
         now = self._now()
         messages = [to_message(got.properties, got.body, taken_from=None) for got in batch]
         places = [str(bucket_of(message.run_at or 0.0, now) or Intake.SOON) for message in messages]
@@ -187,7 +197,7 @@ class Buckets:
             else:
                 publisher.forward("", self.queue(place), got, ended)
             sent.append(ended.future)
-        refused: PalermoError | None = None
+        refused: list[PalermoError] = []
         stored: list[tuple[str, Got]] = []
         for got, message, place, error in zip(
             batch, messages, places, await outcomes(self._connection, sent), strict=True
@@ -195,7 +205,7 @@ class Buckets:
             if isinstance(error, Unfit):
                 await self._fail(message, error)
             elif error is not None:
-                refused = error
+                refused.append(error)
                 if isinstance(error, GONE):
                     self._forget(place)
                 continue
@@ -206,8 +216,7 @@ class Buckets:
             if source in self._index.known:
                 self._index.remove(source, [str(got.id) for _, got in stored])
             self._index.add((place, got) for place, got in stored if place in self._index.known)
-        if refused is not None:
-            raise refused
+        return sum(not is_mark(got) for _, got in stored), refused
 
     async def _fail(self, message: Message, error: PalermoError) -> None:
         """Store a job that does not fit a frame among the failed jobs."""
