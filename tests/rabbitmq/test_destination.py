@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
-from palermo.brokers.rabbitmq.amqp.publisher import Destination, Nacked, Publisher, RecordQueue, Unroutable
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue, Unroutable
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.publishing.job_destinations import Place, TenantQueue
 from palermo.contract.broker import SessionParameters
@@ -22,7 +22,7 @@ from palermo.core.failure import Failure
 from palermo.core.lifecycle import Reschedule, fail
 from palermo.core.time_slots import FOREIGN, Intake
 from palermo.core.topology import internal
-from palermo.errors import BrokerRefused, BrokerUnavailable
+from palermo.errors import BrokerRefused, BrokerUnavailable, PublishRefused
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import counts, ids, message, until
@@ -107,7 +107,7 @@ async def test_a_record_waits_for_a_quorum_queue_being_made(session: SessionPara
 
 @pytest.mark.parametrize(
     ("arguments", "is_lost", "error", "times"),
-    [({}, False, Unroutable, 2), (FULL, False, Nacked, 2), ({}, True, BrokerUnavailable, 1)],
+    [({}, False, Unroutable, 2), (FULL, False, PublishRefused, 2), ({}, True, BrokerUnavailable, 1)],
     ids=["gone twice in a row", "refuses", "session lost"],
 )
 async def test_what_cannot_be_stored_is_refused_and_not_sent_for_ever(

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, new_id, to_message
-from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, PublishFuture, Unfit
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, PublishFuture
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes
 from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal
-from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
+from palermo.errors import BrokerRefused, BrokerUnavailable, HeadersTooLarge, NotFound, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -256,16 +256,16 @@ class Migration:
             try:
                 for got in batch:
                     publisher.check(got)
-            except Unfit as error:
+            except HeadersTooLarge as error:
                 raise BrokerRefused(
                     f"{error} Migrate again with a larger frame_max in the broker's URL: it continues where it stopped."
                 ) from error
-            refused, told = list[tuple[Got, Nacked]](), [PublishFuture() for _ in batch]
+            refused, told = list[tuple[Got, PublishRefused]](), [PublishFuture() for _ in batch]
             for got, ended in zip(batch, told, strict=True):
                 publisher.forward("", target, got, ended)
             answers = await outcomes(self._connection, [ended.future for ended in told])
             for got, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, Nacked):
+                if isinstance(answer, PublishRefused):
                     refused.append((got, answer))
                 elif answer is not None:
                     raise answer

@@ -16,22 +16,14 @@ from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.contract.broker import OnPublished
 from palermo.core.message import Message
 from palermo.core.topology import QUORUM
-from palermo.errors import BrokerRefused, NotFound, PalermoError, PublishRefused
+from palermo.errors import BrokerRefused, HeadersTooLarge, NotFound, PalermoError, PublishRefused
 
 #: The properties of a message that is dropped unless a consumer can take it at once.
 _EMPTY = Properties(delivery_mode=1, expiration="0")
 
 
-class Unroutable(PublishRefused):
+class Unroutable(NotFound):
     """No queue is bound for the message: the queue was deleted since it was declared."""
-
-
-class Nacked(PublishRefused):
-    """RabbitMQ did not store the message: the queue is full, or a quorum queue whose leader, or majority, is away."""
-
-
-class Unfit(PublishRefused):
-    """The message cannot be written on this connection, now or later: its headers do not fit one frame."""
 
 
 class PublishFuture:
@@ -109,15 +101,16 @@ class Publisher:
             await self.send("", queue, _EMPTY, body)
         except Unroutable:
             return False
-        except Nacked:
+        except PublishRefused:
             pass  # it is there, and cannot take a message
         return True
 
     def send(self, exchange: str, routing_key: str, properties: Properties, body: bytes) -> asyncio.Future[None]:
         """Send one message; the future is done when the broker has stored it.
 
-        The future raises Unroutable when no queue is bound, Unfit for a message that cannot be written, PublishRefused
-        when the broker says no (a full queue that rejects), and the session's error when that is lost first.
+        The future raises Unroutable when no queue is bound, HeadersTooLarge for a message that cannot be written,
+        PublishRefused when RabbitMQ does not store it (the queue is full, or a quorum queue has no leader or majority),
+        and the session's error when that is lost first.
         """
         ended = PublishFuture()
         try:
@@ -182,7 +175,7 @@ class Publisher:
         return own
 
     def check(self, got: Got) -> None:
-        """Raise Unfit for a job from a queue that `forward` cannot send."""
+        """Raise HeadersTooLarge for a job from a queue that `forward` cannot send."""
         try:
             frames.message(self._number, "", "", self._properties(got), b"", frame_max=self._frame_max)
         except (ValueError, struct.error) as error:
@@ -234,16 +227,16 @@ class Publisher:
             one.ended(error)
 
 
-def unfit(id: str | None, error: Exception) -> Unfit:
+def unfit(id: str | None, error: Exception) -> HeadersTooLarge:
     """The error for a message that cannot be written; nothing of it has been sent, since all is encoded first."""
-    return Unfit(f"job {id} has a header AMQP cannot carry: {error}.")
+    return HeadersTooLarge(f"job {id} has a header AMQP cannot carry: {error}.")
 
 
-def _error(pending: _Pending, returned: str) -> PublishRefused:
+def _error(pending: _Pending, returned: str) -> PalermoError:
     if returned:
         return Unroutable(f"RabbitMQ has no queue for {pending.routing_key!r}: {returned}.")
     what = f"job {pending.id}" if pending.id else "a record"
-    return Nacked(
+    return PublishRefused(
         f"RabbitMQ refused {what} for queue {pending.routing_key!r}: the queue is full, or most of its nodes are away."
     )
 
@@ -253,22 +246,19 @@ def _error(pending: _Pending, returned: str) -> PublishRefused:
 #: the queue which another one is making is refused (3.10.8).
 _REFUSED, _AGAIN = 5.0, 0.05
 
-#: The errors of a publish whose destination is gone.
-GONE = (Unroutable, NotFound)
-
 
 class Destination(Struct, frozen=True):
     """A queue or an exchange that is made first, and made again when it is gone, as one connection sees it.
 
     Law: this connection makes a destination once, and publishes to it without asking again. Only RabbitMQ's answer to
-    a publish tells that the destination is gone: the message was returned (Unroutable), or there is no such exchange
-    (NotFound). Then it is made again, and the message is published once more.
+    a publish tells that the destination is gone (NotFound): the message was returned (Unroutable), or there is no such
+    exchange. Then it is made again, and the message is published once more.
 
     Promise:
 
     * `publish` returns once the message is stored in a queue that existed at that moment.
-    * A refusal (Nacked), a destination that is gone twice in a row, and the error of a lost session are raised. After
-      NotFound or a lost session the message may be stored anyway; a second copy has the same id.
+    * A refusal (PublishRefused), a destination that is gone twice in a row, and the error of a lost session are raised.
+      After a missing exchange or a lost session the message may be stored anyway; a second copy has the same id.
     * kill -9 of this process: a destination may exist without a message, and a message never without a destination
       that was made before it.
 
@@ -285,7 +275,7 @@ class Destination(Struct, frozen=True):
         await self.ensure()
         try:
             await send()
-        except GONE:
+        except NotFound:
             self.forget()
             await self.ensure()
             await send()
@@ -404,7 +394,7 @@ class RecordQueue:
         self.made = False
 
     async def write(self, record: Mapping[str, Any]) -> None:
-        """Add a record. Returns once it is stored. Raises Nacked; of a quorum queue after five seconds of refusals."""
+        """Add a record. Returns once it is stored. Raises PublishRefused; of a quorum queue after five seconds."""
         body = write_record(record)
 
         async def send() -> None:
@@ -415,7 +405,7 @@ class RecordQueue:
         while True:
             try:
                 return await self._destination.publish(send)
-            except Nacked:
+            except PublishRefused:
                 if self._arguments.get("x-queue-type") != QUORUM or loop.time() > until:
                     raise
                 await asyncio.sleep(_AGAIN)

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
-from palermo.brokers.rabbitmq.amqp.publisher import Unfit
 from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.cluster.facts import QueueNames
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
@@ -38,7 +37,7 @@ from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import StartReason
 from palermo.core.workflow import WORKFLOW, step_of
 from palermo.core.workflow_rules import How
-from palermo.errors import BrokerUnavailable, DeliveryLost, NotFound, PalermoError
+from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -286,7 +285,7 @@ class RabbitmqConsumer:
         """Store a job in its queue, or where it waits. One that can never be published fails; returns how."""
         try:
             await self._publish(message, message.queue)
-        except Unfit as error:
+        except HeadersTooLarge as error:
             failed = Fail(unpublishable(message, error, now=wall_clock()), self._failed_place(message.queue))
             await self._publish(failed.message, failed.queue)
             log.error(

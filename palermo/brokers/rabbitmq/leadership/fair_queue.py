@@ -24,7 +24,6 @@ from msgspec import Struct, field
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Unfit
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, traces, unpublishable
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
     JobDestinations,
@@ -36,7 +35,7 @@ from palermo.contract.clock import wall_clock
 from palermo.contract.tasks import spawn
 from palermo.core.fair_scheduling import StrideScheduler
 from palermo.core.topology import amqp_queue
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError
+from palermo.errors import BrokerUnavailable, HeadersTooLarge, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -278,7 +277,7 @@ class FairQueue:
 
     def _on_answer(self, channel: Channel, got: Got, error: PalermoError | None) -> None:
         """RabbitMQ has stored a job in the job queue, or refused it."""
-        if isinstance(error, Unfit):
+        if isinstance(error, HeadersTooLarge):
             spawn(self._failing, self._fail(channel, got, error))
         else:
             self._on_end(channel, got.tag, error)
@@ -313,7 +312,7 @@ class FairQueue:
         await self.give_back([state for state in self.states.values() if state.in_hand])
         error, self._refused = self._refused, None
         assert error is not None
-        if isinstance(error, GONE):
+        if isinstance(error, NotFound):
             self._destinations.forget(self.queue)
         return self._refusals.refused(error)
 

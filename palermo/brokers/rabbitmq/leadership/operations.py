@@ -35,7 +35,7 @@ from palermo.core.unique_keys import (
 )
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
 from palermo.core.workflow_rules import How
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
+from palermo.errors import BrokerUnavailable, HeadersTooLarge, NotFound, PalermoError, PublishRefused
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Operation(Struct, Generic[T], frozen=True, kw_only=True, tag_field="ask", 
 class BriefOperation(Operation[T], frozen=True):
     """A request for which a job waits, at its enqueue or in a worker."""
 
-    raises: ClassVar = (PublishRefused,)
+    raises: ClassVar = (PublishRefused, HeadersTooLarge)
 
 
 class TenantOperation(Operation[T], frozen=True):
@@ -401,7 +401,9 @@ class _AnyFormat(Struct):
 
 
 #: The errors that the caller gets as the leader raised them, by name.
-_RAISED: dict[str, type[PalermoError]] = {one.__name__: one for one in (NewerFormat, NotFound, PublishRefused)}
+_RAISED: dict[str, type[PalermoError]] = {
+    one.__name__: one for one in (NewerFormat, NotFound, PublishRefused, HeadersTooLarge)
+}
 
 
 def _to_plain(value: AsJson[Any]) -> Any:

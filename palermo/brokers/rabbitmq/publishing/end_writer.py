@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, RecordQueue
+from palermo.brokers.rabbitmq.amqp.publisher import RecordQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.errors import BrokerUnavailable
+from palermo.errors import BrokerUnavailable, NotFound, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -47,10 +47,10 @@ class EndWriter:
             try:
                 await future
                 return
-            except GONE:
+            except NotFound:
                 self._queue.forget()
                 await self._queue.ensure()
-            except Nacked:
+            except PublishRefused:
                 await asyncio.sleep(_AGAIN)
             finally:
                 alarm.cancel()

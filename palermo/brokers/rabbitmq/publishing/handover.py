@@ -26,7 +26,7 @@ from contextlib import suppress
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unfit
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers, jobs_of_workers
 from palermo.core.failure import from_exception
@@ -66,7 +66,7 @@ async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -
 
 def unpublishable(message: Message, error: PalermoError, *, now: float) -> Message:
     """The copy for `failed` of a job that can never be published, with why."""
-    if isinstance(error, Unfit):
+    if isinstance(error, HeadersTooLarge):
         error = HeadersTooLarge(f"it cannot be published again: {error} Connect the workers with a larger frame_max.")
     return fail(message, from_exception(error, failed_at=int(now)), worker="")
 
@@ -76,7 +76,7 @@ async def write_acks(publisher: Publisher, queue: str) -> None:
 
     Without it a kill -9 of the broker may bring back all that was acknowledged since the last publish to the queue.
     """
-    with suppress(PublishRefused):
+    with suppress(PublishRefused, NotFound):
         await publisher.send("", queue, PERSISTENT_JSON, b"")
 
 

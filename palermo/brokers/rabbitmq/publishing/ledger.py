@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
-from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture, Unfit
+from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces, unpublishable
 from palermo.brokers.rabbitmq.publishing.ledger_records import (
@@ -45,7 +45,7 @@ from palermo.contract.stored_records import UNREADABLE
 from palermo.core.message import Message
 from palermo.core.plain import message_to_plain
 from palermo.core.topology import CLASSIC
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, HeadersTooLarge, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -286,7 +286,7 @@ class Ledger(Generic[T]):
         """Store a job in its queue; in `failed` if it can never be published."""
         try:
             await self._outbox.publish(job, job.queue)
-        except Unfit as error:
+        except HeadersTooLarge as error:
             failed = unpublishable(job, error, now=wall_clock())
             await self._outbox.publish(failed, self._outbox.destinations.failed_place(job.queue))
 

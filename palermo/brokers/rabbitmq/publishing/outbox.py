@@ -15,7 +15,7 @@ from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import written
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, Publisher, PublishFuture, RecordQueue, unfit
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, PublishFuture, RecordQueue, unfit
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
@@ -161,7 +161,7 @@ class Outbox:
         place = _place(message, queue)
         try:
             await self._store(message, place, patient=patient)
-        except (Nacked, *GONE) as error:
+        except (PublishRefused, NotFound) as error:
             await self._publish_again(message, place, error)
         await self.destinations.note_failed(place, [message])
 
@@ -243,21 +243,21 @@ class Outbox:
             async with asyncio.timeout(self._session.timeout):
                 while True:
                     kind = await self.destinations.ensure(place, message.priority)
-                    if (kind == CLASSIC or has_leader) and isinstance(error, Nacked) and not is_first:
+                    if (kind == CLASSIC or has_leader) and isinstance(error, PublishRefused) and not is_first:
                         raise error
                     is_first = False
                     has_leader = kind == QUORUM and isinstance(place, str) and await self._holds_jobs(place)
                     try:
                         await self._sent(await self.open(), message, place)
                         return
-                    except (Nacked, *GONE) as again:
+                    except (PublishRefused, NotFound) as again:
                         error = again
-                    if isinstance(error, GONE):
+                    if isinstance(error, NotFound):
                         self.destinations.forget(place)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LAST_PAUSE)
         except TimeoutError:
-            raise (error if isinstance(error, Nacked) else self._late(message)) from None
+            raise (error if isinstance(error, PublishRefused) else self._late(message)) from None
 
     async def _holds_jobs(self, queue: str) -> bool:
         counted = await self._declarer.count(queue)
@@ -348,7 +348,7 @@ class ConfirmWindow:
         self._bytes -= len(message.body)
         if error is None:
             self.stored += 1
-        elif isinstance(error, (Nacked, *GONE)):
+        elif isinstance(error, PublishRefused | NotFound):
             self.refused.append((message, place, error))
         else:
             self._error = self._error or error

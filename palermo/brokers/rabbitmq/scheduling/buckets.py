@@ -21,7 +21,7 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, together
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, PublishFuture, RecordQueue, Unfit
+from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import settled
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, is_mark, outcomes, unpublishable, write_acks
@@ -32,7 +32,7 @@ from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
 from palermo.core.message import Message
 from palermo.core.time_slots import Bucket, Intake, bucket_of
 from palermo.core.topology import FAILED_QUEUE, internal
-from palermo.errors import PalermoError, StoreInvalid
+from palermo.errors import HeadersTooLarge, NotFound, PalermoError, StoreInvalid
 
 #: Seconds between two looks while there is nothing to move.
 _LOOK_EVERY = 0.5
@@ -202,11 +202,11 @@ class Buckets:
         for got, message, place, error in zip(
             batch, messages, places, await outcomes(self._connection, sent), strict=True
         ):
-            if isinstance(error, Unfit):
+            if isinstance(error, HeadersTooLarge):
                 await self._fail(message, error)
             elif error is not None:
                 refused.append(error)
-                if isinstance(error, GONE):
+                if isinstance(error, NotFound):
                     self._forget(place)
                 continue
             if channel.is_open:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, Unfit
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing.sweep import waits
 from palermo.brokers.rabbitmq.publishing.handover import is_mark, unpublishable, write_acks
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
@@ -33,7 +33,7 @@ from palermo.contract.tasks import spawn
 from palermo.core.message import Message
 from palermo.core.time_slots import Intake
 from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed
-from palermo.errors import PalermoError, PublishRefused, QueueNameInvalid
+from palermo.errors import HeadersTooLarge, NotFound, PalermoError, PublishRefused, QueueNameInvalid
 
 #: The wall clock may jump: the leader looks at it this often, in seconds, however far away the next job is. So often it
 #: also has RabbitMQ write acknowledgements: a kill -9 of the broker doubles no more jobs than come due in that time.
@@ -265,7 +265,7 @@ class DueJobs:
         error = answer.exception()
         if error is None:
             self.settle(held)
-        elif isinstance(error, GONE):
+        elif isinstance(error, NotFound):
             self._destinations.forget(held.place)
             spawn(self._under_way, self._see_to(held))
         elif isinstance(error, PalermoError):
@@ -307,7 +307,7 @@ class DueJobs:
         if held.channel.is_open:  # Otherwise RabbitMQ has taken it back, and delivers it again.
             try:
                 await asyncio.shield(spawn(self._under_way, self._store(held)))
-            except Unfit as error:
+            except HeadersTooLarge as error:
                 if not _is_hopeless(held, error):
                     raise
                 self._fail(held, error)
@@ -317,7 +317,7 @@ class DueJobs:
 
 def _is_hopeless(held: HeldJob, error: PalermoError) -> bool:
     """Whether the job can never be published where it belongs."""
-    return isinstance(error, Unfit) and not _is_for_failed(held.place)
+    return isinstance(error, HeadersTooLarge) and not _is_for_failed(held.place)
 
 
 def _is_for_failed(place: str | TenantQueue) -> bool:
