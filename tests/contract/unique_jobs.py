@@ -403,6 +403,17 @@ class KeyingContract:
         await until(lambda: counts(broker), (0, 0))
         await freed(broker)
 
+    async def test_a_job_given_back_waits_again_and_takes_its_key_along(
+        self, broker: Broker, worker: Worker, running: Delivery
+    ) -> None:
+        for slot in (1, 2):
+            await worker.pause_slot(slot)
+        await worker.settle(running, Release())
+        await until(lambda: holders(broker), [("a", "waiting")])
+        await until(lambda: counts(broker), (1, 0))
+        await broker.purge("jobs")
+        assert await holders(broker) == []
+
     async def test_whoever_takes_the_job_away_frees_the_key(self, broker: Broker, another: Open) -> None:
         other, later = await another(), time.time() + 600
         for way, take_away in {

@@ -41,7 +41,7 @@ from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, Not
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds that writing down a start may take; after that the job is run all the same.
+#: Seconds that writing down the start or the return of a job may take; then the worker continues without that.
 _WRITTEN_WITHIN = 3.0
 
 #: Seconds until a job goes back to its queue of which the leader cannot tell yet whether another worker runs it.
@@ -252,6 +252,12 @@ class RabbitmqConsumer:
                     channel.connection.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
+                if told is not None:
+                    # So that the key goes with the job if it is purged. It does a little later without this.
+                    with suppress(BrokerUnavailable, TimeoutError):
+                        async with asyncio.timeout(_WRITTEN_WITHIN):
+                            await self._keys.tell(delivery.message, told)
+                    self._check(delivery)
                 if not detached:
                     await self._run_log.leave(delivery.slot, delivery.message.id)
                     self._check(delivery)
