@@ -283,6 +283,8 @@ def test_a_life_ends_in_its_run_or_wait_and_a_short_run_has_a_beginning() -> Non
     running = FoundJob(id="a", state="running", worker="w", started_at="2026-11-21T09:00:01Z", queue="mail")
     again = FoundJob(id="a", state="retrying", queue="mail", due="2026-11-21T10:00:00Z")
     gone = FoundJob(id="a", state="")
+    tried = {"failed_at": "2026-11-21T09:00:09Z", "class": "KeyError"}
+    unrecorded = FoundJob(id="a", state="failed", row={"created_at": None, "attempts": [tried], "worker": "w"})
     known = life(enqueued("a"), STARTED)
 
     told = [[event.title for event in timeline(job, known)] for job in (running, again, gone)]
@@ -292,6 +294,10 @@ def test_a_life_ends_in_its_run_or_wait_and_a_short_run_has_a_beginning() -> Non
     assert told[1] == ["Enqueued", "Started", "Next try"]
     assert told[2][-1] == "Not found any more"
     assert [event.title for event in timeline(gone)] == ["Enqueued", "Not found"]
+    assert [(event.title, event.detail) for event in timeline(unrecorded)] == [
+        ("Enqueued", ""),
+        ("Failed", "KeyError at w"),
+    ]
     assert [event.at for event in short[1:]] == ["2026-11-21T09:00:07.500Z", "2026-11-21T09:00:10Z"]
     assert [event.took for event in short[1:]] == [7.5, 2.5]
 

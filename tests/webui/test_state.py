@@ -16,7 +16,6 @@ from palermo.webui.render.charts import throughput
 from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, name, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.live_state import Sampler, foremost_workers
-from palermo.webui.state.recent_jobs import MAX_JOBS, RecentJobs
 from palermo.webui.state.waiting import WaitingHistory
 
 _OWN = 'Traceback (most recent call last):\n  File "/srv/shop/mail.py", line 4, in send\n    connect(to)\n'
@@ -24,11 +23,6 @@ _LIBRARY = (
     '  File "/usr/lib/python3.11/socket.py", line 1, in connect\n    raise error\n'
     '  File "/venv/lib/python3.12/site-packages/smtp/client.py", line 7, in open\n    socket.connect()\n    ^^^^^\n'
 )
-
-
-def row(id: str, **more: Any) -> dict[str, Any]:
-    plain = {"id": id, "job": "shop", "queue": "mail", "args": [], "kwargs": {}, "failed_at": None, "error": None}
-    return {**plain, "worker": None, **more}
 
 
 def test_the_chart_has_a_bar_for_every_busy_five_seconds() -> None:
@@ -86,23 +80,6 @@ def test_the_maximum_of_waiting_jobs_is_known_by_queue_and_in_all() -> None:
     assert (history.of(Window.HOUR, 7240.0, "failed"), history.of(Window.MONTH, 7240.0)) == (None, None)
     history.add([{"name": "images", "pending": 1}], 3 * 86_400.0)
     assert history.of(Window.DAY, 3 * 86_400.0, "mail") is None, "a queue that has been gone for a day"
-
-
-def test_a_run_and_its_failure_are_remembered_as_one() -> None:
-    recent = RecentJobs()
-    job = {"id": "1", "job": "shop", "queue": "mail", "started_at": "2026-11-21T10:00:00.500Z"}
-    recent.add_running([{"id": "w", "jobs": [job]}])
-    error = {"class": "ValueError", "message": "no"}
-    for _ in range(2):
-        recent.add([row("1", failed_at="2026-11-21T10:00:00Z", error=error)])
-
-    memory = recent.get("1")
-
-    assert memory is not None
-    [run] = memory.runs
-    assert (run.worker, run.failed_at, run.error) == ("w", "2026-11-21T10:00:00Z", "ValueError")
-    recent.add(row(str(nth)) for nth in range(2, MAX_JOBS + 2))
-    assert (recent.get("1"), recent.get("2") is not None) == (None, True)
 
 
 def test_workers_in_trouble_come_first_then_the_longest_jobs() -> None:

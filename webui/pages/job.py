@@ -73,7 +73,7 @@ def job(
         found = replace(found, state="pending")
     kept = kept_result(known.index, id) if last is not None and last.get("result") and not found.state else None
     returned, no_result = _returned(visit, id, kept) if (result or kept) and not found.state else (None, "")
-    if not (found.state or found.remembered or told or returned):
+    if not (found.state or told or returned):
         return _not_found(request, found, known, state, no_result)
     written = None if found.message is not None else recorded(known.index, known.audit, id)
     # While the job is somewhere, what is there is newer than what the journal recorded.
@@ -158,10 +158,9 @@ def _returned(visit: Visit, id: str, kept: Record | None) -> tuple[PrettyJson | 
 
 
 @router.post("/jobs/{id:palermo}/requeue", name="requeue_job")
-def requeue(request: Request, visit: Visiting, id: str) -> Response:
-    known = live_state(visit.site).recent_jobs.get(id)
+def requeue(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
     done = actions.requeue(visit, id)
-    to = path(request, "job", {"queue": (known and known.queue) or ""}, id=id)
+    to = path(request, "job", {"queue": queue}, id=id)
     return redirect(request, to, "Requeued. This page shows its new run." if done.over else _GOING_ON, level="done")
 
 

@@ -140,7 +140,6 @@ def queue(
     except NotBrowsable as error:
         unseen = str(error)
     jobs = found.rows
-    live.recent_jobs.add(jobs)
     searched = line.pending if wanted.everything else min(depth, line.pending)
     how = {"newest": "1" if newest else "", "depth": "" if depth == DEPTHS[0] else str(depth)}
     kept = {each: value for each, value in ({"filter": asked.text} | how).items() if value}

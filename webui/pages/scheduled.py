@@ -88,8 +88,6 @@ def jobs(request: Request, visit: Visiting, job_list: Listed, number: Number = 1
         listing = listings.scheduled(visit, wanted.filter, page=number, limit=PAGE_SIZE, soon=True)
     except StillReading:
         listing, reading, progress = Listing([], None), True, scheduled_view(visit.site).progress()
-    live = live_state(visit.site)
-    live.recent_jobs.add(listing.rows)
     pages = f"{wanted.query}&page=" if wanted.query else "page="
     return page(
         request,
@@ -99,7 +97,10 @@ def jobs(request: Request, visit: Visiting, job_list: Listed, number: Number = 1
         asked_for=wanted,
         query=wanted.query,
         listed=f"{pages}{number}" if number > 1 else wanted.query,
-        names=sorted({row["name"] for row in live.snapshot(5.0).queues} | {row["queue"] for row in listing.rows}),
+        names=sorted(
+            {row["name"] for row in live_state(visit.site).snapshot(5.0).queues}
+            | {row["queue"] for row in listing.rows}
+        ),
         rows=listing.rows,
         total=listing.total or 0,
         reading=reading,

@@ -1,7 +1,6 @@
 """The life of a job as its page tells it: its steps in order, its runs, and where it came from.
 
-The steps come from the journal if it has records of the job, else from the job's headers and from what this process
-has seen. The runs come from both.
+The steps come from the journal if it has records of the job, else from the job's headers. The runs come from both.
 """
 
 from collections.abc import Container, Sequence
@@ -21,7 +20,6 @@ from palermo.history.entry import STATE_OF
 from palermo.history.index import Index
 from palermo.webui.render.formats import moment, took
 from palermo.webui.state.job import FoundJob
-from palermo.webui.state.recent_jobs import Run
 
 #: A run during which its worker died: the worker's id, and when the run started, ISO 8601.
 FatalRun = tuple[str, str | None]
@@ -63,8 +61,7 @@ def timeline(job: FoundJob, life: Sequence[Row] = (), dead: Container[FatalRun] 
         case "failed":
             pass
         case _ if final_state(life) is None:
-            known = job.remembered or life
-            events.append(Event(title="Not found any more" if known else "Not found"))
+            events.append(Event(title="Not found any more" if job.row or life else "Not found"))
     return _with_durations(events)
 
 
@@ -186,33 +183,15 @@ def _before(at: str | None, seconds: float) -> str | None:
 
 
 def _events_of_headers(job: FoundJob) -> list[Event]:
-    """The steps from the job's headers, and from what this process has seen."""
-    created = job.row["created_at"] if job.row else None
-    events = [Event(title="Enqueued", at=created, detail=f"to {job.queue}" if job.queue else "")]
-    runs = _with_attempts(job)
-    running = job.state == "running"
-    if running and not any(run.started_at == job.started_at for run in runs):
-        runs = (*runs, Run(started_at=job.started_at, worker=job.worker))
-    for run in runs:
-        if run.started_at and not (running and run.started_at == job.started_at):
-            events.append(Event(title="Started", at=run.started_at, detail=f"at {run.worker}" if run.worker else ""))
-        if run.failed_at or run.error:
-            detail = run.error or ""
-            if not run.started_at and run.worker:
-                detail += f" at {run.worker}"
-            events.append(Event(title="Failed", at=run.failed_at, detail=detail.strip(), outcome="bad"))
-    return events
-
-
-def _with_attempts(job: FoundJob) -> tuple[Run, ...]:
-    """The runs that this process has seen, and the failed runs that only the job's headers name."""
-    known = {run.failed_at for run in job.runs}
-    attempts = job.row["attempts"] if job.row else ()
-    told = [Run(failed_at=one["failed_at"], error=one["class"]) for one in attempts if one["failed_at"] not in known]
-    if not told:
-        return job.runs
-    # Compare whole seconds: one side has no milliseconds.
-    return tuple(sorted((*told, *job.runs), key=lambda run: (run.failed_at or run.started_at or "")[:19]))
+    """The steps from the job's headers."""
+    row = job.row or {"created_at": None, "attempts": (), "worker": None}
+    begin = Event(title="Enqueued", at=row["created_at"], detail=f"to {job.queue}" if job.queue else "")
+    failed = [
+        Event(title="Failed", at=each["failed_at"], detail=each["class"], outcome="bad") for each in row["attempts"]
+    ]
+    if failed and row["worker"]:
+        failed[-1] = replace(failed[-1], detail=f"{failed[-1].detail} {_at(row)}")
+    return [begin, *failed]
 
 
 def _waiting(job: FoundJob, events: list[Event]) -> Event:

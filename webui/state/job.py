@@ -26,7 +26,6 @@ from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, live_state, running_jobs
-from palermo.webui.state.recent_jobs import RecentJob, Run
 from palermo.webui.state.scheduled_view import scheduled_view
 
 #: The fields of a row that are not known of a running job.
@@ -71,18 +70,12 @@ class FoundJob(Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
     #: What its worker tells of its arguments, as in the row of a running job; None if it does not run.
     told: Row | None = None
-    runs: tuple[Run, ...] = ()
-    #: The same row with all values; None as `row` is, or for a job that is only remembered.
+    #: The same row with all values; None as `row` is.
     bare: Row | None = None
     #: Its message, if it was read.
     message: Message | None = None
     #: The key that its worker tells; None if it does not run or has none.
     key: str | None = None
-
-    @property
-    def remembered(self) -> bool:
-        """Whether this process has ever seen the job."""
-        return self.row is not None or bool(self.runs)
 
     @property
     def error(self) -> Row | None:
@@ -99,8 +92,7 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
     # and all scheduled jobs: 2 s beside 5,000 waiting and 20,000 scheduled jobs.
     found = found or _scheduled(site, id, everywhere=False)
     if found is None and not _is_over(site, id):
-        seen = live.recent_jobs.get(id)
-        waits = _waiting(site, id, queue or (seen.queue if seen else None) or "")
+        waits = _waiting(site, id, queue)
         found = _scheduled(site, id) if waits is None else replace(_of_row(waits[0]), message=waits[1])
     # A worker may have taken it from its queue since the first look.
     found = found or _running(live, id, max_age=0.0) or FoundJob(id=id, state="")
@@ -108,17 +100,9 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
         # The worker's report holds only the newest line.
         found = replace(found, lines=tuple(site.inspector.jobs.lines(id, found.worker)) or found.lines)
     if found.row is not None:
-        row = masked_row(found.row, site.hidden)
-        found = replace(found, row=row, bare=found.row)
-        live.recent_jobs.add([row])
-    memory = live.recent_jobs.get(id) or RecentJob()
-    return replace(
-        found,
-        row=found.row or memory.row or (None if found.told is None else {**_NONE, "attempts": [], **found.told}),
-        name=found.name or memory.job,
-        queue=found.queue or memory.queue or queue or None,
-        runs=memory.runs,
-    )
+        return replace(found, row=masked_row(found.row, site.hidden), bare=found.row)
+    told = None if found.told is None else {**_NONE, "attempts": [], **found.told}
+    return replace(found, row=told, queue=found.queue or queue or None)
 
 
 def job_row(visit: Visit, id: str, *, queue: str = "") -> Row:

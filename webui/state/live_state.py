@@ -29,7 +29,6 @@ from palermo.jobs.redaction import masked_worker
 from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site, Turns
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.recent_jobs import RecentJobs
 from palermo.webui.state.trouble import SeenTrouble
 from palermo.webui.state.usage import WorkerUsage
 from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
@@ -132,7 +131,6 @@ class LiveState:
         `rates` gives the rates of queues, as far as they are known. `patience` and `reads_failed` are as in Sampler.
         """
         self.sampler = Sampler(inspector, stop=stop, hidden=hidden, patience=patience, reads_failed=reads_failed)
-        self.recent_jobs = RecentJobs()
         self.oldest = OldestJobs(inspector)
         self._rates = rates
         #: How many pages have a stream open. Only the event loop touches it.
@@ -140,9 +138,7 @@ class LiveState:
 
     def snapshot(self, max_age: float = _MAX_AGE) -> Snapshot:
         """Queues and workers, at most `max_age` seconds old. Raises BrokerError."""
-        snapshot = self.sampler.snapshot(max_age)
-        self.recent_jobs.add_running(snapshot.workers)
-        return snapshot
+        return self.sampler.snapshot(max_age)
 
     def is_served(self, queue: str) -> bool:
         """Whether a worker that answers takes jobs from this queue. Raises BrokerError."""
