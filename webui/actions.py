@@ -17,6 +17,7 @@ from palermo.client.actor import record_action
 from palermo.client.handle import Job
 from palermo.client.recorded_jobs import RecordedJob
 from palermo.contract import clock
+from palermo.contract.row_types import AlteredRow, QueueRow
 from palermo.contract.rows import Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.failure import printable
@@ -397,12 +398,12 @@ def clear_tenant(visit: Visit, queue: str, tenant: str) -> int:
     return removed
 
 
-def pause(visit: Visit, queue: str, *, reason: str = "") -> Row:
+def pause(visit: Visit, queue: str, *, reason: str = "") -> QueueRow:
     """Pause a queue: no worker takes jobs from it. Returns its row. Raises NotFound."""
     return _paused(visit, queue, paused=True, reason=reason)
 
 
-def resume(visit: Visit, queue: str) -> Row:
+def resume(visit: Visit, queue: str) -> QueueRow:
     """Resume a queue. Returns its row. Raises NotFound."""
     return _paused(visit, queue, paused=False)
 
@@ -419,7 +420,7 @@ def resume_all(visit: Visit) -> None:
         visit.inspector.queues.resume_all()
 
 
-def _paused(visit: Visit, queue: str, *, paused: bool, reason: str = "") -> Row:
+def _paused(visit: Visit, queue: str, *, paused: bool, reason: str = "") -> QueueRow:
     with audited_action(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue, **_because(reason)):
         check_job_queue(queue)
         known = {row["name"]: row for row in visit.inspector.queues.list()}
@@ -448,7 +449,7 @@ def alter_scheduled(
     later: float | None = None,
     retries: bool | None = None,
     wait: float = PATIENCE,
-) -> list[Row] | None:
+) -> list[AlteredRow] | None:
     """Cancel, run, move, retry or give up scheduled jobs. Returns the rows of inspector.scheduled.cancel.
 
     Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. With `retries` only jobs that
@@ -461,7 +462,7 @@ def alter_scheduled(
     name, to = _SCHEDULED[action], iso_instant(at) or (f"{later:g}s later" if later is not None else "-")
     about = describe_ids(ids) if ids is not None else _filtered(which) if isinstance(which, JobFilter) else ""
 
-    def on_end(work: Future[list[Row]]) -> None:
+    def on_end(work: Future[list[AlteredRow]]) -> None:
         problem = work.exception()
         came = {"error": type(problem).__name__} if problem else _states(work.result())
         audit_done(visit, f"{name} ended", of=about, **came)
@@ -479,7 +480,7 @@ def alter_scheduled(
     return rows
 
 
-def _states(rows: list[Row]) -> dict[str, object]:
+def _states(rows: list[AlteredRow]) -> dict[str, object]:
     gone = sum(row["state"] == GONE for row in rows)
     return {"jobs": len(rows) - gone, "gone": gone}
 

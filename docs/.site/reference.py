@@ -23,7 +23,7 @@ import palermo
 from palermo import errors
 from palermo.cli import COMMANDS, main
 from palermo.client.decorator import FunctionJob
-from palermo.contract.row_types import RunningRow
+from palermo.contract import row_types
 from palermo.contract.rows import Listing
 from palermo.core.lifecycle import TRANSITIONS
 from palermo.inspector.events import Events
@@ -142,7 +142,13 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
             ("palermo.QueueRow", palermo.QueueRow),
             ("palermo.JobRow", palermo.JobRow),
             ("palermo.WorkerRow", palermo.WorkerRow),
-            ("palermo.contract.row_types.RunningRow", RunningRow),
+            *(
+                (f"{row.__module__}.{row.__name__}", row)
+                for row in (
+                    *(row_types.RunningRow, row_types.AlteredRow, row_types.RecurringRow, row_types.TenantRow),
+                    *(row_types.KeyRow, row_types.LimitRow, row_types.FinishedRow, row_types.ActionRow),
+                )
+            ),
         ],
     ),
     (
@@ -370,7 +376,7 @@ def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
 
 
 def _fields(found: type) -> Iterator[tuple[str, str, str]]:
-    """The public fields of a class: name, type, and the comments `#:` above it."""
+    """The public fields of a class: name, type, and what it holds: the comments `#:` above it, or its `About`."""
     try:
         lines = textwrap.dedent(inspect.getsource(found)).splitlines()
     except (OSError, TypeError):  # a class that says that it is of another module than the one it is written in
@@ -384,7 +390,14 @@ def _fields(found: type) -> Iterator[tuple[str, str, str]]:
             while lines[number].strip().startswith("#:"):
                 above.insert(0, lines[number].strip().removeprefix("#:").strip())
                 number -= 1
-            yield node.target.id, ast.unparse(_unquoted(node.annotation) or node.annotation), " ".join(above)
+            match _unquoted(node.annotation):
+                case ast.Subscript(
+                    value=ast.Name(id="Annotated"),
+                    slice=ast.Tuple(elts=[kind, ast.Call(args=[ast.Constant(value=str(text))])]),
+                ):
+                    yield node.target.id, ast.unparse(kind), text
+                case kind:
+                    yield node.target.id, ast.unparse(kind or node.annotation), " ".join(above)
 
 
 def _methods(found: type) -> Iterator[tuple[str, Any]]:

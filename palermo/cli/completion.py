@@ -58,8 +58,10 @@ def _jobs(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
 
     import_modules(settings.imports)
     yield from registry.names()
-    for row in (*inspector.workers.list(), *inspector.recurring.list()):
-        yield from (job["job"] for job in row["jobs"]) if "jobs" in row else [row["job"]]
+    for worker in inspector.workers.list():
+        yield from (job["job"] for job in worker["jobs"])
+    for recurring in inspector.recurring.list():
+        yield recurring["job"]
     yield from (row["job"] for row in inspector.failed.list(limit=_FAILED, newest=True, count=False) if row["job"])
 
 

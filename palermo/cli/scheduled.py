@@ -1,7 +1,7 @@
 """`palermo scheduled` and `retries`: list scheduled jobs and jobs that wait for a retry, and change them."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -163,7 +163,7 @@ def _counted(jobs: ScheduledJobs, chosen: JobFilter, ids: list[str] | None) -> s
     return counted(number(chosen), 0 if chosen.state else number(replace(chosen, state="retrying")))
 
 
-def print_altered(rows: list[Row]) -> None:
+def print_altered(rows: Sequence[Row]) -> None:
     """Print the new state of each job. Exit with NOT_FOUND if no job was chosen, or one wasn't found."""
     if not printed_json(rows):
         for row in rows:

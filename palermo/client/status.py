@@ -124,7 +124,7 @@ _UNWRITTEN = "nobody wrote down how it ended; it is gone, and has not failed"
 
 
 #: The fields of a status that are Unix seconds.
-_INSTANTS = ("started_at", "run_at", "ended_at", "closed_until")
+INSTANTS = ("started_at", "run_at", "ended_at", "closed_until")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,7 +186,7 @@ class JobStatus(str):
     def row(self) -> Row:
         """The row for listings and `--json`."""
         found = {each.name: as_json(getattr(self, each.name)) for each in fields(self)}
-        return found | {name: iso_instant(getattr(self, name)) for name in _INSTANTS}
+        return found | {name: iso_instant(getattr(self, name)) for name in INSTANTS}
 
 
 def status_at_location(place: JobLocation, id: str, serializers: Serializers) -> JobStatus:

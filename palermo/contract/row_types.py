@@ -1,28 +1,72 @@
-"""The types of the rows of queues, jobs and workers, with which a type checker finds misspelt fields.
+"""The types of rows, with which a type checker finds misspelt fields, and from which the API's description is made."""
 
-palermo.contract.rows creates the rows.
-"""
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typing import Any, TypedDict
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+else:
+    try:
+        from typing_extensions import TypedDict  # Before Python 3.12 pydantic accepts no other.
+    except ImportError:
+        from typing import TypedDict
+
+
+class About(Struct, frozen=True):
+    """What a field holds. Pydantic puts it into the schema of the field."""
+
+    text: str
+
+    def __get_pydantic_json_schema__(self, schema: Any, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {**make(schema), "description": self.text}
+
+
+class _InstantFormat(Struct, frozen=True):
+    def __get_pydantic_json_schema__(self, schema: Any, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {**make(schema), "format": "date-time"}
+
+
+#: ISO 8601 in UTC. It stays text because parsing and writing it again would change its fractions.
+Instant = Annotated[str, _InstantFormat()]
 
 
 class QueueRow(TypedDict):
     """One queue, as `inspector.queues.list()` returns it."""
 
     name: str
-    #: The number of waiting jobs, and of running ones.
-    pending: int
-    in_progress: int
-    #: The number of workers that serve it.
-    workers: int
+    pending: Annotated[int, About("Number of waiting jobs.")]
+    in_progress: Annotated[int, About("Number of jobs that workers hold.")]
+    workers: Annotated[int, About("Number of workers that serve it and answer.")]
     paused: bool
 
 
-# `class` is a keyword of Python, so this type cannot be written as a class.
-ErrorRow = TypedDict("ErrorRow", {"class": str, "message": str, "traceback": str})
+class TenantRow(TypedDict):
+    """One tenant that has jobs waiting in a queue."""
+
+    tenant: str
+    queue: str
+    pending: Annotated[int, About("Number of its waiting jobs.")]
+    share: Annotated[float, About("Its share of the queue, where other tenants have 1.")]
+
+
+# `class` is a keyword of Python, so these types cannot be written as classes.
+ErrorRow = TypedDict(
+    "ErrorRow",
+    {"class": Annotated[str, About("The exception's dotted name.")], "message": str, "traceback": str},
+)
 ErrorRow.__doc__ = "The error of a job's last run."
 
-AttemptRow = TypedDict("AttemptRow", {"attempt": int, "class": str, "message": str, "failed_at": str | None})
+AttemptRow = TypedDict(
+    "AttemptRow",
+    {
+        "attempt": Annotated[int, About("Number of the run, from 1.")],
+        "class": Annotated[str, About("The exception's dotted name.")],
+        "message": str,
+        "failed_at": Instant | None,
+    },
+)
 AttemptRow.__doc__ = "One failed run of a job."
 
 
@@ -33,33 +77,25 @@ class JobRow(TypedDict):
     """
 
     id: str
-    job: str | None
+    job: Annotated[str | None, About("Its wire name.")]
     queue: str
-    #: "pending", "retrying", "scheduled", "failed", "working" or "cancelled".
-    state: str
+    state: Annotated[str, About("pending, retrying, scheduled, failed, working or cancelled.")]
     args: list[Any] | None
     kwargs: dict[str, Any] | None
-    #: The arguments as short text.
-    preview: str | None
-    content_type: str
-    created_at: str | None
-    #: When it is or was due.
-    run_at: str | None
+    preview: Annotated[str | None, About("The arguments as short text.")]
+    content_type: str | None
+    created_at: Instant | None
+    run_at: Annotated[Instant | None, About("When it is or was due.")]
     retries: int | None
-    failed_at: str | None
-    #: Its last error.
-    error: ErrorRow | None
-    #: Its failed runs.
-    attempts: list[AttemptRow]
-    #: The worker that ran it last.
-    worker: str | None
-    priority: int | None
+    failed_at: Instant | None
+    error: Annotated[ErrorRow | None, About("Its last error.")]
+    attempts: Annotated[list[AttemptRow], About("Its failed runs, oldest first.")]
+    worker: Annotated[str | None, About("The worker that runs it, or ran it last.")]
+    priority: Annotated[int | None, About("From 0 to 9; the highest goes first within its queue.")]
     tenant: str | None
-    topic: str | None
-    #: The id of the job that enqueued it.
-    parent: str | None
-    #: The headers that the program gave it when enqueuing.
-    headers: dict[str, Any]
+    topic: Annotated[str | None, About("The topic of the event that it handles.")]
+    parent: Annotated[str | None, About("The id of the job that enqueued it.")]
+    headers: Annotated[dict[str, Any], About("The headers that the program gave it when enqueuing.")]
 
 
 class RunningRow(TypedDict):
@@ -68,18 +104,16 @@ class RunningRow(TypedDict):
     id: str
     job: str
     queue: str
-    started_at: str | None
-    #: The progress that it reported, from 0 to 1 and as text, and its newest log line.
-    progress: float | None
-    text: str
-    line: str
-    #: Its unique key.
-    key: str | None
-    parent: str | None
-    args: list[Any] | None
+    started_at: Instant | None
+    progress: Annotated[float | None, About("The progress that it reported, from 0 to 1.")]
+    text: Annotated[str, About("Its progress as text.")]
+    line: Annotated[str, About("Its newest log line.")]
+    key: Annotated[str | None, About("Its unique key.")]
+    parent: Annotated[str | None, About("The id of the job that enqueued it.")]
+    args: Annotated[list[Any] | None, About("None if they can't be shown, or are long.")]
     kwargs: dict[str, Any] | None
-    preview: str | None
-    content_type: str
+    preview: Annotated[str | None, About("The arguments as short text.")]
+    content_type: str | None
 
 
 class WorkerRow(TypedDict):
@@ -90,28 +124,123 @@ class WorkerRow(TypedDict):
     pid: int | None
     queues: list[str]
     slots: int | None
-    #: "starting", "idle", "working", "paused", "quiet" or "stopping"; "silent" if it doesn't answer, "unasked"
-    #: if this user has no permission to ask it.
-    state: str
-    answers: bool
-    started_at: str | None
+    state: Annotated[
+        str,
+        About(
+            "starting, idle, working, paused, quiet or stopping; silent if it doesn't answer, unasked if this user"
+            " has no permission to ask it."
+        ),
+    ]
+    answers: Annotated[bool, About("Whether it answers; if not, the other values are those last known.")]
+    started_at: Instant | None
     processed: int | None
     failed: int | None
-    #: Whether it moves scheduled jobs to their queues when they are due.
-    clock: bool | None
-    #: The duties that it has as a leader.
-    duties: list[str] | None
-    #: The version of Palermo, and the `release` of its settings.
-    version: str | None
-    release: str | None
-    #: When the broker last received a report from it.
-    last_seen: str | None
-    #: Its running jobs.
-    jobs: list[RunningRow]
+    clock: Annotated[bool | None, About("Whether it moves scheduled jobs to their queues when they are due.")]
+    duties: Annotated[list[str] | None, About("The duties that it has as a leader.")]
+    version: Annotated[str | None, About("The version of Palermo.")]
+    release: Annotated[str | None, About("The setting `release` of its program.")]
+    last_seen: Annotated[Instant | None, About("When the broker last received a report from it.")]
+    jobs: Annotated[list[RunningRow], About("Its running jobs.")]
 
 
 class WorkerUsageRow(WorkerRow):
-    """One worker, with its memory in bytes and its processor time in seconds."""
+    """One worker, with its memory and its processor time."""
 
-    memory: int | None
-    cpu: float | None
+    memory: Annotated[int | None, About("Bytes of RAM of its processes.")]
+    cpu: Annotated[float | None, About("Seconds of processor time that they have used.")]
+
+
+class LimitRow(TypedDict):
+    """One key of jobs that have a limit or a rate."""
+
+    key: Annotated[str, About("The job's wire name, followed by a colon and its key if it has several.")]
+    limit: Annotated[int | None, About("Number of jobs that may run at a time.")]
+    rate: Annotated[str | None, About("How often jobs may start, such as 50/s.")]
+    running: int
+    waiting: Annotated[int, About("Number of deferred jobs.")]
+
+
+class KeyRow(TypedDict):
+    """One key of a unique, throttled or debounced job."""
+
+    key: str
+    id: Annotated[str | None, About("The job that has it, or because of which it is closed.")]
+    job: Annotated[str | None, About("The job's wire name.")]
+    queue: str | None
+    unique: Annotated[Literal["until_start", "until_done", "seconds"] | None, About("How long the job has the key.")]
+    state: Annotated[
+        Literal["waiting", "running", "closed", "kept"],
+        About("State of its job; closed: no job gets the key; kept: the job is kept until its time."),
+    ]
+    worker: Annotated[str | None, About("The worker that runs the job.")]
+    since: Instant | None
+    until: Annotated[Instant | None, About("When the key becomes free by itself.")]
+    run_at: Instant | None
+    next: Annotated[str | None, About("The id of the job that runs after it.")]
+
+
+class RecurringRow(TypedDict):
+    """One recurring job."""
+
+    name: str
+    job: Annotated[str, About("Its wire name.")]
+    queue: str
+    cron: str | None
+    every: Annotated[float | None, About("Seconds between two runs.")]
+    tz: str
+    words: Annotated[str, About("Its schedule as text.")]
+    missed: Annotated[Literal["skip", "once", "all"], About("What happens to runs that no worker started in time.")]
+    enabled: bool
+    last_run: Instant | None
+    next_run: Annotated[Instant | None, About("None while it is disabled.")]
+    origin: Annotated[str, About("Where it is declared: code:<module>, config or runtime.")]
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
+
+
+#: What became of a scheduled job.
+Altered = Literal["cancelled", "enqueued", "moved", "failed", "not_found"]
+
+
+class AlteredRow(TypedDict):
+    """The outcome of a command for one scheduled job."""
+
+    id: str
+    state: Annotated[Altered, About("not_found if no such job is scheduled, or it has just become due.")]
+    job: str | None
+    queue: str | None
+    run_at: Annotated[Instant | None, About("When it was due. For a moved job, when it is due.")]
+
+
+RunErrorRow = TypedDict("RunErrorRow", {"class": Annotated[str, About("The exception's dotted name.")], "message": str})
+RunErrorRow.__doc__ = "Why a run failed. A long message is cut; the failed job has all of it."
+
+
+class FinishedRow(TypedDict):
+    """A run that ended. Its job ended with it, except in the state retrying."""
+
+    id: str
+    job: Annotated[str | None, About("Its wire name.")]
+    queue: str
+    state: Annotated[str | None, About("done, failed, discarded, cancelled or retrying.")]
+    finished_at: Instant | None
+    wait: Annotated[float | None, About("Seconds from when it was enqueued, or due, to its start.")]
+    took: Annotated[float | None, About("Seconds that it ran.")]
+    attempt: Annotated[int | None, About("Number of the run, from 1.")]
+    worker: str | None
+    error: RunErrorRow | None
+    reason: Annotated[str | None, About("Why it was discarded, or who cancelled it.")]
+
+
+class ActionRow(TypedDict):
+    """An action of an operator or a program."""
+
+    at: Instant | None
+    by: Annotated[str | None, About("Name of the user.")]
+    source: Annotated[str | None, About("Where the action was taken: web, cli or a program.")]
+    action: str
+    outcome: Annotated[str | None, About("done, refused or failed.")]
+    queue: str | None
+    count: Annotated[int | None, About("Number of jobs.")]
+    what: Annotated[str | None, About("Details of the action.")]
+    ids: Annotated[list[str], About("The jobs, at most 1,000.")]

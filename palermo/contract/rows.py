@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 from msgspec import Struct
 
 from palermo.contract.broker import QueueInfo
-from palermo.contract.row_types import JobRow, QueueRow, RunningRow, WorkerRow
+from palermo.contract.row_types import JobRow, LimitRow, QueueRow, RunningRow, WorkerRow
 from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers, Unrestored
 from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo
 from palermo.core.arguments import preview, unpack
@@ -151,7 +151,7 @@ def queue_row(info: QueueInfo) -> QueueRow:
     }
 
 
-def limit_row(info: LimitInfo) -> Row:
+def limit_row(info: LimitInfo) -> LimitRow:
     """One key of jobs with a limit or a rate."""
     return {
         "key": printable(info.key),

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from palermo.contract.row_types import ActionRow
 from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
@@ -71,7 +72,7 @@ class AuditLog:
         with self._index.read():
             return int(self._db.execute(f"select count(*) from action where {text}", given).fetchone()[0])
 
-    def page(self, filter: AuditFilter, *, offset: int = 0, limit: int = 100) -> list[Row]:
+    def page(self, filter: AuditFilter, *, offset: int = 0, limit: int = 100) -> list[ActionRow]:
         """Some of the actions that match, the newest first, as rows."""
         text, given = _where(filter)
         question = f"select {_FIELDS} from action where {text} order by n desc limit ? offset ?"
@@ -90,7 +91,9 @@ class AuditLog:
         with self._index.read():
             rows = self._db.execute(question, (hash(id), limit)).fetchall()
         found = [(at, _row((at, *rest))) for at, *rest in reversed(rows)]
-        return [(at, {name: row[name] for name in row if name != "ids"}) for at, row in found if id in row["ids"]]
+        return [
+            (at, {name: what for name, what in row.items() if name != "ids"}) for at, row in found if id in row["ids"]
+        ]
 
     # -- internals, called within a block of the index
 
@@ -139,7 +142,7 @@ def _where(filter: AuditFilter) -> tuple[str, list[Any]]:
     return " and ".join(parts), given
 
 
-def _row(row: Sequence[Any]) -> Row:
+def _row(row: Sequence[Any]) -> ActionRow:
     at, by, source, action, outcome, queue, count, what, ids = row
     found = json.loads(ids)
     return {

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from palermo.client.recorded_jobs import FIELDS
+from palermo.contract.row_types import FinishedRow
 from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
@@ -70,7 +71,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         """The state of its ended run; None if the record ends no run, or the job simply waits again after it."""
         return STATE_OF.get(self.kind)
 
-    def row(self) -> Row:
+    def row(self) -> FinishedRow:
         """The finished run as a row of a listing."""
         failed = self.kind in (RecordKind.FAILED, RecordKind.RETRIED)
         by = self.more.get("by")

@@ -10,6 +10,7 @@ from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.client import Client
 from palermo.client.recorded_jobs import EDITED, RecordedJob, SearchedArguments, read_recorded, tells_arguments
 from palermo.contract.journal import FROM_START, ReadFrom, Wants
+from palermo.contract.row_types import ActionRow, FinishedRow
 from palermo.contract.rows import Listing, Row
 from palermo.core.journal_records import Record, RecordBatch, names_any
 from palermo.history.audit import AuditLog
@@ -27,12 +28,12 @@ _MOST_STEPS = 1_000
 
 def history(
     client: Client, filter: JobFilter, *, offset: int, limit: int, progress: OnProgress | None = None
-) -> Listing[Row]:
+) -> Listing[FinishedRow]:
     """Finished jobs, newest first; their total is None where not all of the journal had to be read.
 
     Without `since` in the filter the journal is read from its end back, in portions, until the page is full.
     """
-    rows: list[Row] = []
+    rows: list[FinishedRow] = []
     total, size = 0, _FIRST_PORTION
     newer: _Portion | None = None
     arguments = SearchedArguments(client.serializers, client.settings.web_redact).text if filter.text else None
@@ -129,7 +130,7 @@ def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
 
 def audit(
     client: Client, filter: AuditFilter, *, offset: int, limit: int, progress: OnProgress | None = None
-) -> Listing[Row]:
+) -> Listing[ActionRow]:
     """The actions of people, newest first."""
     start = FROM_START if filter.since is None else ReadFrom(since=filter.since)
     with closing(AuditLog()) as found:

@@ -1,6 +1,7 @@
 """`inspector.history`. A call reads the part of the journal that it needs, about 100,000 records a second."""
 
 from palermo.contract import clock
+from palermo.contract.row_types import ActionRow, FinishedRow
 from palermo.contract.rows import Listing, Row
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_id
@@ -47,7 +48,7 @@ class History(Context):
         offset: int = 0,
         limit: int = 100,
         progress: Progress | None = None,
-    ) -> Listing[Row]:
+    ) -> Listing[ActionRow]:
         """The actions of operators, newest first."""
         from palermo.history import listings
 
@@ -60,7 +61,7 @@ class History(Context):
         offset: int = 0,
         limit: int = 100,
         progress: Progress | None = None,
-    ) -> Listing[Row]:
+    ) -> Listing[FinishedRow]:
         """Finished jobs, newest first; the total is None if not all of the journal had to be read.
 
         Runs that are retried are listed only if the filter asks for the state retrying.

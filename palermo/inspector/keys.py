@@ -1,8 +1,9 @@
 """`inspector.keys`: list the keys of unique jobs and of limited jobs, and free keys."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
+from palermo.contract.row_types import KeyRow, LimitRow
 from palermo.contract.rows import Listing, Row, iso_instant, limit_row
 from palermo.core.failure import printable
 from palermo.core.unique_keys import Key, Mode
@@ -10,14 +11,14 @@ from palermo.errors import NotFound
 from palermo.inspector.context import Context
 
 
-def _row(key: Key) -> Row:
+def _row(key: Key) -> KeyRow:
     holder, kept, closed = key.holder, key.next, key.closed
     row: dict[str, Any] = {
         "key": printable(key.name),
         **dict.fromkeys(("id", "job", "queue", "unique", "state", "worker", "since", "until", "run_at", "next")),
     }
     if holder is not None:
-        return row | {
+        row |= {
             "id": printable(holder.id),
             "job": printable(holder.job),
             "queue": printable(holder.queue),
@@ -29,18 +30,20 @@ def _row(key: Key) -> Row:
             "run_at": iso_instant(holder.run_at),
             "next": None if kept is None else printable(kept.message.id),
         }
-    if kept is not None:
+    elif kept is not None:
         message = kept.message
-        named = {"id": printable(message.id), "job": printable(message.job), "queue": printable(message.queue)}
-        return row | named | {"state": "kept", "run_at": iso_instant(key.due)}
-    assert closed is not None
-    return row | {"id": printable(closed.id), "state": "closed", "until": iso_instant(closed.until)}
+        row |= {"id": printable(message.id), "job": printable(message.job), "queue": printable(message.queue)}
+        row |= {"state": "kept", "run_at": iso_instant(key.due)}
+    else:
+        assert closed is not None
+        row |= {"id": printable(closed.id), "state": "closed", "until": iso_instant(closed.until)}
+    return cast(KeyRow, row)
 
 
 class Keys(Context):
     """The keys of unique and of limited jobs: list them, and free keys."""
 
-    def page(self, text: str, *, offset: int, limit: int) -> Listing[Row]:
+    def page(self, text: str, *, offset: int, limit: int) -> Listing[KeyRow]:
         """A page of `unique_keys`: only the keys with this text in their name, or in their job's name or id."""
         page = self._ask(lambda broker: broker.keys.page(text, offset=offset, limit=limit), again=True)
         return Listing([_row(key) for key in page.keys], page.total)
@@ -49,11 +52,8 @@ class Keys(Context):
         """The key with this name; None if it isn't in use."""
         return self._ask(lambda broker: broker.keys.find(name), again=True)
 
-    def limits(self) -> list[Row]:
-        """The keys of jobs with a limit or a rate that run or wait, by name.
-
-        A row has `key`, `limit` and `rate` (None without one), `running`, and `waiting`, the number of deferred jobs.
-        """
+    def limits(self) -> list[LimitRow]:
+        """The keys of jobs with a limit or a rate that run or wait, by name."""
         return [limit_row(info) for info in self._ask(lambda broker: broker.limits(), again=True)]
 
     def free(self, names: str | Iterable[str]) -> list[str]:
@@ -86,12 +86,6 @@ class Keys(Context):
             for one in found
         ]
 
-    def list(self) -> list[Row]:
-        """All keys in use by unique, throttled and debounced jobs, by name.
-
-        A row is `key`, `id`, `job` and `queue` of the job that has it, `unique` ("until_start", "until_done",
-        "seconds"), `state` ("waiting", "running"; "closed" for a key that no job has or gets, "kept" for a job that is
-        kept until its time), `worker`, `since`, `until` (when it ends by itself), `run_at`, and `next`, the id of the
-        job that runs after it.
-        """
+    def list(self) -> list[KeyRow]:
+        """All keys in use by unique, throttled and debounced jobs, by name."""
         return [_row(key) for key in self._ask(lambda broker: broker.keys.known(), again=True)]

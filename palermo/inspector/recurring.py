@@ -1,12 +1,13 @@
 """`inspector.recurring`: list, add, remove, enable, disable and run recurring jobs."""
 
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from palermo.client.prepare_recurring import entry
 from palermo.contract import clock
 from palermo.contract.recurring import SCHEDULED, Schedule, recurring_job
 from palermo.contract.recurring_entries import RUNTIME, EntryChange, RecurringEntry
-from palermo.contract.rows import Row, arguments_of, as_json, iso_instant
+from palermo.contract.row_types import RecurringRow
+from palermo.contract.rows import arguments_of, as_json, iso_instant
 from palermo.contract.serialization import Serializers
 from palermo.inspector.changes import check_options
 from palermo.inspector.context import Context
@@ -33,7 +34,7 @@ def _values(entry: RecurringEntry) -> dict[str, Any]:
     return {name: known[name] for name in SCHEDULED if known[name]}
 
 
-def _row(found: RecurringEntry, serializers: Serializers, max_bytes: int) -> Row:
+def _row(found: RecurringEntry, serializers: Serializers, max_bytes: int) -> RecurringRow:
     recurring, message = found.recurring, found.message
     args, kwargs = arguments_of(message, serializers, max_bytes=max_bytes) or (None, None)
     row = {
@@ -47,7 +48,7 @@ def _row(found: RecurringEntry, serializers: Serializers, max_bytes: int) -> Row
         "args": args,
         "kwargs": kwargs,
     }
-    return {name: as_json(value) for name, value in row.items()}
+    return cast(RecurringRow, {name: as_json(value) for name, value in row.items()})
 
 
 class RecurringJobs(Context):
@@ -97,12 +98,7 @@ class RecurringJobs(Context):
         self._record("run recurring", ids=[change.id], what=name)
         return change.id
 
-    def list(self) -> list[Row]:
-        """All recurring jobs, by name.
-
-        A row is `name`, `job`, `queue`, `cron` or `every` (seconds), `tz`, `words`, `missed`, `enabled`, `last_run`,
-        `next_run` (None while disabled), `origin` ("code:<module>", "config" or "runtime"), `args` and `kwargs` (None
-        where they cannot be decoded without running foreign code).
-        """
+    def list(self) -> list[RecurringRow]:
+        """All recurring jobs, by name. Arguments that cannot be decoded without running foreign code are None."""
         found = self._ask(lambda broker: broker.recurring(), again=True)
         return [_row(one, self._client.serializers, self._max_shown_bytes) for one in found]

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from palermo.client.dequeue import SameArguments
 from palermo.contract import clock
 from palermo.contract.finding import CANCELLED, SCHEDULED
-from palermo.contract.row_types import JobRow
-from palermo.contract.rows import Listing, Row, iso_instant
+from palermo.contract.row_types import Altered, AlteredRow, JobRow
+from palermo.contract.rows import Listing, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.core.lifecycle import JobState
 from palermo.core.message import MAX_SECONDS, Message
@@ -35,11 +35,11 @@ ALL = 2**31
 MAX_TIMES = 1_000
 
 #: The state of an id that isn't scheduled: its job has become due, or never existed.
-GONE = "not_found"
+GONE: Altered = "not_found"
 
 #: By action: its name in the journal, and the state that is answered about a job.
 _CALLED = {CANCEL: "cancel scheduled", RUN: "run now", MOVE: "reschedule", GIVE_UP: "give up"}
-DONE = {CANCEL: "cancelled", RUN: "enqueued", MOVE: "moved", GIVE_UP: "failed"}
+DONE: dict[str, Altered] = {CANCEL: "cancelled", RUN: "enqueued", MOVE: "moved", GIVE_UP: "failed"}
 
 
 def counted(number: int, retries: int) -> str:
@@ -51,10 +51,9 @@ def counted(number: int, retries: int) -> str:
     return f"{count(number, 'scheduled job')} ({some}{of_failed})"
 
 
-def _missing(ids: Iterable[str]) -> list[Row]:
+def _missing(ids: Iterable[str]) -> list[AlteredRow]:
     """The rows of ids that aren't scheduled."""
-    none = {"job": None, "queue": None, "run_at": None}
-    return [{"id": id, "state": GONE, **none} for id in ids]
+    return [{"id": id, "state": GONE, "job": None, "queue": None, "run_at": None} for id in ids]
 
 
 #: The states of a filter that a broker tells apart: whether a job is to wait for a retry.
@@ -71,7 +70,7 @@ def _divided(filter: JobFilter, ids: frozenset[str] | None) -> tuple[ScheduledFi
     return chosen, replace(filter, state=state, queue=None, job=None, due_from=None, due_until=None)
 
 
-def _row(altered: AlteredJob, action: str, at: float | None) -> Row:
+def _row(altered: AlteredJob, action: str, at: float | None) -> AlteredRow:
     return {
         "id": altered.id,
         "state": DONE[action],
@@ -88,7 +87,7 @@ class ScheduledJobs(Context):
         """The number of scheduled jobs read so far by a listing, and their total; None if unknown."""
         return self._ask(lambda broker: broker.scheduled_progress(), again=True)
 
-    def cancel(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
+    def cancel(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:
         """Cancel scheduled jobs: these ids, or all that a filter matches.
 
         With `within` only those of the ids that this filter matches; on RabbitMQ its instants limit what is read.
@@ -120,7 +119,7 @@ class ScheduledJobs(Context):
         found, _ = self._found(filter)
         return [message.id for message, row in found if row["state"] != CANCELLED and fits(message)]
 
-    def run_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
+    def run_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:
         """Enqueue scheduled jobs now; rows are those of `cancel`, with the state "enqueued"."""
         return self._alter(which, within, RUN)
 
@@ -131,7 +130,7 @@ class ScheduledJobs(Context):
         *,
         later: Duration | None = None,
         within: JobFilter = EVERYTHING,
-    ) -> list[Row]:
+    ) -> list[AlteredRow]:
         """Reschedule jobs to another time; rows are those of `cancel`, with the state "moved".
 
         `at` is a datetime with a time zone, or Unix seconds; a time in the past means now. `later`, seconds or a
@@ -144,7 +143,7 @@ class ScheduledJobs(Context):
             return self._alter(which, within, MOVE, unix_seconds(at))
         return self._move_later(which, within, delay_seconds(later))
 
-    def _move_later(self, which: Which, within: JobFilter, seconds: float) -> list[Row]:
+    def _move_later(self, which: Which, within: JobFilter, seconds: float) -> list[AlteredRow]:
         """Postpone each of the chosen jobs.
 
         The jobs are listed first, and each is moved only from the listed time, so a command that is repeated after a
@@ -166,11 +165,11 @@ class ScheduledJobs(Context):
             rows += self._alter(ids, there, MOVE, unix_seconds(second + seconds))
         return rows + _missing(sorted((named or frozenset()) - {row["id"] for row in rows}))
 
-    def retry_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
+    def retry_now(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:
         """`run_now` for retries only."""
         return self._alter(which, within, RUN, retries=True)
 
-    def give_up(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[Row]:
+    def give_up(self, which: Which, *, within: JobFilter = EVERYTHING) -> list[AlteredRow]:
         """Turn retries into failed jobs with all their attempts, as if no retry were left.
 
         Rows are those of `cancel`, with the state "failed". Hooks and failure backends aren't called, because no worker
@@ -180,7 +179,7 @@ class ScheduledJobs(Context):
 
     def _alter(
         self, which: Which, within: JobFilter, action: str, at: float | None = None, *, retries: bool = False
-    ) -> list[Row]:
+    ) -> list[AlteredRow]:
         filter, named = _chosen(which, within)
         chosen, others = _divided(filter, named)
         if not others.everything:

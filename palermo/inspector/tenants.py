@@ -1,7 +1,8 @@
 """The tenants that share a queue."""
 
 from palermo.contract.broker import Tenant
-from palermo.contract.rows import Listing, Row
+from palermo.contract.row_types import TenantRow
+from palermo.contract.rows import Listing
 from palermo.core.failure import printable
 from palermo.core.topology import check_job_queue
 from palermo.inspector.context import Context
@@ -22,10 +23,10 @@ class Tenants(Context):
         self._record("clear tenant", queue=queue, count=count, what=tenant)
         return count
 
-    def list(self, queue: str, tenant: str | None = None, *, offset: int = 0, limit: int = 100) -> Listing[Row]:
+    def list(self, queue: str, tenant: str | None = None, *, offset: int = 0, limit: int = 100) -> Listing[TenantRow]:
         """The tenants with waiting jobs in a queue, the largest first.
 
-        `tenant` selects one of them. A row has `tenant`, `queue`, `pending` and `share`. With thousands of tenants the
+        `tenant` selects one of them. With thousands of tenants the
         counts may be seconds old. Raises NotFound for a queue that does not exist.
         """
         check_job_queue(queue)
@@ -37,5 +38,5 @@ class Tenants(Context):
         return Listing([_tenant_row(queue, one) for one in found[offset : offset + limit]], len(found))
 
 
-def _tenant_row(queue: str, one: Tenant) -> Row:
+def _tenant_row(queue: str, one: Tenant) -> TenantRow:
     return {"tenant": printable(one.name), "queue": printable(queue), "pending": one.pending, "share": one.share}

@@ -6,8 +6,9 @@
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
+from palermo.contract.row_types import WorkerRow
 from palermo.contract.rows import MAX_SHOWN, Row, arguments_of, as_json
 from palermo.contract.serialization import Serializers
 from palermo.core.arguments import preview
@@ -18,8 +19,11 @@ from palermo.jobs import registry
 #: Stands in the place of a hidden value. A form that sends it back means the value that it stands for.
 MASK = "••••••"
 
+R = TypeVar("R", bound=Row)
+W = TypeVar("W", bound=WorkerRow)
 
-def masked_row(row: Row, patterns: Sequence[str], names: Sequence[str] | None = None) -> Row:
+
+def masked_row(row: R, patterns: Sequence[str], names: Sequence[str] | None = None) -> R:
     """A job's row as it may be shown, with some values hidden.
 
     Named arguments go by their names, values of mappings by their keys, and positional arguments by
@@ -29,17 +33,17 @@ def masked_row(row: Row, patterns: Sequence[str], names: Sequence[str] | None = 
     """
     args, kwargs, text = row["args"], row["kwargs"], row["preview"]
     if headers := row.get("headers"):
-        row = {**row, "headers": masked_value(headers, patterns)}
+        row = cast(R, {**row, "headers": masked_value(headers, patterns)})
     if args is None or kwargs is None:
         words = [*_words(text), *(parameters(row["job"]) if names is None else names)] if isinstance(text, str) else []
-        return {**row, "preview": MASK} if any(is_hidden(word, tuple(patterns)) for word in words) else row
+        return cast(R, {**row, "preview": MASK}) if any(is_hidden(word, tuple(patterns)) for word in words) else row
     bare = masked_arguments(row, patterns, names)
     if bare == row:
         return row
-    return {**bare, "preview": preview(bare["args"], bare["kwargs"])}
+    return cast(R, {**bare, "preview": preview(bare["args"], bare["kwargs"])})
 
 
-def masked_arguments(row: Row, patterns: Sequence[str], names: Sequence[str] | None = None) -> Row:
+def masked_arguments(row: R, patterns: Sequence[str], names: Sequence[str] | None = None) -> R:
     """The same for a row without a preview, such as that of a recurring job."""
     args, kwargs = row["args"], row["kwargs"]
     if args is None or kwargs is None:
@@ -49,7 +53,7 @@ def masked_arguments(row: Row, patterns: Sequence[str], names: Sequence[str] | N
         MASK if place < len(names) and is_hidden(names[place], tuple(patterns)) else masked_value(value, patterns)
         for place, value in enumerate(args)
     ]
-    return {**row, "args": masked, "kwargs": masked_value(kwargs, patterns)}
+    return cast(R, {**row, "args": masked, "kwargs": masked_value(kwargs, patterns)})
 
 
 def masked_value(value: Any, patterns: Sequence[str]) -> Any:
@@ -96,9 +100,9 @@ def masked_preview(message: Message, serializers: Serializers, patterns: Sequenc
     return text
 
 
-def masked_worker(row: Row, patterns: Sequence[str]) -> Row:
+def masked_worker(row: W, patterns: Sequence[str]) -> W:
     """A worker's row as it may be shown: the same for the jobs that it runs."""
-    return {**row, "jobs": [masked_row(job, patterns) for job in row["jobs"]]}
+    return cast(W, {**row, "jobs": [masked_row(job, patterns) for job in row["jobs"]]})
 
 
 def unmasked(edited: Any, original: Any) -> Any:

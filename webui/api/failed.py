@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 from fastapi import Body, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.contract.row_types import JobRow
 from palermo.contract.rows import iso_instant
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Chosen, Id, JobRow, Jobs, Rows, Text
+from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Chosen, Id, Rows, Text
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation
 from palermo.webui.filters import asked_filter
@@ -123,14 +124,14 @@ Asked = Annotated[JobFilter, Depends(asked)]
 
 
 @router.get("", name="api_failed")
-def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100, newest: bool = False) -> Jobs:
+def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100, newest: bool = False) -> Rows[JobRow]:
     """Failed jobs, the oldest failure first, or the newest first with `newest`."""
     found = failed_jobs(visit.site)
     found.wait_until_read()
     index = found.view.index
     rows = index.page(filter, offset=(page - 1) * limit, limit=limit, newest=newest)
     shown = [found.row(each.message) for each in rows]
-    return Jobs.of(shown, total=index.count(filter), page=page, limit=limit)
+    return Rows[JobRow].of(shown, total=index.count(filter), page=page, limit=limit)
 
 
 @router.get("/groups", name="api_failed_groups")
@@ -173,7 +174,7 @@ def failed_job(visit: Visiting, id: Id) -> JobRow:
     """One failed job."""
     found = failed_jobs(visit.site)
     found.view.update(visit.site.client.settings.publish_timeout)
-    return JobRow.model_validate(found.row(found.message(id)))
+    return found.row(found.message(id))
 
 
 @router.post("/{id:palermo}/requeue", responses=_BEGUN, name="api_failed_requeue")

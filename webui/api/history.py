@@ -1,13 +1,14 @@
 """The API of the journal: finished jobs, the life of one job, and what people did."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.contract.row_types import ActionRow, FinishedRow, Instant
 from palermo.errors import NotFound
 from palermo.history.listings import life
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Instant, Rows, Text
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Rows, Text
 from palermo.webui.filters import asked_actions, asked_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
@@ -18,35 +19,6 @@ router = Router(tags=["history"], responses=PROBLEM_RESPONSES)
 
 Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
-
-
-class RunError(BaseModel):
-    """Why a run failed."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    class_: str = Field(alias="class", description="The exception's dotted name.")
-    message: str = Field(description="Cut after 2,000 characters; the failed job itself has all of it.")
-
-
-class FinishedRow(BaseModel):
-    """A run that ended. Its job ended with it, except in the state retrying."""
-
-    id: str
-    job: str | None = Field(description="Its wire name.")
-    queue: str
-    state: Literal["done", "failed", "discarded", "cancelled", "retrying"]
-    finished_at: Instant | None
-    wait: float | None = Field(description="Seconds from when it was enqueued, or due, to its start.")
-    took: float | None = Field(description="Seconds that it ran; null where it did not.")
-    attempt: int | None = Field(description="Which run it was, from 1.")
-    worker: str | None
-    error: RunError | None
-    reason: str | None = Field(description="Why it was discarded, or who cancelled it.")
-
-
-class Finished(Rows[FinishedRow]):
-    """A page of finished jobs."""
 
 
 class Step(BaseModel):
@@ -66,24 +38,6 @@ class Life(BaseModel):
     total: int
 
 
-class ActionRow(BaseModel):
-    """An action of a person or a program."""
-
-    at: Instant | None
-    by: str | None = Field(description="Who did it.")
-    source: str | None = Field(description="By which way: the web, the command line, a program.")
-    action: str
-    outcome: str | None
-    queue: str | None
-    count: int | None = Field(description="How many jobs it was about.")
-    what: Any = Field(description="What else is told of it.")
-    ids: list[str] = Field(description="The jobs it was about, at most 1,000.")
-
-
-class Actions(Rows[ActionRow]):
-    """A page of actions."""
-
-
 @router.get("/history", name="api_history")
 def history(
     visit: Visiting,
@@ -100,7 +54,7 @@ def history(
     shorter: Text = None,
     page: Number = 1,
     limit: Limit = 100,
-) -> Finished:
+) -> Rows[FinishedRow]:
     """Finished jobs, newest first.
 
     A part of a name is enough, with `*` for any characters; `=mail` is exactly `mail`. Times are durations ago (`2h`)
@@ -125,7 +79,7 @@ def history(
     known = journal_views(visit.site)
     known.check_ready()
     rows = [entry.row() for entry in known.index.page(wanted, offset=(page - 1) * limit, limit=limit)]
-    return Finished.of(rows, total=known.index.count(wanted), page=page, limit=limit)
+    return Rows[FinishedRow].of(rows, total=known.index.count(wanted), page=page, limit=limit)
 
 
 @router.get("/history/{id:palermo}", name="api_history_job")
@@ -150,10 +104,10 @@ def audit(
     until: Text = None,
     page: Number = 1,
     limit: Limit = 100,
-) -> Actions:
+) -> Rows[ActionRow]:
     """The actions of operators, newest first. A part of a name is enough; `=mail` is exactly `mail`."""
     filter = asked_actions({"by": by, "action": action, "queue": queue, "text": text, "since": since, "until": until})
     known = journal_views(visit.site)
     known.check_ready()
     rows = known.audit.page(filter, offset=(page - 1) * limit, limit=limit)
-    return Actions.of(rows, total=known.audit.count(filter), page=page, limit=limit)
+    return Rows[ActionRow].of(rows, total=known.audit.count(filter), page=page, limit=limit)

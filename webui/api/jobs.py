@@ -1,16 +1,19 @@
 """The API of single jobs: enqueue one, find one by its id, ask for its status and result, cancel it."""
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from palermo.client.prepare import plain_note
+from palermo.client.status import INSTANTS, JobStatus
+from palermo.contract.row_types import Instant, JobRow
 from palermo.core.topology import MAX_PRIORITY
 from palermo.jobs import option_kinds, registry
 from palermo.jobs.option_kinds import Choice, Flag, Headers, Kind, UniqueFor
 from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS, EnqueueOptions
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Enqueued, Instant, JobRow
+from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Enqueued
 from palermo.webui.filters import instant_of
 from palermo.webui.site import Visiting
 from palermo.webui.state.job import job_result, job_row, job_status
@@ -21,32 +24,14 @@ from palermo.webui.threads import Router
 router = Router(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
 
-class JobStatusRow(BaseModel):
-    """The status of a job. Fields that are not known are null or empty."""
-
-    state: Literal["pending", "scheduled", "working", "retrying", "failed", "done", "discarded", "cancelled", "unknown"]
-    id: str
-    job: str
-    queue: str
-    attempt: int | None = Field(description="Which run this is or was, from 1.")
-    worker: str | None
-    started_at: Instant | None
-    run_at: Instant | None
-    ended_at: Instant | None
-    took: float | None = Field(description="Seconds that its last run took.")
-    progress: float | None
-    text: str
-    args: list[Any] | None = Field(description="Of a job that runs; null where they are not known.")
-    kwargs: dict[str, Any] | None
-    preview: str | None = Field(description="The arguments for people, in one line.")
-    error: str = Field(description="The exception's dotted name.")
-    message: str
-    result_kept: bool | None
-    key: str = Field(description="The key that it was enqueued with, if it is unique, throttled or debounced.")
-    next_id: str = Field(description="The job that has this key now, or gets it next: it runs after this one.")
-    parent: str = Field(description="The id of the job that enqueued it while it ran.")
-    closed_until: Instant | None = Field(description="When a second enqueue with its key is taken again.")
-    reason: str = Field(description="Why nothing is known of it, or how what is said is known.")
+if TYPE_CHECKING:
+    JobStatusRow = dict[str, Any]
+else:
+    JobStatusRow = create_model(
+        "JobStatusRow",
+        __doc__="The attributes of palermo.JobStatus, with instants as ISO 8601.",
+        **{each.name: (Instant | None if each.name in INSTANTS else each.type, ...) for each in fields(JobStatus)},
+    )
 
 
 class JobResult(BaseModel):
@@ -172,13 +157,13 @@ def job(visit: Visiting, id: str, queue: str = "") -> JobRow:
 
     Waiting jobs are searched among the first and the last of `queue`, or of each queue.
     """
-    return JobRow.model_validate(job_row(visit, id, queue=queue))
+    return job_row(visit, id, queue=queue)
 
 
 @router.get("/{id:palermo}/status", name="api_status")
 def status(visit: Visiting, id: str) -> JobStatusRow:
     """The status of a job, from the broker and its journal. It is `unknown`, with the reason, if they do not know."""
-    return JobStatusRow.model_validate(job_status(visit, id))
+    return dict(job_status(visit, id))
 
 
 @router.get("/{id:palermo}/result", name="api_result")

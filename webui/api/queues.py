@@ -1,9 +1,10 @@
 """The API of queues: list them and their jobs, pause, resume, purge and delete them."""
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
+from palermo.contract.row_types import JobRow, QueueRow, TenantRow
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Jobs, PageLimit, PageNumber, Removed, Rows, Text
+from palermo.webui.api.rows import PROBLEM_RESPONSES, PageLimit, PageNumber, Removed, Rows, Text
 from palermo.webui.filters import asked_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state import listings
@@ -12,44 +13,16 @@ from palermo.webui.threads import Router
 router = Router(prefix="/queues", tags=["queues"], responses=PROBLEM_RESPONSES)
 
 
-class QueueRow(BaseModel):
-    """One queue."""
-
-    name: str
-    pending: int = Field(description="Jobs that wait.")
-    in_progress: int = Field(description="Jobs that a worker holds.")
-    workers: int = Field(description="Workers that serve it and answer.")
-    paused: bool
-
-
 class AllPaused(BaseModel):
     """Whether all queues are paused."""
 
     all_paused: bool
 
 
-class TenantRow(BaseModel):
-    """One tenant that has jobs waiting in a queue."""
-
-    tenant: str
-    queue: str
-    pending: int = Field(description="Its jobs that wait.")
-    share: float = Field(description="How much of the queue it has, beside others' 1.")
-
-
-class Tenants(Rows[TenantRow]):
-    """The tenants of a queue, those with the most jobs first."""
-
-
-class Queues(Rows[QueueRow]):
-    """All queues, by name."""
-
-
 @router.get("", name="api_queues")
-def queues(visit: Visiting) -> Queues:
+def queues(visit: Visiting) -> Rows[QueueRow]:
     """All queues by name. `failed` is always included."""
-    rows = visit.inspector.queues.list()
-    return Queues.whole(rows)
+    return Rows[QueueRow].whole(visit.inspector.queues.list())
 
 
 @router.get("/{name:palermo}/jobs", name="api_queue_jobs")
@@ -60,7 +33,7 @@ def jobs(
     page: PageNumber = 1,
     limit: PageLimit = 100,
     newest: bool = False,
-) -> Jobs:
+) -> Rows[JobRow]:
     """Jobs that wait in a queue, oldest first. A filter is compared with the first 10,000 of them.
 
     Reading takes no job and keeps the order. Quorum queues are not read (409), because reading
@@ -68,19 +41,19 @@ def jobs(
     """
     wanted = asked_filter({"filter": filter})
     listing = listings.jobs(visit, name, page=page, limit=limit, newest=newest, filter=wanted)
-    return Jobs.of(listing.rows, total=listing.total, page=page, limit=limit)
+    return Rows[JobRow].of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 @router.get("/{name:palermo}/tenants", name="api_tenants")
 def tenants(
     visit: Visiting, name: str, tenant: str | None = None, page: PageNumber = 1, limit: PageLimit = 100
-) -> Tenants:
+) -> Rows[TenantRow]:
     """The tenants that have jobs waiting in a queue, those with the most jobs first, or only this one.
 
     With thousands of tenants the counts may be some seconds old.
     """
     listing = visit.inspector.tenants.list(name, tenant, offset=(page - 1) * limit, limit=limit)
-    return Tenants.of(listing.rows, total=listing.total, page=page, limit=limit)
+    return Rows[TenantRow].of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 @router.delete("/{name:palermo}/tenants/{tenant:palermo}", name="api_clear_tenant")
@@ -106,13 +79,13 @@ def resume_all(visit: Visiting) -> AllPaused:
 @router.post("/{name:palermo}/pause", name="api_pause")
 def pause(visit: Visiting, name: str) -> QueueRow:
     """Pause a queue: no worker takes jobs from it until it is resumed. Running jobs go on. Role: operator."""
-    return QueueRow.model_validate(actions.pause(visit, name))
+    return actions.pause(visit, name)
 
 
 @router.post("/{name:palermo}/resume", name="api_resume")
 def resume(visit: Visiting, name: str) -> QueueRow:
     """Resume a paused queue. While all queues are paused it stays so. Role: operator."""
-    return QueueRow.model_validate(actions.resume(visit, name))
+    return actions.resume(visit, name)
 
 
 @router.post("/{name:palermo}/purge", name="api_purge")

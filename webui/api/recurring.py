@@ -4,38 +4,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.contract.rows import Row
+from palermo.contract.row_types import RecurringRow
 from palermo.errors import NotFound
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Id, Instant, Removed, Rows
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Id, Removed, Rows
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.threads import Router
 
 router = Router(prefix="/recurring", tags=["recurring"], responses=PROBLEM_RESPONSES)
-
-
-class RecurringRow(BaseModel):
-    """One recurring job. Arguments that cannot be decoded safely are null."""
-
-    name: str
-    job: str = Field(description="Its wire name.")
-    queue: str
-    cron: str | None
-    every: float | None = Field(description="Seconds between two runs.")
-    tz: str
-    words: str = Field(description="When it runs, for people.")
-    missed: Literal["skip", "once", "all"] = Field(description="What becomes of runs that nobody was there to start.")
-    enabled: bool
-    last_run: Instant | None
-    next_run: Instant | None = Field(description="Null while it is disabled.")
-    origin: str = Field(description="Who declared it: code:<module>, config or runtime.")
-    args: list[Any] | None
-    kwargs: dict[str, Any] | None
-
-
-class RecurringRows(Rows[RecurringRow]):
-    """All recurring jobs, by name."""
 
 
 class NewRecurring(BaseModel):
@@ -58,10 +35,9 @@ class NewRecurring(BaseModel):
 
 
 @router.get("", name="api_recurring")
-def recurring(visit: Visiting) -> RecurringRows:
+def recurring(visit: Visiting) -> Rows[RecurringRow]:
     """All recurring jobs, by name."""
-    rows = listings.recurring(visit)
-    return RecurringRows.whole(rows)
+    return Rows[RecurringRow].whole(listings.recurring(visit))
 
 
 @router.post("", name="api_put_recurring", status_code=201)
@@ -86,7 +62,7 @@ def one(visit: Visiting, name: Id) -> RecurringRow:
 def run(visit: Visiting, name: Id) -> Enqueued:
     """Enqueue it now, enabled or not. Its times stay as they are. Role: operator."""
     row = _row(visit, name)
-    return Enqueued(id=actions.run_recurring(visit, name), job=row.job, queue=row.queue)
+    return Enqueued(id=actions.run_recurring(visit, name), job=row["job"], queue=row["queue"])
 
 
 @router.post("/{name:palermo}/enable", name="api_enable_recurring")
@@ -111,7 +87,7 @@ def remove(visit: Visiting, name: Id) -> Removed:
 
 
 def _row(visit: Visit, name: str) -> RecurringRow:
-    found: Row | None = next((row for row in listings.recurring(visit) if row["name"] == name), None)
+    found = next((row for row in listings.recurring(visit) if row["name"] == name), None)
     if found is None:
         raise NotFound(f"there is no recurring job {name[:80]!r}.")
-    return RecurringRow.model_validate(found)
+    return found

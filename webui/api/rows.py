@@ -1,10 +1,7 @@
-"""The rows and errors that several modules of the API share.
-
-The fields and names of all rows of the API are those of palermo.contract.rows, a contract.
-"""
+"""The bodies and errors that several modules of the API share. Its rows are those of palermo.contract.row_types."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -31,10 +28,6 @@ PROBLEMS = {
     500: "Something unexpected went wrong; the server's log has more.",
     503: "The broker cannot be reached, or refuses us.",
 }
-
-
-#: ISO 8601 in UTC, kept as text: parsing it and writing it again would change its fractions.
-Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class Problem(BaseModel):
@@ -111,73 +104,23 @@ class Rows(BaseModel, Generic[R]):
     """A page of a list."""
 
     rows: list[R]
-    total: int
+    total: int | None = Field(description="How many rows there are on all pages; null if nobody counted them.")
     page: int
     limit: int
 
     @classmethod
-    def of(cls, rows: Sequence[Any], *, total: int | None, page: int, limit: int) -> Self:
-        """The page with these rows, which are validated."""
-        return cls.model_validate({"rows": rows, "total": total, "page": page, "limit": limit})
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        return f"{params[0].__name__}s"
 
     @classmethod
-    def whole(cls, rows: Sequence[Any]) -> Self:
+    def of(cls, rows: Sequence[R], *, total: int | None, page: int, limit: int) -> Self:
+        """The page with these rows."""
+        return cls(rows=list(rows), total=total, page=page, limit=limit)
+
+    @classmethod
+    def whole(cls, rows: Sequence[R]) -> Self:
         """The list as one page."""
         return cls.of(rows, total=len(rows), page=1, limit=len(rows))
-
-
-class JobError(BaseModel):
-    """Why a job failed."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    class_: str = Field(alias="class", description="The exception's dotted name.")
-    message: str
-    traceback: str
-
-
-class JobAttempt(BaseModel):
-    """One failed run of a job."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    attempt: int = Field(description="Which run it was, from 1.")
-    class_: str = Field(alias="class", description="The exception's dotted name.")
-    message: str
-    failed_at: Instant | None
-
-
-class JobRow(BaseModel):
-    """One job. Fields that do not apply, or cannot be decoded safely, are null."""
-
-    id: str
-    job: str | None = Field(description="Its wire name.")
-    queue: str
-    state: Literal["pending", "scheduled", "working", "retrying", "failed", "done", "discarded", "cancelled"]
-    args: list[Any] | None
-    kwargs: dict[str, Any] | None
-    preview: str | None = Field(description="The arguments for people, in one line.")
-    content_type: str | None
-    created_at: Instant | None
-    run_at: Instant | None = Field(description="Before when it is not started, or was not.")
-    retries: int | None
-    failed_at: Instant | None
-    error: JobError | None
-    attempts: list[JobAttempt] = Field(description="Its tries that failed, oldest first, as far as that is kept.")
-    worker: str | None
-    priority: int | None = Field(description="What goes first within its queue, from 0 to 9.")
-    tenant: str | None
-    topic: str | None = Field(default=None, description="Of the event that it handles.")
-    parent: str | None = Field(default=None, description="The id of the job that enqueued it while it ran.")
-    headers: dict[str, Any] | None = Field(
-        default=None, description="The headers of its program's own, and others that Palermo does not know."
-    )
-
-
-class Jobs(Rows[JobRow]):
-    """A page of jobs."""
-
-    total: int | None = Field(description="How many there are in all; null where nobody counted.")  # type: ignore[assignment]
 
 
 class Removed(BaseModel):

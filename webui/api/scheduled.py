@@ -1,19 +1,19 @@
 """The API of scheduled jobs and of retries: list them in order of time, and change them."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract import clock
-from palermo.contract.rows import Row
+from palermo.contract.row_types import AlteredRow, JobRow
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core import times
 from palermo.errors import NotFound
 from palermo.inspector.scheduled import Which
 from palermo.jobs.redaction import masked_row
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Chosen, Id, Instant, JobRow, Jobs, Text
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Chosen, Id, Rows, Text
 from palermo.webui.filters import asked_filter, instant_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
@@ -43,18 +43,6 @@ class ChosenForMove(Chosen, Moment):
     """The scheduled jobs that are meant, and their new instant."""
 
 
-class AlteredRow(BaseModel):
-    """The outcome for one scheduled job."""
-
-    id: str
-    state: Literal["cancelled", "enqueued", "moved", "failed", "not_found"] = Field(
-        description="`not_found` if the job has become due or never existed."
-    )
-    job: str | None
-    queue: str | None
-    run_at: Instant | None = Field(description="When it was due. For a moved job, when it is due.")
-
-
 class AlteredRows(BaseModel):
     """The outcome for each job, also for ids that were not there."""
 
@@ -73,7 +61,7 @@ def scheduled(
     due_until: Due = None,
     page: Number = 1,
     limit: Limit = 100,
-) -> Jobs:
+) -> Rows[JobRow]:
     """Jobs that are due later, soonest first. A part of a name is enough; `=mail` is exactly `mail`.
 
     The state "retrying" means that a job has failed and waits for its next try. `retries` selects only those, or only
@@ -112,7 +100,7 @@ def scheduled_job(visit: Visiting, id: Id) -> JobRow:
     row = scheduled_view(visit.site).find(id)
     if row is None:
         raise NotFound(f"job {id[:80]!r} is not scheduled. It may have started already, or never existed.")
-    return JobRow.model_validate(masked_row(row, visit.site.hidden))
+    return masked_row(row, visit.site.hidden)
 
 
 @router.post("/{id:palermo}/cancel", name="api_cancel_scheduled")
@@ -143,7 +131,7 @@ def retries(
     due_until: Due = None,
     page: Number = 1,
     limit: Limit = 100,
-) -> Jobs:
+) -> Rows[JobRow]:
     """Jobs that have failed and wait for the instant of their next try, soonest first.
 
     `error` is the last error, `attempts` are the errors of all tries, `retries` counts the retries by then.
@@ -179,18 +167,18 @@ def give_up(visit: Visiting, id: Id) -> AlteredRow:
     return _altered(visit, GIVE_UP, id).rows[0]
 
 
-def _page(visit: Visit, page: int, limit: int, **conditions: str | None) -> Jobs:
+def _page(visit: Visit, page: int, limit: int, **conditions: str | None) -> Rows[JobRow]:
     listing = listings.scheduled(visit, asked_filter(conditions), page=page, limit=limit)
-    return Jobs.of(listing.rows, total=listing.total, page=page, limit=limit)
+    return Rows[JobRow].of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 def _altered(
     visit: Visit, action: str, which: Which, *, at: float | None = None, later: float | None = None
 ) -> AlteredRows:
-    rows: list[Row] | None = actions.alter_scheduled(visit, action, which, at=at, later=later)
+    rows = actions.alter_scheduled(visit, action, which, at=at, later=later)
     if rows is None:
         raise Refused(503, "the operation is still running in the background. Check the list for its progress.")
-    return AlteredRows.model_validate({"rows": rows, "total": len(rows)})
+    return AlteredRows(rows=rows, total=len(rows))
 
 
 def _moment(moment: Moment) -> dict[str, float]:

@@ -6,8 +6,9 @@ from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract import clock
+from palermo.contract.row_types import Instant
 from palermo.views.filter import parse_filter
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
+from palermo.webui.api.rows import PROBLEM_RESPONSES
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.search import DEPTHS, checked_depth
 from palermo.webui.state.search import search as search_jobs

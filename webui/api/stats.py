@@ -2,10 +2,11 @@
 
 from pydantic import BaseModel, Field
 
+from palermo.contract.row_types import Instant
 from palermo.errors import NotFound
 from palermo.history.series import Window
 from palermo.history.statistics import report_row
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Text
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Text
 from palermo.webui.filters import only_one
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views

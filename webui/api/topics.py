@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.contract.row_types import Instant
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Removed, Rows
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Removed, Rows
 from palermo.webui.site import Visiting
 from palermo.webui.state.listings import topology
 from palermo.webui.threads import Router

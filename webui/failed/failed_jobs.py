@@ -1,6 +1,7 @@
 """The failed jobs of one site: the view of their queues, the row of each, and the long commands on them."""
 
-from palermo.contract.rows import MAX_SHOWN, Row, job_row
+from palermo.contract.row_types import JobRow
+from palermo.contract.rows import MAX_SHOWN, job_row
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
@@ -60,11 +61,11 @@ class FailedJobs:
             return f"{message.job} with {message.failure.exception_class}" if message.failure else message.job
         return fingerprint
 
-    def row(self, message: Message) -> Row:
+    def row(self, message: Message) -> JobRow:
         """The row of a job, with hidden values masked: it may be shown."""
         return masked_row(self.unmasked_row(message), self._site.hidden)
 
-    def unmasked_row(self, message: Message) -> Row:
+    def unmasked_row(self, message: Message) -> JobRow:
         """The row of a job without masks: it must be shown to nobody."""
         return job_row(message, JobState.FAILED, self._site.client.serializers, max_bytes=MAX_SHOWN)
 

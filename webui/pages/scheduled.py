@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.rows import Listing, Row
+from palermo.contract.row_types import AlteredRow
+from palermo.contract.rows import Listing
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.text import count
 from palermo.inspector.scheduled import GONE, Which
@@ -211,7 +212,7 @@ def _ask(
     )
 
 
-def outcome(act: str, rows: list[Row] | None, *, id: str = "") -> tuple[str, str]:
+def outcome(act: str, rows: list[AlteredRow] | None, *, id: str = "") -> tuple[str, str]:
     """The outcome in a sentence, and the level of its message. `id` is given for a single job."""
     if rows is None:
         return "This takes a while and continues by itself: the list shows the progress.", "note"

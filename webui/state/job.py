@@ -5,7 +5,7 @@ and the cached listings for scheduled ones; for jobs in queues it asks palermo.c
 changes nothing. Hidden values in arguments and results are masked.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from palermo.client import results
 from palermo.client.recorded_jobs import RecordedJob
 from palermo.client.status import State, find_status
+from palermo.contract.row_types import JobRow
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordKind
@@ -28,13 +29,8 @@ from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, live_state, running_jobs
 from palermo.webui.state.scheduled_view import scheduled_view
 
-#: The fields of a row that are not known of a running job.
-_NONE: dict[str, Any] = dict.fromkeys(
-    (
-        *("args", "kwargs", "preview", "content_type", "created_at", "run_at", "retries", "failed_at", "error"),
-        *("worker", "priority", "tenant", "topic", "parent"),
-    )
-)
+#: A row of which nothing is known. What a worker tells of a running job replaces a part of it.
+_UNKNOWN: dict[str, Any] = dict.fromkeys(JobRow.__annotations__) | {"attempts": [], "headers": {}}
 
 #: Headers that the page of a job shows elsewhere, or that may hold arguments.
 _SHOWN_ELSEWHERE = {
@@ -101,23 +97,23 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
         found = replace(found, lines=tuple(site.inspector.jobs.lines(id, found.worker)) or found.lines)
     if found.row is not None:
         return replace(found, row=masked_row(found.row, site.hidden), bare=found.row)
-    told = None if found.told is None else {**_NONE, "attempts": [], **found.told}
+    told = None if found.told is None else {**_UNKNOWN, **found.told}
     return replace(found, row=told, queue=found.queue or queue or None)
 
 
-def job_row(visit: Visit, id: str, *, queue: str = "") -> Row:
+def job_row(visit: Visit, id: str, *, queue: str = "") -> JobRow:
     """The row of a running, waiting, scheduled or failed job, if `find_job` finds it. Raises NotFound."""
     check_id(id)
     found = find_job(visit.site, id, queue)
     if found.state == "running":
         known = {"id": id, "job": found.name, "queue": found.queue, "worker": found.worker, **(found.told or {})}
-        return {**_NONE, "attempts": [], **known, "state": JobState.WORKING.value}
+        return cast(JobRow, {**_UNKNOWN, **known, "state": JobState.WORKING.value})
     if not found.state or found.row is None:
         raise NotFound(
             f"job {id[:80]!r} was not found among running, scheduled and failed jobs, nor at the ends of queues."
             " It may have finished, or be in the middle of a long queue."
         )
-    return found.row
+    return cast(JobRow, found.row)
 
 
 def _running(live: LiveState, id: str, max_age: float = 0.5) -> FoundJob | None:

@@ -12,7 +12,7 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from palermo.client.recorded_jobs import RecordedJob, SearchedArguments
-from palermo.contract.rows import Row
+from palermo.contract.row_types import ActionRow
 from palermo.core.journal_records import JournalLevel
 from palermo.errors import BrokerUnavailable, NotFound
 from palermo.history.audit import AuditLog
@@ -143,7 +143,7 @@ class JournalViews:
         """The rates of these queues, as far as they are known."""
         return self.statistics.rates(queues) if self.ready else {}
 
-    def pause(self, queue: str | None = None) -> Row | None:
+    def pause(self, queue: str | None = None) -> ActionRow | None:
         """The action that paused a queue, or all, with its user, time and reason; None if the journal does not know it.
 
         That is the last pause with a reason since the last resume, else the last pause: who pauses a queue again

@@ -3,6 +3,7 @@
 An event topology is a listing of groups and exchanges. It is cached, so that many readers cause few requests.
 """
 
+from palermo.contract.row_types import JobRow, KeyRow, LimitRow, RecurringRow
 from palermo.contract.rows import Listing, Row
 from palermo.jobs.redaction import masked_arguments, masked_row
 from palermo.views.filter import EVERYTHING, JobFilter
@@ -25,7 +26,7 @@ def jobs(
     newest: bool = False,
     filter: JobFilter = EVERYTHING,
     depth: int = MAX_DEPTH,
-) -> Listing[Row]:
+) -> Listing[JobRow]:
     """A page of a queue's waiting jobs; with a filter, of those among its first `depth` jobs that match.
 
     Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
@@ -38,25 +39,25 @@ def jobs(
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total, listing.unseen)
 
 
-def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[Row]:
+def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[LimitRow]:
     """A page of the keys of limited jobs that contain the text, by name."""
     found = [row for row in visit.inspector.keys.limits() if text in row["key"]]
     return Listing(found[(page - 1) * limit : page * limit], len(found))
 
 
-def scheduled(visit: Visit, chosen: JobFilter, *, page: int, limit: int, soon: bool = False) -> Listing[Row]:
+def scheduled(visit: Visit, chosen: JobFilter, *, page: int, limit: int, soon: bool = False) -> Listing[JobRow]:
     """A page of scheduled jobs, soonest first; `soon` as ScheduledView.soon. Raises Refused (422) if it is too deep."""
     view = scheduled_view(visit.site)
     listing = (view.soon if soon else view.page)(chosen, offset=(page - 1) * limit, limit=limit)
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total, listing.unseen)
 
 
-def recurring(visit: Visit) -> list[Row]:
+def recurring(visit: Visit) -> list[RecurringRow]:
     """All recurring jobs, by name."""
     return [masked_arguments(row, visit.site.hidden) for row in scheduled_view(visit.site).recurring()]
 
 
-def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[Row]:
+def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[KeyRow]:
     """A page of the keys of unique jobs, by name: those whose key, job or id contains the text."""
     return visit.inspector.keys.page(text, offset=(page - 1) * limit, limit=limit)
 

@@ -15,13 +15,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from palermo.client.actor import Actor
-from palermo.contract.rows import MAX_SHOWN, Listing, Row
+from palermo.contract.row_types import AlteredRow, JobRow, RecurringRow
+from palermo.contract.rows import MAX_SHOWN, Listing
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.times import parse_instant
 from palermo.errors import BrokerUnavailable, PalermoError
@@ -78,9 +79,9 @@ class ListingKey(NamedTuple):
 class CachedListing(Struct):
     """One listing, under way or finished."""
 
-    listing: Future[Listing[Row]] = field(default_factory=Future)
+    listing: Future[Listing[Any]] = field(default_factory=Future)
     #: The listing before, for callers that do not wait for the new one, and when it had been read.
-    previous: Listing[Row] | None = None
+    previous: Listing[Any] | None = None
     previous_at: float = -math.inf
     started_at: float = 0.0
     ended_at: float | None = None
@@ -109,7 +110,7 @@ class ScheduledView:
 
     def page(
         self, chosen: JobFilter, *, offset: int = 0, limit: int = 100, timeout: float | None = None
-    ) -> Listing[Row]:
+    ) -> Listing[JobRow]:
         """A page of the chosen jobs, soonest first, from the cache or the broker.
 
         Raises BrokerError, and Refused (422) if the page is too deep.
@@ -119,7 +120,7 @@ class ScheduledView:
         waits = self._timeout if timeout is None else timeout
         return self._listing(ListingKey(chosen, None, offset, limit), waits)
 
-    def soon(self, chosen: JobFilter, *, offset: int = 0, limit: int = 100) -> Listing[Row]:
+    def soon(self, chosen: JobFilter, *, offset: int = 0, limit: int = 100) -> Listing[JobRow]:
         """`page` for people: the list of a few seconds ago, or StillReading, where reading it takes a while."""
         key = ListingKey(chosen, None, offset, limit)
         with self._lock:
@@ -142,7 +143,7 @@ class ScheduledView:
         except PalermoError:
             return None
 
-    def find(self, id: str, *, everywhere: bool = True) -> Row | None:
+    def find(self, id: str, *, everywhere: bool = True) -> JobRow | None:
         """The unmasked row of one scheduled job; None if it is not there. Raises BrokerError.
 
         Without `everywhere` only where it was listed before: on RabbitMQ else all scheduled jobs are read.
@@ -153,11 +154,12 @@ class ScheduledView:
         if not looks or not self._listing(ListingKey(EVERYTHING), self._timeout).total:
             return None
         for chosen in looks:
-            if rows := self._listing(ListingKey(chosen, frozenset([id]), 0, 1), self._timeout).rows:
+            rows: list[JobRow] = self._listing(ListingKey(chosen, frozenset([id]), 0, 1), self._timeout).rows
+            if rows:
                 return rows[0]
         return None
 
-    def recurring(self) -> list[Row]:
+    def recurring(self) -> list[RecurringRow]:
         """The unmasked rows of all recurring jobs by name, from the cache or the broker. Raises BrokerError."""
         return self._listing(ListingKey(None), self._timeout).rows
 
@@ -179,14 +181,14 @@ class ScheduledView:
         at: datetime | float | None = None,
         later: float | None = None,
         retries: bool | None = None,
-    ) -> Future[list[Row]]:
+    ) -> Future[list[AlteredRow]]:
         """Start to cancel, run, move or give up scheduled jobs; with `retries` only those that wait for a retry.
 
         Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. The future gets the rows of
         palermo.inspector.scheduled.
         """
         acting = self._acting_inspector.on_behalf_of(actor).scheduled
-        done_by: dict[str, Callable[..., list[Row]]] = {
+        done_by: dict[str, Callable[..., list[AlteredRow]]] = {
             CANCEL: acting.cancel,
             RUN: acting.run_now,
             RETRY: acting.retry_now,
@@ -196,7 +198,7 @@ class ScheduledView:
         do = done_by[action]
         within = JobFilter(state="retrying") if retries else EVERYTHING
 
-        def act() -> list[Row]:
+        def act() -> list[AlteredRow]:
             try:
                 if isinstance(which, JobFilter) or later is not None:
                     return do(which, within=within)
@@ -218,7 +220,7 @@ class ScheduledView:
         with self._lock:
             self._cache.clear()
 
-    def _listing(self, key: ListingKey, timeout: float) -> Listing[Row]:
+    def _listing(self, key: ListingKey, timeout: float) -> Listing[Any]:
         with self._lock:
             cached = self._cache.get(key)
             if cached is None or cached.is_old(time.monotonic()):
@@ -238,7 +240,7 @@ class ScheduledView:
             self._store_due_times(found.rows)
         return found
 
-    def _store_due_times(self, rows: Sequence[Row]) -> None:
+    def _store_due_times(self, rows: Sequence[JobRow]) -> None:
         """Remember when these jobs are due, so that finding one again reads only that time."""
         with self._lock:
             for row in rows:
@@ -265,7 +267,7 @@ class ScheduledView:
         if previous is not None and previous.listing.exception() is None:
             cached.previous, cached.previous_at = previous.listing.result(), previous.ended_at or -math.inf
 
-        def read() -> Listing[Row]:
+        def read() -> Listing[Any]:
             try:
                 with self._read_lock:
                     cached.started_at = time.monotonic()
