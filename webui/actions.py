@@ -38,7 +38,8 @@ from palermo.webui.site import Refused, Role, Visit
 from palermo.webui.state.journal_views import by_whom
 from palermo.webui.state.listings import topology
 from palermo.webui.state.live_state import invalidate_snapshot, live_state
-from palermo.webui.state.scheduled_view import RETRY, scheduled_view, start_thread
+from palermo.webui.state.refreshing import start_thread
+from palermo.webui.state.scheduled_view import RETRY, scheduled_view
 
 log = logging.getLogger("palermo.audit")
 

@@ -5,10 +5,8 @@ from the journal and count from the start of this process.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -25,7 +23,7 @@ from palermo.metrics.totals import Names
 from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
-from palermo.webui.state.scheduled_view import start_thread
+from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.threads import Router
 
 if TYPE_CHECKING:
@@ -51,20 +49,13 @@ class BrokerHealth:
     def __init__(self, site: Site) -> None:
         self._inspector = site.inspector
         self._patience = _PATIENCE * site.client.settings.publish_timeout
-        self._asked: Future[bool] | None = None
-        self._asked_at = 0.0
+        self._answers = Refreshing(self._ask, fresh=_CACHED)
 
     async def get(self) -> bool:
-        """Whether the broker answered the last question, or answers a new one soon.
-
-        A question that is older than that has no answer: then nobody waits.
-        """
-        now = time.monotonic()
-        if self._asked is None or (self._asked.done() and now - self._asked_at > _CACHED):
-            self._asked = start_thread(self._ask, "palermo-health")
-            self._asked_at = now
-        asked, left = self._asked, self._asked_at + self._patience - now
-        if not asked.done() and left > 0:
+        """Whether the broker answered the last question, or answers a new one soon."""
+        asked = self._answers.begin()
+        left = max(0.0, self._patience - self._answers.waiting)
+        if not asked.done():
             await asyncio.wait({asyncio.wrap_future(asked)}, timeout=left)
         return asked.done() and asked.result()
 

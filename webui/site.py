@@ -1,12 +1,10 @@
 """The site, which all requests share; the visit, which is one request; its user; and the error that refuses it."""
 
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Any, Generic, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends
 from msgspec import Struct
@@ -17,7 +15,6 @@ from starlette.routing import BaseRoute
 
 from palermo.client.actor import Actor
 from palermo.client.client import Client
-from palermo.errors import PalermoError
 from palermo.inspector.inspector import Inspector
 
 #: The key of the ASGI scope under which the guard stores the visit for the handlers.
@@ -73,52 +70,6 @@ NOBODY = User("")
 def ANYONE(request: Request) -> User:
     """For `create_app(auth=ANYONE)`: every request is an administrator's, because a server in front checks access."""
     return User("anyone", Role.ADMIN)
-
-
-class Turns:
-    """A lock for threads that ask the broker one after the other. An error is for all that wait for their turn then.
-
-    So no thread waits for a broker that does not answer for longer than one question takes.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        #: When the last error came, and that error.
-        self._failed: tuple[float, PalermoError] | None = None
-
-    @contextmanager
-    def take(self) -> Iterator[None]:
-        """Wait for a turn. Raises the error of a turn that ended meanwhile."""
-        came = time.monotonic()
-        with self._lock:
-            if self._failed is not None and self._failed[0] >= came:
-                raise self._failed[1]
-            try:
-                yield
-            except PalermoError as error:
-                self._failed = time.monotonic(), error
-                raise
-
-
-class Cached(Generic[T]):
-    """A value that is made anew after so many seconds, by one reader at a time. Safe to share between threads."""
-
-    def __init__(self, seconds: float, make: Callable[[], T]) -> None:
-        self._seconds, self._make = seconds, make
-        self._turns = Turns()
-        self._made: tuple[float, T] | None = None
-
-    def get(self) -> T:
-        """The value, at most that old. Raises what making it raises."""
-        with self._turns.take():
-            if self._made is None or time.monotonic() - self._made[0] > self._seconds:
-                value = self._make()
-                self._made = (time.monotonic(), value)
-            return self._made[1]
-
-    def clear(self) -> None:
-        """Have the next call make it anew."""
-        self._made = None
 
 
 class Refused(HTTPException):

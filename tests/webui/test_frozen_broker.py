@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
-from palermo.webui.site import Cached
+from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.threads import MOST
 from tests.helpers import HANGS, eventually
 from tests.tcp_proxy import TcpProxy
@@ -35,7 +35,7 @@ def test_all_that_wait_for_the_same_answer_hear_its_error() -> None:
         with pytest.raises(BrokerUnavailable):
             cached.get()
 
-    cached = Cached(60, make)
+    cached = Refreshing(make, fresh=60.0)
     with ThreadPoolExecutor(20) as readers:
         answers = readers.map(get, range(20))
         eventually(lambda: len(came) == 20)

@@ -257,15 +257,16 @@ def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monke
     assert listed(web, "/scheduled") == ["a"]
     schedule(web.client, due("b", 200))
     monkeypatch.setattr(scheduled_views, "_NEWER", 0.0)
-    go_on, read = threading.Event(), ScheduledJobs.list
+    begun, go_on, read = threading.Event(), threading.Event(), ScheduledJobs.list
 
     def slow(*given: Any, **more: Any) -> Any:
+        begun.set()
         go_on.wait(HANGS)
         return read(*given, **more)
 
     monkeypatch.setattr(ScheduledJobs, "list", slow)
     try:
-        eventually(lambda: listed(web, "/scheduled") == ["a"] and scheduled_view(web.app.state.site)._running)
+        eventually(lambda: listed(web, "/scheduled") == ["a"] and begun.is_set())
     finally:
         go_on.set()
     eventually(lambda: listed(web, "/scheduled") == ["a", "b"])

@@ -4,8 +4,7 @@
 If the setting `journal` is "off", nothing is read.
 """
 
-import threading
-import time
+import math
 from collections.abc import Iterable
 from itertools import takewhile
 
@@ -26,9 +25,10 @@ from palermo.history.worker_lives import WorkerLives
 from palermo.metrics.totals import JournalTotals
 from palermo.views.filter import AuditFilter
 from palermo.webui.site import Refused, Site
+from palermo.webui.state.refreshing import RefreshingByKey
 
-#: Seconds that a report of statistics is cached, and the most reports in the cache.
-_REPORT_CACHED, _MAX_REPORTS = 1.0, 64
+#: Seconds that a report of statistics is shown.
+_REPORT_CACHED = 1.0
 
 #: Seconds after which all counts of an instant are in the journal.
 _COUNTS_COME = 60.0
@@ -52,8 +52,8 @@ class JournalViews:
         self.statistics = Statistics()
         self.recurring_runs = RecurringRuns()
         self.lives = WorkerLives()
-        self._reports: dict[tuple[object, ...], tuple[float, Report | None]] = {}
-        self._reports_lock = threading.Lock()
+        self._reports: RefreshingByKey[Report | None] = RefreshingByKey(fresh=_REPORT_CACHED)
+        self._ranges: RefreshingByKey[Report] = RefreshingByKey()
         #: The counters for Prometheus: see webui/monitoring.py.
         self.totals = JournalTotals(lambda: self.following.progress.ready)
         self.following = JournalFollower(
@@ -105,15 +105,7 @@ class JournalViews:
         if not self.ready:
             return None
         key = (window, *sorted(chosen.items()))
-        with self._reports_lock:
-            at, known = self._reports.get(key, (0.0, None))
-            if time.monotonic() - at < _REPORT_CACHED:
-                return known
-            found = self.statistics.report(window, **chosen)
-            if len(self._reports) >= _MAX_REPORTS:
-                self._reports.clear()
-            self._reports[key] = (time.monotonic(), found)
-            return found
+        return self._reports.of(key, lambda: self.statistics.report(window, **chosen)).get()
 
     def range_report(self, since: float, until: float, **chosen: str) -> Report | None:
         """The report from one instant to another, in Unix seconds, for which that part of the journal is read.
@@ -124,20 +116,16 @@ class JournalViews:
         if recent is None:
             return None
         key = (since, until, *sorted(chosen.items()))
-        at, known = self._reports.get(key, (0.0, None))
+        kept = self._ranges.of(key, lambda: summarize_range(self._client, since, until, **chosen))
         # What is over stays as it is, once the last counts have come.
-        if known is None or (until > recent.until - _COUNTS_COME and time.monotonic() - at >= _REPORT_CACHED):
-            known = summarize_range(self._client, since, until, **chosen)
+        known = kept.get(_REPORT_CACHED if until > recent.until - _COUNTS_COME else math.inf)
         begins = self.statistics.begins
-        known = replace(
+        return replace(
             known,
             known=known.until if begins is None else max(known.since, begins),
             deploys=[each for each in recent.deploys if known.since <= each.at < known.until],
             parts={} if chosen else known.parts,
         )
-        with self._reports_lock:
-            self._reports[key] = (time.monotonic(), known)
-        return known
 
     def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
         """The rates of these queues, as far as they are known."""

@@ -7,7 +7,8 @@ from palermo.contract.row_types import JobRow, KeyRow, LimitRow, RecurringRow
 from palermo.contract.rows import Listing, Row
 from palermo.jobs.redaction import masked_arguments, masked_row
 from palermo.views.filter import EVERYTHING, JobFilter
-from palermo.webui.site import Cached, Refused, Site, Visit
+from palermo.webui.site import Refused, Site, Visit
+from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.scheduled_view import scheduled_view
 
 #: The most rows on a page, and the most jobs that pages lead into a queue: reading a page holds all jobs before it.
@@ -62,10 +63,10 @@ def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[KeyR
     return visit.inspector.keys.page(text, offset=(page - 1) * limit, limit=limit)
 
 
-class Topology(Cached[Row]):
+class Topology(Refreshing[Row]):
     """The event topology of one site: see inspector.events.topology. Getting it raises BrokerError."""
 
 
 def topology(site: Site) -> Topology:
     """The event topology of a site, at most 2 seconds old; clear it after a change."""
-    return site.component(Topology, lambda: Topology(_CACHED, site.inspector.events.topology))
+    return site.component(Topology, lambda: Topology(site.inspector.events.topology, fresh=_CACHED))

@@ -9,9 +9,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.contract.rows import Row, silent_text, waits_since
@@ -27,8 +27,9 @@ from palermo.inspector.queues import unserved_text
 from palermo.inspector.rates import Sample, Samples, Snapshot
 from palermo.jobs.redaction import masked_worker
 from palermo.webui.failed.failed_jobs import FailedJobs
-from palermo.webui.site import Site, Turns
+from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.trouble import SeenTrouble
 from palermo.webui.state.usage import WorkerUsage
 from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
@@ -49,9 +50,8 @@ _AT_ONCE = 8
 #: Seconds between two samples while a user looks, and while nobody looks.
 VIEWED_INTERVAL, IDLE_INTERVAL = 2.0, 10.0
 
-#: The part of `publish_timeout` for which a page waits for a new sample, before it shows the last one, and the seconds
-#: after which that one is too old.
-_PATIENCE, _STALE = 0.05, 30.0
+#: The part of `publish_timeout` for which a page waits for a new sample, before it shows the last one.
+_PATIENCE = 0.05
 
 #: How many times as long as a sample took it is shown (see Sampler), and the seconds for which each is.
 _SHOWN_FOR, _MAX_AGE = 10.0, 0.5
@@ -196,14 +196,17 @@ class LiveState:
         ]
 
 
-class OldestJobs(Struct):
+class OldestJobs:
     """Since when the oldest job of each queue has waited. It reads the first message of a queue now and then."""
 
-    inspector: Inspector
-    _known: dict[str, tuple[float, str | None]] = field(default_factory=dict)
-    #: Held for a moment only: pages of errors count problems by what is known here.
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _turns: Turns = field(default_factory=Turns)
+    def __init__(self, inspector: Inspector) -> None:
+        self._inspector = inspector
+        self._known: dict[str, tuple[float, str | None]] = {}
+        #: Held for a moment only: pages of errors count problems by what is known here.
+        self._lock = threading.Lock()
+        #: The queues to read: those that were asked for last.
+        self._asked_for: list[str] = []
+        self._reading = Refreshing(self._read)
 
     def of(self, rows: Iterable[Row]) -> dict[str, str | None]:
         """Since when the oldest job has waited, by queue; None if the queue cannot be read.
@@ -218,12 +221,8 @@ class OldestJobs(Struct):
                 name: known for name, known in self._known.items() if waits.get(name, now - known[0] <= _OLDEST_KEPT)
             }
         if self._stale(waiting):
-            with self._turns.take(), ThreadPoolExecutor(_AT_ONCE) as pool:
-                stale = self._stale(waiting)[:_OLDEST_READ]
-                # One after the other they took 250 ms on RabbitMQ: most of that is waiting for answers.
-                for name, since in zip(stale, pool.map(self._oldest, stale), strict=True):
-                    with self._lock:
-                        self._known[name] = (time.monotonic(), since)
+            self._asked_for = waiting
+            self._reading.get(0)
         known = self.known()
         return {name: known[name] for name in waiting if name in known}
 
@@ -231,6 +230,14 @@ class OldestJobs(Struct):
         """The same as far as it is known; no queue is read."""
         with self._lock:
             return {name: since for name, (_, since) in self._known.items()}
+
+    def _read(self) -> None:
+        stale = self._stale(self._asked_for)[:_OLDEST_READ]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            # One after the other they took 250 ms on RabbitMQ: most of that is waiting for answers.
+            for name, since in zip(stale, pool.map(self._oldest, stale), strict=True):
+                with self._lock:
+                    self._known[name] = (time.monotonic(), since)
 
     def _stale(self, queues: Iterable[str]) -> list[str]:
         """Those that have to be read, the one that was read longest ago first."""
@@ -241,7 +248,7 @@ class OldestJobs(Struct):
 
     def _oldest(self, queue: str) -> str | None:
         try:
-            rows = self.inspector.jobs.list(queue, limit=1).rows
+            rows = self._inspector.jobs.list(queue, limit=1).rows
         except (NotFound, NotBrowsable):
             return None
         return waits_since(rows[0]) if rows else None
@@ -364,8 +371,6 @@ class Sampler:
         """
         self._reads_failed = reads_failed
         self._patience = patience
-        #: The sample that is under way.
-        self._asked: Future[Snapshot] | None = None
         self._hidden = hidden
         self._inspector = inspector
         self._stop = stop
@@ -378,12 +383,7 @@ class Sampler:
         self.seen: dict[str, float] = {}
         self.usage = WorkerUsage(inspector)
         self._last_request = 0.0
-        #: When the sample that is under way was begun, and why the last one failed.
-        self._asked_at = 0.0
-        self._error = ""
-        #: Seconds that the last sample took.
-        self._took = 0.0
-        self._is_invalid = False
+        self._sample = Refreshing(self._read, slow=_SHOWN_FOR, longest=VIEWED_INTERVAL, stored=self._store, clock=clock)
         self._thread: threading.Thread | None = None
 
     def snapshot(self, max_age: float = _MAX_AGE, *, by_person: bool = True) -> Snapshot:
@@ -395,33 +395,18 @@ class Sampler:
         if by_person:
             self._last_request = self._clock()
         self._start_thread()
-        with self._lock:
-            last = None if self._is_invalid else self._samples.last
-            age = self._clock() - last.at if last is not None else _STALE
-            if max_age:
-                max_age = max(max_age, self._shown_for)
-            if last is not None and 0 <= age <= max_age:
-                return last
-            asked = self._ask()
-        if last is None or not 0 <= age < _STALE:
-            return asked.result()
-        try:
-            return asked.result(self._patience)
-        except TimeoutError:
-            return last  # A sample takes up to ten seconds while many jobs or records are read for the first time.
+        # A sample takes up to ten seconds while many jobs or records are read for the first time.
+        return self._sample.get(max_age, patience=self._patience)
 
     def trouble(self) -> SeenTrouble | None:
         """What is wrong with the broker by the last sample. The broker is sampled from now on, and not waited for."""
         self._last_request = self._clock()
         self._start_thread()
-        with self._lock:
-            silent = 0.0 if self._asked is None else self._clock() - self._asked_at
-            return SeenTrouble.of_sample(self._error, silent, self._samples.last)
+        return SeenTrouble.of_sample(self._sample.error, self._sample.waiting, self.last)
 
     def invalidate(self) -> None:
         """Have the next call ask the broker, however new the last snapshot is: a user has changed something."""
-        with self._lock:
-            self._is_invalid, self._asked = True, None
+        self._sample.clear()
 
     def samples(self) -> list[Sample]:
         """The samples of the last ten minutes, oldest first."""
@@ -454,10 +439,8 @@ class Sampler:
         unavailable = False
         while not self._stop.wait(self.due_in() or self._interval):
             try:
-                with self._lock:
-                    asked = None if self.due_in() else self._ask()
-                if asked is not None:
-                    asked.result()
+                if not self.due_in():
+                    self._sample.begin(0).result()
                 # Without the lock: a worker may take a second to answer, and pages do not wait for that.
                 if self.last is not None:
                     self.usage.ask(self.last.workers, self._clock())
@@ -466,11 +449,6 @@ class Sampler:
                 if not unavailable:
                     log.warning("cannot sample the broker, and go on trying error=%s", error)
                 unavailable = True
-
-    @property
-    def _shown_for(self) -> float:
-        """Seconds for which the last sample is shown because it took long."""
-        return min(_SHOWN_FOR * self._took, VIEWED_INTERVAL)
 
     def due_in(self) -> float:
         """Seconds until the next sample is due that no page asks for; 0 if it is due now."""
@@ -482,43 +460,22 @@ class Sampler:
         """Seconds from the end of a sample to the beginning of the next one that no page asks for."""
         if self._clock() - self._last_request >= _VIEWED:
             return IDLE_INTERVAL
-        shown = self._shown_for
+        shown = self._sample.shown_for
         if shown <= _MAX_AGE:
             return VIEWED_INTERVAL
         # The next sample may take twice as long as the last one.
-        return shown - min(2 * self._took, shown / 2)
+        return shown - min(2 * self._sample.took, shown / 2)
 
-    def _ask(self) -> Future[Snapshot]:
-        """The sample that is under way; a new one if there is none. The caller holds the lock."""
-        if self._asked is None:
-            asked: Future[Snapshot] = Future()
-            self._asked, self._asked_at = asked, self._clock()
-            threading.Thread(target=self._sample, args=(asked,), name="palermo-web-sample", daemon=True).start()
-        return self._asked
-
-    def _sample(self, asked: Future[Snapshot]) -> None:
-        """Ask the broker."""
-        began = self._clock()
-        try:
-            fresh = self._read()
-        except BaseException as error:
-            with self._lock:
-                self._asked = None if self._asked is asked else self._asked
-                self._error = str(error) or type(error).__name__
-            asked.set_exception(error)
-            return
+    def _store(self, fresh: Snapshot) -> Snapshot:
+        """Add a sample to those of the last minutes. Returns it with its version."""
         with self._lock:
-            self._took = fresh.at - began
             fresh = replace(fresh, version=self._version_of(fresh))
-            # A sample that began before a user changed something is of no use to others.
-            if self._asked is asked:
-                self._asked, self._is_invalid, self._error = None, False, ""
-                self._samples.add(fresh)
-                self._waiting.add(fresh.queues, fresh.at)
-                since = fresh.at - _SEEN_KEPT
-                self.seen = {id: at for id, at in self.seen.items() if at > since}
-                self.seen |= {row["id"]: fresh.at for row in fresh.workers}
-        asked.set_result(fresh)
+            self._samples.add(fresh)
+            self._waiting.add(fresh.queues, fresh.at)
+            since = fresh.at - _SEEN_KEPT
+            self.seen = {id: at for id, at in self.seen.items() if at > since}
+            self.seen |= {row["id"]: fresh.at for row in fresh.workers}
+        return fresh
 
     def _read(self) -> Snapshot:
         reads_failed = self._reads_failed()
@@ -538,7 +495,7 @@ class Sampler:
         last = self._samples.last
         if (
             last is not None
-            and SeenTrouble.of_sample(self._error, self._took, None) is None
+            and SeenTrouble.of_sample(self._sample.error, self._sample.took, None) is None
             and _shown(last) == _shown(fresh)
         ):
             return last.version

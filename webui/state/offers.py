@@ -10,8 +10,9 @@ from palermo.core.text import shorter
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.jobs import registry
-from palermo.webui.site import Cached, Site
+from palermo.webui.site import Site
 from palermo.webui.state.live_state import live_state
+from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.search import job_names
 
 #: The most jobs and queues that are offered, and the most characters of a signature.
@@ -39,7 +40,7 @@ class Offers(Struct, frozen=True):
         return self.jobs.get(job, "")
 
 
-class _CachedOffers(Cached[Offers]):
+class _CachedOffers(Refreshing[Offers]):
     """The last offers of one site."""
 
 
@@ -48,7 +49,7 @@ def offers(site: Site) -> Offers:
 
     At most ten seconds old. If the broker does not tell something, it is left out.
     """
-    return site.component(_CachedOffers, lambda: _CachedOffers(_CACHED, lambda: _known(site))).get()
+    return site.component(_CachedOffers, lambda: _CachedOffers(lambda: _known(site), fresh=_CACHED)).get()
 
 
 def _known(site: Site) -> Offers:

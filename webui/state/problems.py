@@ -4,9 +4,9 @@
 Problems, at most once a minute, and not where the pages are read-only: it stores and takes a job in a queue of its own.
 """
 
-import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -15,10 +15,11 @@ from palermo.errors import PalermoError
 from palermo.inspector.doctor import away, broker_findings
 from palermo.inspector.problems import COUNTED, DEATHS, Outcomes, PresentProblem, outcomes, present
 from palermo.inspector.rates import Snapshot
-from palermo.webui.site import Cached, Site
+from palermo.webui.site import Site
 from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, ages, live_state
+from palermo.webui.state.refreshing import Refreshing
 
 #: Seconds between two looks at the broker, and after which a look is too old to be counted in the navigation.
 LOOK_EVERY, LOOK_COUNTS = 60.0, 600.0
@@ -47,10 +48,8 @@ class Problems:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._lock = threading.Lock()
-        self._look = BrokerLook()
-        self._thread: threading.Thread | None = None
-        self._counted = Cached(_CACHED, self._count)
+        self._look = Refreshing(self._examine, fresh=LOOK_EVERY)
+        self._counted = Refreshing(self._count, fresh=_CACHED)
 
     def now(self) -> list[PresentProblem]:
         """What is wrong with queues, workers and jobs. Raises BrokerError."""
@@ -66,30 +65,23 @@ class Problems:
         live = self._site.existing(LiveState)
         snapshot = live.sampler.last if live else None
         number = len(self._present(snapshot, live.oldest.known())) if live and snapshot else 0
-        look = self._look
-        if look.at is not None and time.time() - look.at < LOOK_COUNTS:
+        look = self._look.last
+        if look is not None and look.at is not None and time.time() - look.at < LOOK_COUNTS:
             number += len(look.of_level("problem"))
         return number
 
     def look(self) -> BrokerLook:
         """The last look at the broker. Begins another if one is due, and waits for it a moment."""
-        with self._lock:
-            last = self._look.at
-            due = last is None or time.time() - last >= LOOK_EVERY
-            if due and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._examine, name="palermo-problems", daemon=True)
-                self._thread.start()
-            thread = self._thread
-        if thread is not None:
-            thread.join(_PATIENCE)
-        return self._look
+        with suppress(TimeoutError):
+            return self._look.get(wait=_PATIENCE, patience=_PATIENCE)
+        return BrokerLook()
 
-    def _examine(self) -> None:
+    def _examine(self) -> BrokerLook:
         try:
             found = tuple(broker_findings(self._site.client))
         except PalermoError as error:
             found = (away(error),)
-        self._look = BrokerLook(found, time.time())
+        return BrokerLook(found, time.time())
 
     def _present(self, snapshot: Snapshot, oldest: Mapping[str, str | None]) -> list[PresentProblem]:
         return present(

@@ -7,17 +7,14 @@ process empty the cache. A command goes on when the request that started it does
 
 import hashlib
 import json
-import math
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from palermo.client.actor import Actor
@@ -30,12 +27,13 @@ from palermo.inspector.inspector import Inspector
 from palermo.inspector.scheduled import GONE, Which
 from palermo.views.filter import EVERYTHING, JobFilter
 from palermo.webui.site import Refused, Site
+from palermo.webui.state.refreshing import STALE, RefreshingByKey, start_thread
 
 #: A listing is cached for at least MIN_CACHED seconds, and for CACHE_FACTOR times as long as reading it took.
 MIN_CACHED, CACHE_FACTOR = 0.5, 10.0
 
-#: The most different listings in the cache, and the most that may be under way at a time.
-MAX_CACHED, MAX_RUNNING = 16, 8
+#: The most listings that may be under way at a time.
+MAX_RUNNING = 8
 
 #: The most jobs whose due times are remembered.
 MAX_DUE_TIMES = 10_000
@@ -53,13 +51,11 @@ _SHORT_TIMEOUT = 0.3
 _GLANCE = 0.05
 
 #: The parts of the usual time for which a page waits: for its list, before it shows how far the reading is, and for a
-#: newer list than the one before, unless that is as many seconds old.
-_PATIENCE, _NEWER, _STALE = 0.1, 0.05, 30.0
+#: newer list than the one before.
+_PATIENCE, _NEWER = 0.1, 0.05
 
 #: The command that runs jobs at once if they wait for a retry, and no other jobs.
 RETRY = "retry"
-
-T = TypeVar("T")
 
 
 class StillReading(BrokerUnavailable):
@@ -76,23 +72,6 @@ class ListingKey(NamedTuple):
     limit: int = 0
 
 
-class CachedListing(Struct):
-    """One listing, under way or finished."""
-
-    listing: Future[Listing[Any]] = field(default_factory=Future)
-    #: The listing before, for callers that do not wait for the new one, and when it had been read.
-    previous: Listing[Any] | None = None
-    previous_at: float = -math.inf
-    started_at: float = 0.0
-    ended_at: float | None = None
-
-    def is_old(self, now: float) -> bool:
-        """Whether it has to be read again."""
-        if self.ended_at is None:
-            return False
-        return now - self.ended_at > max(MIN_CACHED, CACHE_FACTOR * (self.ended_at - self.started_at))
-
-
 class ScheduledView:
     """The scheduled and recurring jobs of one site. Safe to share between threads."""
 
@@ -102,14 +81,22 @@ class ScheduledView:
         self._acting_inspector = acting
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._cache: OrderedDict[ListingKey, CachedListing] = OrderedDict()
+        self._listings: RefreshingByKey[Listing[Any]] = RefreshingByKey(
+            fresh=MIN_CACHED, slow=CACHE_FACTOR, longest=STALE
+        )
         self._due: OrderedDict[str, float] = OrderedDict()
-        self._running = 0
+        self._running = threading.Semaphore(MAX_RUNNING)
         #: Listings run one at a time: the leader serves only one at once, and without a leader this process becomes it.
         self._read_lock = threading.Lock()
 
     def page(
-        self, chosen: JobFilter, *, offset: int = 0, limit: int = 100, timeout: float | None = None
+        self,
+        chosen: JobFilter,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        timeout: float | None = None,
+        patience: float | None = None,
     ) -> Listing[JobRow]:
         """A page of the chosen jobs, soonest first, from the cache or the broker.
 
@@ -118,15 +105,12 @@ class ScheduledView:
         if offset + limit > MAX_DEPTH:
             raise Refused(422, f"pages reach only {MAX_DEPTH:,} scheduled jobs.")
         waits = self._timeout if timeout is None else timeout
-        return self._listing(ListingKey(chosen, None, offset, limit), waits)
+        return self._listing(ListingKey(chosen, None, offset, limit), waits, patience)
 
     def soon(self, chosen: JobFilter, *, offset: int = 0, limit: int = 100) -> Listing[JobRow]:
         """`page` for people: the list of a few seconds ago, or StillReading, where reading it takes a while."""
-        key = ListingKey(chosen, None, offset, limit)
-        with self._lock:
-            before = self._cache.get(key)
-            known = before is not None and time.monotonic() - max(before.previous_at, before.ended_at or 0.0) < _STALE
-        return self.page(chosen, offset=offset, limit=limit, timeout=self._timeout * (_NEWER if known else _PATIENCE))
+        waits, patience = self._timeout * _PATIENCE, self._timeout * _NEWER
+        return self.page(chosen, offset=offset, limit=limit, timeout=waits, patience=patience)
 
     def progress(self) -> tuple[int, int] | None:
         """How many jobs have been read for the listing under way, and how many are read; None if that is not known."""
@@ -217,22 +201,12 @@ class ScheduledView:
 
     def clear(self) -> None:
         """Empty the cache."""
-        with self._lock:
-            self._cache.clear()
+        self._listings.clear()
 
-    def _listing(self, key: ListingKey, timeout: float) -> Listing[Any]:
-        with self._lock:
-            cached = self._cache.get(key)
-            if cached is None or cached.is_old(time.monotonic()):
-                cached = self._cache[key] = self._read(key, cached)
-            self._cache.move_to_end(key)
-            while len(self._cache) > MAX_CACHED:
-                self._cache.popitem(last=False)
+    def _listing(self, key: ListingKey, timeout: float, patience: float | None = None) -> Listing[Any]:
         try:
-            found = cached.listing.result(timeout)
+            found = self._listings.of(key, lambda: self._read(key)).get(wait=timeout, patience=patience)
         except TimeoutError:
-            if cached.previous is not None:
-                return cached.previous
             raise StillReading(
                 "the scheduled jobs are still being read: a filter has to read all of them. Ask again."
             ) from None
@@ -259,31 +233,19 @@ class ScheduledView:
         # Rows round instants to milliseconds.
         return JobFilter(due_from=min(known) - 1, due_until=max(known) + 1)
 
-    def _read(self, key: ListingKey, previous: CachedListing | None) -> CachedListing:
-        if self._running >= MAX_RUNNING:
+    def _read(self, key: ListingKey) -> Listing[Any]:
+        if not self._running.acquire(blocking=False):
             raise BrokerUnavailable("too many users are reading scheduled jobs at the moment. Ask again.")
-        self._running += 1
-        cached = CachedListing(started_at=time.monotonic())
-        if previous is not None and previous.listing.exception() is None:
-            cached.previous, cached.previous_at = previous.listing.result(), previous.ended_at or -math.inf
-
-        def read() -> Listing[Any]:
-            try:
-                with self._read_lock:
-                    cached.started_at = time.monotonic()
-                    if key.chosen is None:
-                        rows = self._reading_inspector.recurring.list()
-                        return Listing(rows, len(rows))
-                    return self._reading_inspector.scheduled.list(
-                        key.chosen, ids=key.ids, offset=key.offset, limit=key.limit
-                    )
-            finally:
-                with self._lock:
-                    self._running -= 1
-                    cached.ended_at = time.monotonic()
-
-        cached.listing = start_thread(read, "palermo-scheduled")
-        return cached
+        try:
+            with self._read_lock:
+                if key.chosen is None:
+                    rows = self._reading_inspector.recurring.list()
+                    return Listing(rows, len(rows))
+                return self._reading_inspector.scheduled.list(
+                    key.chosen, ids=key.ids, offset=key.offset, limit=key.limit
+                )
+        finally:
+            self._running.release()
 
 
 def _ids(which: str | Iterable[str]) -> list[str]:
@@ -292,20 +254,6 @@ def _ids(which: str | Iterable[str]) -> list[str]:
 
 def _digest(shown: object) -> str:
     return hashlib.blake2b(json.dumps(shown).encode(), digest_size=8).hexdigest()
-
-
-def start_thread(work: Callable[[], T], name: str) -> "Future[T]":
-    """Do the work on a daemon thread. Returns its future."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
 
 
 def scheduled_view(site: Site) -> ScheduledView:

@@ -26,10 +26,11 @@ from palermo.jobs import registry
 from palermo.views.facts import facts_of_row
 from palermo.views.filter import CHIPS, STATES, Chip, JobFilter
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
-from palermo.webui.site import Cached, Refused, Site, Visit
+from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import LiveState, live_state, running_jobs
+from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.scheduled_view import StillReading
 
 #: How many jobs of each queue a search reads, and how many scheduled ones: first, and when a reader asks for more.
@@ -404,12 +405,12 @@ def _fitting(query: JobFilter, rows: Iterable[Row]) -> list[Row]:
 # -- what is offered while somebody types
 
 
-class Suggestions(Cached[dict[str, list[str]]]):
+class Suggestions(Refreshing[dict[str, list[str]]]):
     """The names that a search is offered: of queues, jobs and tenants, at most ten seconds old."""
 
 
 def _offered(site: Site) -> dict[str, list[str]]:
-    return site.component(Suggestions, lambda: Suggestions(_OFFERED_FOR, lambda: _known(site))).get()
+    return site.component(Suggestions, lambda: Suggestions(lambda: _known(site), fresh=_OFFERED_FOR)).get()
 
 
 def _known(site: Site) -> dict[str, list[str]]:

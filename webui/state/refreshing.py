@@ -1,0 +1,157 @@
+"""Values that the pages share: one thread at a time makes a value again while the others show the last one."""
+
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+#: Maximum number of values that one RefreshingByKey keeps.
+MAX_KEPT = 64
+
+#: Seconds after which the last value is too old to be shown instead of a short wait for the next one.
+STALE = 30.0
+
+
+class Refreshing(Generic[T]):
+    """A value that is made again once it is too old. Safe to share between threads.
+
+    A value is shown for `fresh` seconds; with `slow` for at least that many times as long as making it took, but for
+    at most `longest` seconds because of that. An error is raised for all that wait for the value, and the next call
+    tries again.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], T],
+        *,
+        fresh: float = 0.0,
+        slow: float = 0.0,
+        longest: float = math.inf,
+        stored: Callable[[T], T] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`stored` is called with each new value before it is shown, and may change it."""
+        self._make, self._stored, self._clock = make, stored, clock
+        self._fresh, self._slow, self._longest = fresh, slow, longest
+        self._lock = threading.Lock()
+        self._made: Future[T] | None = None
+        self._made_at = -math.inf
+        self._making: Future[T] | None = None
+        self._began = 0.0
+        #: Seconds that making the last value took, and the reason why the last attempt failed; "" if it did not.
+        self.took, self.error = 0.0, ""
+
+    @property
+    def last(self) -> T | None:
+        """The last value, however old; None before the first one, and after `clear`."""
+        made = self._made
+        return None if made is None else made.result()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last value was made."""
+        return self._clock() - self._made_at
+
+    @property
+    def waiting(self) -> float:
+        """Seconds for which the value has been under way; 0 if it is not."""
+        return 0.0 if self._making is None else self._clock() - self._began
+
+    @property
+    def shown_for(self) -> float:
+        """Seconds for which the last value is shown."""
+        return max(self._fresh, min(self._slow * self.took, self._longest))
+
+    def begin(self, max_age: float | None = None) -> Future[T]:
+        """The value, if it is not too old, or the next one, which may be under way already.
+
+        `max_age` replaces `fresh`; 0 asks for a new value.
+        """
+        with self._lock:
+            most = self.shown_for if max_age is None else max_age and max(max_age, self.shown_for)
+            if self._made is not None and 0 <= self.age <= most:
+                return self._made
+            if self._making is None:
+                self._making, self._began = Future(), self._clock()
+                self._making.set_running_or_notify_cancel()  # No reader can cancel it for the others.
+                threading.Thread(target=self._run, args=(self._making,), name="palermo-refresh", daemon=True).start()
+            return self._making
+
+    def get(self, max_age: float | None = None, *, wait: float | None = None, patience: float | None = None) -> T:
+        """The value, as in `begin`. Waits `wait` seconds for a new one; `patience` if the last one is not stale.
+
+        After that it returns the last value. Raises TimeoutError if there is none, and what making it raises.
+        """
+        asked = self.begin(max_age)
+        try:
+            return asked.result(patience if patience is not None and 0 <= self.age < STALE else wait)
+        except TimeoutError:
+            if (made := self._made) is None:
+                raise
+            return made.result()
+
+    def clear(self) -> None:
+        """Forget the value, and one that is under way: what it was made from has changed."""
+        with self._lock:
+            self._made = self._making = None
+            self._made_at = -math.inf
+
+    def _run(self, making: Future[T]) -> None:
+        began = self._clock()
+        try:
+            value = self._make()
+        except BaseException as error:
+            with self._lock:
+                if self._making is making:
+                    self._making, self.error = None, str(error) or type(error).__name__
+            making.set_exception(error)
+            return
+        with self._lock:
+            if self._making is making:
+                self.took = self._clock() - began
+                value = value if self._stored is None else self._stored(value)
+                self._made, self._made_at, self._making, self.error = making, self._clock(), None, ""
+            making.set_result(value)
+
+
+class RefreshingByKey(Generic[T]):
+    """A value for each key; those that were asked for last are kept."""
+
+    def __init__(self, **options: Any) -> None:
+        """The options are those of Refreshing."""
+        self._options = options
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, Refreshing[T]] = OrderedDict()
+
+    def of(self, key: Hashable, make: Callable[[], T]) -> Refreshing[T]:
+        """The value of a key."""
+        with self._lock:
+            found = self._kept.setdefault(key, Refreshing(make, **self._options))
+            self._kept.move_to_end(key)
+            while len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+            return found
+
+    def clear(self) -> None:
+        """Forget all values."""
+        with self._lock:
+            self._kept.clear()
+
+
+def start_thread(work: Callable[[], T], name: str) -> "Future[T]":
+    """Do the work on a daemon thread. Returns its future."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
