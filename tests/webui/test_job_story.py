@@ -254,7 +254,7 @@ AT = "at pid:7@h/worker-2"
         ([enqueued("a"), STARTED, ended("a")], ["Enqueued to mail", f"Started {AT}", f"Done {AT}"]),
         (
             [failed("a", "retried", delay=90)],
-            [f"Started {AT}", f"Failed builtins.ValueError: no such thing {AT}, tried again in 1 min 30 s"],
+            [f"Started {AT}", f"Failed builtins.ValueError {AT}, tried again in 1 min 30 s"],
         ),
         ([ended("a", "cancelled", took=None, by="anna")], ["Cancelled by anna"]),
         ([ended("a", "discarded", reason="too late")], [f"Started {AT}", "Discarded too late"]),

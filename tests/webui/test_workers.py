@@ -202,6 +202,10 @@ def test_a_workers_stacks_and_death_are_shown_everywhere(web: Web, rig: Rig, mon
     assert "\n\nworker:\n" in folded
     eventually(lambda: "Running" in web.http.get(f"/jobs/{id}").text)
     eventually(lambda: [row["kind"] for row in rig.inspector.history.timeline(id)] == ["enqueued", "started"])
+    of_job = web.press(web.http.get(f"/jobs/{id}"), "/workers/stack")
+    assert ("in hold" in of_job.text, f'<a class="mono" href="/jobs/{id}"' in of_job.text) == (True, True)
+    of_another = web.form("/workers", "/workers/stack", worker=name, job="another")
+    assert "It does not run this job any more." in of_another.text
 
     worker.send(signal.SIGKILL)
     other = rig.worker("-q", "jobs")

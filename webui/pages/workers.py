@@ -208,9 +208,13 @@ def control(
     action: str,
     worker: Annotated[list[str] | None, Form()] = None,
     number: Annotated[int, Form(ge=0)] = 0,
+    job: Annotated[str, Form(max_length=1_000)] = "",
     typed: Annotated[str, Form(max_length=50)] = "",
 ) -> Response:
-    """Send an order to these workers, or to all. `number` is how many the user was shown."""
+    """Send an order to these workers, or to all. `number` is how many the user was shown.
+
+    If it is `stack`, only the stack of one `job` is shown.
+    """
     if action not in actions.CONTROL_ROLES:
         raise Refused(404, f"there is no command {action[:80]!r} for workers.")
     chosen = list(dict.fromkeys(each for each in worker or () if each))
@@ -221,7 +225,7 @@ def control(
         raise Refused(422, f"{meant} are selected, but you typed {typed!r}. Go back and type {len(chosen)}.")
     rows = actions.control(visit, chosen or None, action)
     if action == "stack":
-        return page(request, "stacks.html", answers=[_stacks(row) for row in rows if row["answered"]])
+        return page(request, "stacks.html", job=job, answers=[_stacks(row, job) for row in rows if row["answered"]])
     silent = sum(not row["answered"] for row in rows)
     text = _DONE[action].format(chosen[0] if len(chosen) == 1 else count(len(rows), "worker"))
     if silent:
@@ -231,7 +235,8 @@ def control(
     return redirect(request, path(request, "workers"), text, level="note" if silent or gone else "done")
 
 
-def _stacks(row: Row) -> Row:
-    """The stacks that a worker reported, by job."""
-    jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in row.get("stacks", []) if "id" in each]
+def _stacks(row: Row, job: str) -> Row:
+    """The stacks that a worker reported, by job; those of one job if it is given."""
+    told = [each for each in row.get("stacks", []) if "id" in each and job in ("", each["id"])]
+    jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in told]
     return {"worker": row["worker"], "text": row.get("text", ""), "jobs": jobs}

@@ -127,8 +127,7 @@ def _death(begun: Row, dead: Container[FatalRun]) -> list[Event]:
 
 def _event(row: Row) -> Event:
     at, text = row["at"], row.get("text") or ""
-    error = row.get("error") or {"class": "", "message": ""}
-    why = f"{error['class']}: {error['message']}" if error["message"] else error["class"]
+    why = (row.get("error") or {"class": ""})["class"]
     match row["kind"]:
         case RecordKind.ENQUEUED:
             due = iso_instant(row["run_at"]) if isinstance(row.get("run_at"), int | float) else None
