@@ -11,7 +11,7 @@ import re
 import struct
 import threading
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -211,6 +211,17 @@ class Segment:
         with self._index.read():
             question = "select n from child where parent = ? order by n desc limit ?"
             return self._at([n for (n,) in self._db.execute(question, (id, limit))])
+
+    def ends(self, ids: str, *, since: float) -> dict[str, str]:
+        """The last final state since an instant of each of these jobs, by id; `ids` is a JSON array."""
+        with self._index.read():
+            if not self.size or since > self._last:
+                return {}
+            question = (
+                "select ended.id, state from ended join shape on shape.id = shape"
+                f" where at >= ? and ended.id in {_THESE} and state <> 'retrying' order by n"
+            )
+            return dict(self._db.execute(question, (since, ids)))
 
     def names(self, what: str, *, limit: int) -> set[str]:
         """Some queues or jobs of runs that ended; `what` is "queue" or "job"."""
@@ -437,6 +448,14 @@ class Index:
             if len(found) >= limit:
                 break
         return list(found.values())[:limit]
+
+    def ends(self, ids: Iterable[str], *, since: float) -> Counter[str]:
+        """How many of these jobs have ended since an instant, by their final states."""
+        wanted = json.dumps([printable(id) for id in ids])
+        found: dict[str, str] = {}
+        for segment in reversed(self._newest_first()):
+            found |= segment.ends(wanted, since=since)
+        return Counter(found.values())
 
     def names(self, what: str) -> list[str]:
         """Queues or jobs to choose from; `what` is "queue" or "job"."""

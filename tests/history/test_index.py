@@ -266,3 +266,13 @@ def test_the_oldest_actions_are_forgotten() -> None:
 
         assert 1_000 <= audit.count(AuditFilter()) <= 2_000
         assert (audit.of("0"), len(audit.of("3099"))) == ([], 1)
+
+
+def test_the_last_end_of_each_job_since_an_instant_is_counted(small: Index) -> None:
+    small.take(JOBS)
+    small.take(batch(ended("c", at=NOON + 20), failed("b", "retried", at=NOON + 21), ended("gone", at=NOON + 22)))
+    small.take(batch(failed("a", at=NOON + 23), ended("a", at=NOON + 24)))
+
+    assert small.ends([*"abcde"], since=NOON + 20) == {"done": 2}
+    assert small.ends([*"abcde"], since=NOON + 2) == {"done": 3, "discarded": 1, "cancelled": 1}
+    assert small.ends([], since=0.0) == {}

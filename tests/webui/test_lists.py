@@ -1,6 +1,7 @@
 """Lists on pages and in the API: what is in them, and that a form without JavaScript shows the list again as it was."""
 
 import re
+import time
 from collections.abc import Callable
 from html import escape, unescape
 from typing import Any
@@ -15,8 +16,10 @@ from palermo.settings.settings import Settings
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.pages import waiting
 from palermo.webui.site import Role, User
+from palermo.webui.state.journal_views import journal_views
 from tests.contract.workers import consume
 from tests.helpers import eventually
+from tests.history.written import ended, failed, write
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
 from tests.webui.scheduled_jobs import due, retrying, schedule
@@ -370,3 +373,19 @@ def test_an_operator_moves_and_cancels_and_only_an_administrator_discards(settin
     assert "role admin" in act(web, "act=discard&id=j1")
     assert len(listed(web)) == 6
     assert "Cancelled 1 job." in act(web, "act=cancel&id=j1")
+
+
+def test_a_requeue_shows_what_its_jobs_have_come_to(web: Web) -> None:
+    publish_failed(web.client, *((message(id), failure()) for id in "abcd"))
+    journal_views(web.app.state.site).following.wait(60)
+    page = web.press(web.http.get("/failures"), "/failures/confirm", act="requeue", id=[*"abcd"])
+
+    web.press(page, "/failures/act")
+    assert "Of 4 requeued jobs 0 succeeded, 0 failed again, 4 still wait or run." in web.shown("/failures")
+    at = time.time()
+    write(web.client, [ended("a", at=at), failed("b", at=at), failed("c", "retried", at=at, delay=9)])
+
+    told = "Of 4 requeued jobs 1 succeeded, 1 failed again, 2 still wait or run."
+    eventually(lambda: told in web.shown("/failures"))
+    [command] = failed_jobs(web.app.state.site).operations._all
+    assert told in web.shown(f"/failures/operations/{command}")

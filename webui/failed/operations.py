@@ -28,6 +28,9 @@ from palermo.webui.site import Refused
 #: The most operations that are kept, the newest, and the most that may wait for their turn.
 MAX_KEPT, MAX_WAITING = 100, 10
 
+#: The most jobs of a requeue whose ends are counted, and the seconds for which the list of failed jobs shows them.
+MAX_FOLLOWED, FOLLOWED = 10_000, 900.0
+
 #: Requeue and discard are for failed jobs; cancel, move and discard for those that wait in a queue.
 Action = Literal["requeue", "discard", "cancel", "move"]
 Status = Literal["waiting", "running", "done", "stopped", "failed"]
@@ -61,9 +64,10 @@ class Operation(Struct, kw_only=True):
     #: How many jobs it has looked at, and how many it will look at.
     seen: int = 0
     total: int = 0
-    #: How many jobs it has taken out of their queue or cancelled, and the first of them.
+    #: How many jobs it has taken out of their queue or cancelled.
     taken: int = 0
-    first: TakenJob | None = None
+    #: The ids of the jobs that it has requeued, as many as are followed.
+    requeued: list[str] = field(default_factory=list)
     #: The errors of single jobs, or of the whole command.
     problems: list[PalermoError] = field(default_factory=list)
     stop_asked: bool = False
@@ -157,6 +161,12 @@ class Operations:
         with self._lock:
             return [each for each in self._all.values() if not each.over]
 
+    def last_requeue(self) -> Operation | None:
+        """The last requeue that has ended a short time ago and has requeued jobs."""
+        with self._lock:
+            ended = [each for each in self._all.values() if each.ended_at and each.requeued]
+        return next((each for each in ended[::-1] if time.time() - (each.ended_at or 0.0) < FOLLOWED), None)
+
     def close(self) -> None:
         """Stop all operations at their next job, and wait up to 5 s for each. Nothing is lost by that."""
         self._closed = True
@@ -201,8 +211,9 @@ class Operations:
             removed = swept.removed + swept.moved
 
         def taken(jobs: Sequence[TakenJob]) -> None:
-            operation.first = operation.first or jobs[0]
             operation.taken += len(jobs)
+            if operation.action == "requeue":
+                operation.requeued += [job.id for job in jobs[: MAX_FOLLOWED - len(operation.requeued)]]
             if not operation.waits_in:
                 self._view.forget(jobs)
 

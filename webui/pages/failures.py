@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from palermo.contract import clock
 from palermo.contract.rows import Row, iso_instant
+from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
 from palermo.core.text import count
 from palermo.errors import NotFound
@@ -31,6 +32,7 @@ from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
+from palermo.webui.state.journal_views import journal_views
 from palermo.webui.threads import Router
 
 router = Router()
@@ -70,6 +72,18 @@ class GroupRow(NamedTuple):
     query: str
 
 
+class Results(NamedTuple):
+    """What the jobs of a requeue have come to, by the journal."""
+
+    operation: Operation
+    succeeded: int
+    failed: int
+    #: Discarded or cancelled.
+    dropped: int
+    #: Those that wait, run, or wait for their next try.
+    open: int
+
+
 @router.get("/failures", name="failures", dependencies=[known_names(*LISTED)])
 def page_of_failures(
     request: Request,
@@ -88,6 +102,7 @@ def page_of_failures(
         "asked_for": wanted,
         "by": "groups" if by == "groups" else "",
         "operations": found.operations.running(),
+        "results": _results(visit, found.operations.last_requeue()),
         "number": number,
         "limit": limit,
         "rows": [],
@@ -113,7 +128,20 @@ def page_of_failures(
     context["paged"] = f"page={number}" if number > 1 else ""
     context["listed"] = "&".join(filter(None, (pages, context["paged"])))
     context["sizes"] = [(size, "?" + "&".join(filter(None, (query, f"limit={size}")))) for size in LIMITS]
+    # What comes of a requeue is told by the journal, not by the counts of queues.
+    if context["results"]:
+        context["watched"] = {"of": "history"}
     return page(request, "failures.html", **context)
+
+
+def _results(visit: Visit, operation: Operation | None) -> Results | None:
+    """The results of a requeue; None if the journal does not record them all, or is still being read."""
+    known = journal_views(visit.site)
+    if operation is None or not operation.requeued or known.level is not JournalLevel.ALL or not known.ready:
+        return None
+    ends = known.index.ends(operation.requeued, since=operation.asked_at)
+    dropped = ends["discarded"] + ends["cancelled"]
+    return Results(operation, ends["done"], ends["failed"], dropped, len(operation.requeued) - ends.total())
 
 
 @router.post("/failures/read", name="read_failures")
@@ -303,6 +331,7 @@ def operation(request: Request, visit: Visiting, id: str) -> Response:
         request,
         "failures_operation.html",
         operation=found,
+        results=_results(visit, found),
         query=request.url.query,
         asked_at=iso_instant(found.asked_at),
         ended=iso_instant(found.ended_at),
