@@ -9,7 +9,7 @@
 #   make reference      docs/reference/commands.md and api.md, and the tables that are made from the code
 #   make screenshots    the pictures of the documents, into docs/images; ten minutes
 #   make bench          ratios to a bare client; NAME=growth ARGS=keys runs another module, see benchmarks/README.md
-#   make soak           ten minutes of kills, cuts and alarms: SECONDS=60, SEED=… to replay, PARTS=…; see soak/README.md
+#   make soak           ten minutes of kills, cuts and alarms: SECONDS=60, SEED=… to replay, PARTS=…, RABBITMQ=4.3; see soak/README.md
 #   make pins           newer versions into uv.lock
 #   make release-check  builds what a release consists of, from HEAD, into release/, and tries it; TAG=v1.2.0 compares
 #   make clean          removes .venv, .venv-…, site and release
@@ -79,7 +79,7 @@ bench: $(VENV)/installed-dev $(if $(filter peers,$(NAME)),$(PEERS)/installed)
 
 SECONDS := 600
 soak: $(VENV)/installed-dev
-	$(BIN)/python -m soak --seconds $(SECONDS) --seed "$(SEED)" --parts="$(PARTS)" $(ARGS)
+	PALERMO_TEST_RABBITMQ=$(RABBITMQ) $(BIN)/python -m soak --seconds $(SECONDS) --seed "$(SEED)" --parts="$(PARTS)" $(ARGS)
 
 # .github/workflows/release.yml does the same, and publishes it.
 release-check: $(VENV)/installed-dev

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from soak import parts
 from soak.run import soak
+from soak.storm import BROKERS, Size, storms
 from tests import rabbitmq_found
 from tests.rabbitmq_node import with_durable_streams
 
@@ -27,15 +28,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="",
         metavar="NAMES",
         help="parts to soak with, such as tenants,unique; -hostile leaves one out"
-        f" (default: all of {', '.join(sorted(parts.ALL))})",
+        f" (default: all of {', '.join(sorted(parts.ALL))}); workflows runs storms, see soak/storm.py",
+    )
+    parser.add_argument(
+        "--brokers", default=",".join(BROKERS), metavar="NAMES", help="brokers of the part workflows (default: all)"
     )
     given = parser.parse_args(arguments)
     try:
         chosen = parts.chosen(given.parts)
     except ValueError as error:
         parser.error(str(error))
-    path = Path(tempfile.mkdtemp(prefix="palermo-soak-"))
     seed = given.seed or secrets.token_hex(4)
+    if parts.WORKFLOWS in chosen:
+        wrongs = storms(given.brokers.split(","), seed=int(seed, 16), size=Size(), say=_say)
+        for wrong in wrongs:
+            print(wrong, file=sys.stderr)
+        return 1 if wrongs else 0
+    path = Path(tempfile.mkdtemp(prefix="palermo-soak-"))
     with rabbitmq_found.find()() as node:
         with_durable_streams(node)
         wrongs = soak(path, node, seconds=given.seconds, seed=seed, parts=chosen, say=_say)

@@ -15,6 +15,9 @@ TENANTS, DELAYED, UNIQUE, RECURRING, FOREIGN, HOSTILE = (
 #: for itself for a while, and records that cannot be read in Palermo's own streams and queues.
 REFUSALS, REMADE, EXCLUSIVE, MALFORMED = "refusals", "remade", "exclusive", "malformed"
 
+#: A part that is named by itself: storm.py, on brokers of its own.
+WORKFLOWS = "workflows"
+
 ALL = frozenset({TENANTS, DELAYED, UNIQUE, RECURRING, FOREIGN, HOSTILE, REFUSALS, REMADE, EXCLUSIVE, MALFORMED})
 
 
@@ -32,6 +35,7 @@ def chosen(names: str) -> frozenset[str]:
 
 def _known(names: Iterable[str]) -> frozenset[str]:
     found = frozenset(names)
-    if not found <= ALL:
-        raise ValueError(f"no such part: {', '.join(sorted(found - ALL))}. The parts are {', '.join(sorted(ALL))}.")
+    known = ALL | {WORKFLOWS}
+    if not found <= known:
+        raise ValueError(f"no such part: {', '.join(sorted(found - known))}. The parts are {', '.join(sorted(known))}.")
     return found

@@ -1,43 +1,52 @@
-"""Workflows whose steps write a line, for tests that kill the workers."""
+"""Workflows whose steps write down when they begin and end, for a storm that kills workers and brokers."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import palermo
 
 
-def write(file: str, line: str) -> None:
-    """Add a line in one system call, so that lines of several processes do not mix."""
-    fd = os.open(Path(os.environ["PALERMO_TEST_TRACE"]).with_name(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(fd, f"{line}\n".encode())
-    os.close(fd)
+@contextmanager
+def noted() -> Iterator[None]:
+    """Write a line in one system call as the step begins, and one as it ends, so that lines do not mix."""
+    job = palermo.current_job()
+    assert job is not None
+    file = os.open(Path(os.environ["PALERMO_TEST_TRACE"]).with_name("steps"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(file, f"begins {job.id}\n".encode())
+        yield
+        os.write(file, f"ends {job.id}\n".encode())
+    finally:
+        os.close(file)
 
 
 @palermo.job
-def link(chain: int, number: int, before: int) -> int:
-    write("links", f"{chain}/{number}")
-    assert before == number
-    return number + 1
+def link(number: int, before: int) -> int:
+    with noted():
+        assert before == number
+        return number + 1
 
 
 @palermo.workflow
-def chain(flow: palermo.Workflow, number: int) -> int:
+def chain(flow: palermo.Workflow) -> int:
     output = 0
     for place in range(5):
-        output = flow.step(link.options(id=f"link-{place}"), number, place, output).output
+        output = flow.step(link.options(id=f"link-{place}"), place, output).output
     return output
 
 
 @palermo.job
 def member(number: int) -> int:
-    write("members", str(number))
-    return number
+    with noted():
+        return number
 
 
 @palermo.job
 def add(numbers: list[int]) -> int:
-    write("sums", str(sum(numbers)))
-    return sum(numbers)
+    with noted():
+        return sum(numbers)
 
 
 @palermo.workflow
@@ -46,12 +55,12 @@ def fan(flow: palermo.Workflow, members: int) -> int:
 
 
 @palermo.workflow
-def inner(flow: palermo.Workflow, number: int) -> int:
-    first = flow.step(link.options(id="a"), number, 0, 0)
-    return flow.step(link.options(id="b"), number, 1, first.output).output
+def inner(flow: palermo.Workflow) -> int:
+    first = flow.step(link.options(id="a"), 0, 0)
+    return flow.step(link.options(id="b"), 1, first.output).output
 
 
 @palermo.workflow
-def graph(flow: palermo.Workflow, number: int) -> int:
-    left, right = (flow.step(inner.options(id=name), number) for name in ("left", "right"))
-    return flow.after(right).step(link.options(id="join"), number, 2, left.output).output
+def graph(flow: palermo.Workflow) -> int:
+    left, right = (flow.step(inner.options(id=name)) for name in ("left", "right"))
+    return flow.after(right).step(link.options(id="join"), 2, left.output).output
