@@ -17,7 +17,7 @@ from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow
 from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
-from palermo.core.lifecycle import Ack, Reschedule
+from palermo.core.lifecycle import Ack, Reschedule, StoredResult
 from palermo.core.step_values import pack
 from palermo.core.topology import amqp_queue
 from palermo.core.workflow import AddedStep, Graph, Member, StepJob
@@ -152,6 +152,21 @@ async def test_a_step_that_waits_elsewhere_is_not_lost(broker: RabbitmqBroker, a
         assert (await take_and_ack(consumer)).run_at == later.run_at
         await until(lambda: left(broker), [])
         await nothing_for(consumer)
+
+
+async def test_a_step_whose_end_is_stored_does_not_run_again(broker: RabbitmqBroker, another: Open) -> None:
+    signal = AddedStep(Plan(name="waits", signal=True))
+    async with time_kept(broker):
+        consumer = await consume(await another())
+        step = await begin(broker, consumer, "a", pack(replace(GRAPH, steps=(*GRAPH.steps, signal))))
+        await broker.workflows.tell(step.message, How.DONE)
+        await consumer.close()
+        consumer = await consume(await another())
+
+        await nothing_for(consumer, within=1)
+
+        await broker.workflows.signal("a", "waits", StoredResult("application/json", b"1"))
+        await until(lambda: left(broker), [])
 
 
 async def test_deleting_a_queue_cancels_the_steps_that_wait_in_it(broker: RabbitmqBroker, another: Open) -> None:

@@ -356,6 +356,14 @@ class Workflows:
         failed = (path for path in failed_runs(stored.flow) if path not in plans or not plans[path].signal)
         return [step_id(id, path) for path in failed]
 
+    async def has_ended(self, id: str, path: str, generation: int) -> bool:
+        """Whether the end of this run of a step is stored; False if its workflow is over or unknown."""
+        (state,) = await self._states([id])
+        stored = read_flow(state)
+        if stored is None:
+            return False
+        return generation < generation_of(stored.flow, path) or path not in jobs_out(stored.flow)
+
     async def jobs_out(self, id: str) -> list[Message]:
         """The jobs of a workflow's steps that wait or run, as they would be put into their queues now."""
         (state,) = await self._states([id])

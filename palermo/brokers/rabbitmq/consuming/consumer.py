@@ -471,12 +471,16 @@ class RabbitmqConsumer:
         return channel
 
     async def _look_into(self, delivery: Delivery) -> Delivery | None:
-        """The delivery with what is known of the job's earlier runs; None if it went back to its queue meanwhile."""
+        """The delivery with what is known of the job's earlier runs; None if it went back to its queue meanwhile.
+
+        A step that has ended before is dropped: its worker died between its end and the acknowledgement.
+        """
         slot, job = delivery.slot, delivery.message.id
         try:
+            ended = await self._workflows.has_ended(delivery.message)
             record = await self._crash_history.of(job, now=lock_of(delivery.message) is not None)
             looked = replace(delivery, deaths=tuple(sorted(record.dead.values())), running_at=record.running_at)
-            if not record.running_at:
+            if not record.running_at and not ended:
                 await self._written_down(slot, job, record.dead)
         except asyncio.CancelledError:
             await finish(self._decline(delivery))
@@ -489,6 +493,9 @@ class RabbitmqConsumer:
         if not delivery.token[0].is_open:
             self._forget(delivery)
             self._run_log.ended(slot, job, forget=False)
+            return None
+        if ended:
+            self.acknowledge(delivery)
             return None
         self._unsettled[slot] = looked
         return looked

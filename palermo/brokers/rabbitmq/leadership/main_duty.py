@@ -188,6 +188,7 @@ class MainDuty(Work):
                 | operations.CancelWorkflows()
                 | operations.SignalWorkflow()
                 | operations.RequeueSteps()
+                | operations.HasEnded()
                 | operations.EndSteps()
             ):
                 return await self._workflows.ask(partial(reply, operation=operation))

@@ -329,6 +329,14 @@ class RequeueSteps(BriefOperation[list[dict[str, Any] | None]], frozen=True):
     messages: list[AsJson[Message]]
 
 
+class HasEnded(BriefOperation[bool], frozen=True):
+    """The reply is whether the leader knows how this run of a step has ended."""
+
+    workflow: str
+    path: str
+    generation: int
+
+
 class EndSteps(BriefOperation[None], frozen=True):
     """End steps whose jobs are about to be removed."""
 

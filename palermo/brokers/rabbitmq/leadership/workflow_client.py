@@ -3,6 +3,7 @@
 import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from palermo.core.message import Message
 from palermo.core.topology import is_failed
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How
-from palermo.errors import NotFound
+from palermo.errors import BrokerUnavailable, NotFound
 
 
 class RabbitmqWorkflows:
@@ -92,6 +93,14 @@ class RabbitmqWorkflows:
         )
         body = json.dumps(report.to_record(), separators=(",", ":")).encode()
         await (await self._ends.send(message.id, body))
+
+    async def has_ended(self, message: Message) -> bool:
+        """Whether the end of this run of a step is stored; False if no leader can be asked."""
+        run = step_of(message.extra)
+        if run is not None and await self.exist():
+            with suppress(BrokerUnavailable):
+                return await self._ask(operations.HasEnded(*run))
+        return False
 
     async def leaving(self, jobs: Iterable[Message], how: How = How.CANCELLED) -> None:
         """End these steps, which are about to be removed; other jobs are left alone."""

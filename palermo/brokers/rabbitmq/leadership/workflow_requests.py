@@ -34,6 +34,8 @@ async def reply(engine: Workflows, operation: operations.Operation[Any]) -> Any:
             await engine.signal(id, name, StoredResult(content_type, b64decode(value)))
         case operations.RequeueSteps(messages):
             return [await _requeued(engine, message.value) for message in messages]
+        case operations.HasEnded(id, path, generation):
+            return await engine.has_ended(id, path, generation)
         case operations.EndSteps(messages, how):
             for message in messages:
                 await engine.end(message.value, how, (), ())
