@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from palermo.jobs.batch import Batch
     from palermo.jobs.current import current_job, track
     from palermo.jobs.hooks import DontEnqueue, DontProcess, failure_backend, hook
+    from palermo.jobs.resume import resume
     from palermo.settings.settings import Settings
     from palermo.views.filter import AuditFilter, JobFilter
     from palermo.worker.handle import start_worker
@@ -73,6 +74,7 @@ __all__ = [
     "job_by_id",
     "publish",
     "publish_async",
+    "resume",
     "start_worker",
     "subscribe",
     "track",
@@ -109,6 +111,7 @@ _HOMES = {
     "Linear": "palermo.core.backoff",
     "current_job": "palermo.jobs.current",
     "track": "palermo.jobs.current",
+    "resume": "palermo.jobs.resume",
     "AuditFilter": "palermo.views.filter",
     "JobFilter": "palermo.views.filter",
     "JobStatus": "palermo.client.status",

@@ -114,6 +114,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
         [
             ("palermo.current_job", palermo.current_job),
             ("palermo.jobs.current.CurrentJob", CurrentJob),
+            ("palermo.resume", palermo.resume),
             ("palermo.track", palermo.track),
             ("palermo.Retry", palermo.Retry),
             ("palermo.Snooze", palermo.Snooze),

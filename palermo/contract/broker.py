@@ -160,6 +160,12 @@ class Consumer(Protocol):
         meanwhile, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.
         """
 
+    async def save(self, delivery: Delivery, saved: str) -> None:
+        """Keep what a running job has saved: if this worker dies, the next delivery of the job has it in its message.
+
+        Does nothing for a delivery that has been settled. Raises BrokerError.
+        """
+
     async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
         """Ask whether a job that needs a unique key may start now. Returns the delivery to run and to settle.
 

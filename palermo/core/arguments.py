@@ -105,6 +105,18 @@ def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     return text if len(text) <= PREVIEW else text[: PREVIEW - len(_CUT)] + _CUT
 
 
+#: The names that serializers use for their value in error texts, since they are written for arguments.
+_ROOTS = ("args", "kwargs", "value")
+
+
+def about(text: str, name: str) -> str:
+    """The text of a serializer's error with this name for its value."""
+    for root in _ROOTS:
+        if text.startswith((root + "[", root + " ")):
+            return name + text.removeprefix(root)
+    return text
+
+
 def brief(value: object, room: int = PREVIEW) -> str:
     """``repr(value)``, but not much longer than the room there is for it, in characters."""
     kind = type(value)

@@ -195,12 +195,22 @@ class Reschedule(Struct, frozen=True):
 Settlement = Ack | Fail | Reschedule | Release
 
 
-def settle(message: Message, result: Result, *, worker: str, now: float, failed_per_queue: bool = False) -> Settlement:
+def settle(
+    message: Message,
+    result: Result,
+    *,
+    worker: str,
+    now: float,
+    failed_per_queue: bool = False,
+    saved: str | None = None,
+) -> Settlement:
     """The settlement of a delivery whose run gave this result.
 
     `worker` is the tag of the slot that ran it, `now` the Unix time; `failed_per_queue` keeps the
-    failed jobs of every queue apart, in `failed:<queue>`.
+    failed jobs of every queue apart, in `failed:<queue>`. `saved` is what the run has saved; None for nothing.
     """
+    if saved is not None:
+        message = replace(message, saved=saved)
     match result:
         case Succeeded():
             return Ack(output=result.output, adds=result.adds)
@@ -216,7 +226,8 @@ def settle(message: Message, result: Result, *, worker: str, now: float, failed_
             queue = failed_queue(message.queue, per_queue=failed_per_queue)
             return Fail(fail(message, failure, worker=worker), queue)
         case Interrupted():
-            return Release()
+            # Only a copy can hold what the run has saved.
+            return Release() if saved is None else Reschedule(message)
 
 
 def without_value(result: Result) -> Result:

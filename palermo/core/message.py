@@ -41,6 +41,9 @@ MAX_BODY = 16 * 1024 * 1024
 #: The 4,096 bytes left over are room for the properties.
 MAX_HEADERS = 131_064 - 4_096
 
+#: The most bytes that a job may save for its next run, as JSON.
+MAX_SAVED = 1_024
+
 #: Every duration and instant is below this: it is in the year 2242, after which the clocks of some systems end.
 MAX_SECONDS = 2.0**33
 
@@ -72,6 +75,7 @@ _TEXT = {
     "arguments": "arguments",
     "worker": "worker",
     "tenant": "tenant",
+    "saved": "saved",
 }
 _NUMBER = {
     "created-at": "created_at",
@@ -189,6 +193,8 @@ class Message(Struct, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     #: The tag of the worker's slot in which it failed last.
     worker: str | None = None
+    #: What its runs have saved for the next one, as JSON: see palermo/jobs/saved.py.
+    saved: str | None = None
     #: Jobs that a worker has taken to run in one call with this one; never on the wire.
     companions: tuple["Message", ...] = ()
     #: Other AMQP properties, as they came: priority, correlation_id, reply_to, type, app_id, timestamp.

@@ -275,9 +275,10 @@ def publish_due(key: Key, now: float) -> KeyUpdate:
 
 
 def with_arguments_of(message: Message, content: Message) -> Message:
-    """The message with the arguments of another one."""
+    """The message with the arguments of another one. If they differ, what it has saved means nothing for them."""
     return replace(
         message,
+        saved=message.saved if message.body == content.body else None,
         body=content.body,
         content_type=content.content_type,
         content_encoding=content.content_encoding,

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from palermo.core.message import NO_HEADERS, PARENT, Headers
+from palermo.errors import UsageError
+from palermo.jobs.saved import SavedState
 
 T = TypeVar("T")
 
@@ -18,6 +20,9 @@ class ProgressReports(Protocol):
 
     def line(self, text: str) -> None:
         """Store a log line with the job."""
+
+    def saved(self, text: str) -> None:
+        """Keep this as what the job has saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,7 @@ class CurrentJob:
     #: The headers given by `.options(headers=…)`, and other headers of its message, such as those of a tracer.
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _reports: ProgressReports | None = field(default=None, repr=False, compare=False)
+    _state: Callable[[], SavedState] | None = field(default=None, repr=False, compare=False)
 
     def progress(self, fraction: float | None, text: str = "") -> None:
         """Report the job's progress: a fraction from 0 to 1, or None, and a text of up to 200 characters.
@@ -59,11 +65,35 @@ class CurrentJob:
         if self._reports is not None:
             self._reports.progress(fraction, str(text))
 
+    @property
+    def saved(self) -> Any:
+        """The value that this run or an earlier one saved last; None at first. Raises DecodeError."""
+        return saved_state(self).value
+
+    def save(self, value: Any) -> None:
+        """Save a value for the job's next run: JSON or a type that has a tag there, of at most 1 kB.
+
+        It is kept when the worker stops, and when the job is retried or requeued. If the worker is killed, the values
+        of the last second may be lost. It is forgotten when the job is done. Has no effect in processes that the job
+        forks. Raises EncodeError, and UsageError in a batch job.
+        """
+        saved_state(self).save(value)
+
     def log(self, text: object) -> None:
         """Store a log line with the job, without delaying it: the first 1,000 lines of a run, of 1,000 characters."""
         if self._reports is not None:
             for line in str(text).splitlines() or ("",):
                 self._reports.line(line)
+
+
+def saved_state(job: CurrentJob) -> SavedState:
+    """What the job has saved. Raises DecodeError, and UsageError for a batch job."""
+    if job._state is None:
+        raise UsageError(
+            f"job {job.job} takes batches, so it can't save anything for its next run: each item is a job of its own,"
+            " which runs again alone. Mark items with batch.done(index) instead."
+        )
+    return job._state()
 
 
 #: The current job, or a function that creates it: few jobs ask for it, so it is created on demand.
@@ -104,14 +134,15 @@ def track(items: Iterable[T], total: int | None = None, text: str = "") -> Itera
     done = 0
     for item in items:
         if job is not None:
-            job.progress(*_so_far(done, total, text))
+            job.progress(*so_far(done, total, text))
         yield item
         done += 1
     if job is not None:
-        job.progress(*_so_far(done, total or done, text))
+        job.progress(*so_far(done, total or done, text))
 
 
-def _so_far(done: int, total: int | None, text: str) -> tuple[float | None, str]:
+def so_far(done: int, total: int | None, text: str) -> tuple[float | None, str]:
+    """The progress of a loop, as `progress` takes it."""
     before = f"{text} " if text else ""
     if total is None:
         return None, f"{before}{done:,}"

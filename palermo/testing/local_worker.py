@@ -52,8 +52,12 @@ class LocalWorker:
         jobs: int,
         hand_over: Callable[[LocalRun], object],
         failed: Callable[[list[JobFailure]], None],
+        stopping: Callable[[], bool],
     ) -> None:
-        """`hand_over` gives a run to the thread that performs it; `failed` gets the failures of each run there."""
+        """`hand_over` gives a run to the thread that performs it; `failed` gets the failures of each run there.
+
+        `stopping` tells whether a loop of `resume` is to end before its next item.
+        """
         self._client = client
         self._registry = jobs_here
         self._accept = accept
@@ -61,6 +65,7 @@ class LocalWorker:
         self._ran = 0
         self._hand_over = hand_over
         self._failed = failed
+        self._stopping = stopping
         #: Failures of runs that were noted and not counted yet.
         self._noted = 0
         #: How many jobs failed without a run, such as one whose unique key another job has.
@@ -127,6 +132,7 @@ class LocalWorker:
             return_values=ReturnValues(serializers, serializer=settings.serializer, limit=settings.max_result),
             now=clock.now,
             on_error=on_error,
+            stopping=self._stopping,
         )
 
 

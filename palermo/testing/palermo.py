@@ -89,6 +89,8 @@ class Palermo:
         self._enqueued = Enqueued(self._client, self._accept)
         self._thread: LoopThread | None = None
         self._since = 0.0
+        #: How many items `palermo.resume` gives until it ends the run; None for all.
+        self._items_left: int | None = None
         #: The failures that haven't been raised yet.
         self._unraised: list[JobFailure] = []
 
@@ -161,6 +163,13 @@ class Palermo:
         """`work_until_idle` for asyncio tests. Coroutine jobs run in the test's event loop."""
         __tracebackhide__ = True
         return await self._run_all_async(queues, once=False)
+
+    def interrupt_after(self, items: int) -> None:
+        """Interrupt the run whose loop of `palermo.resume` asks for one more item than this, as a stopping worker does.
+
+        The job is enqueued again with what it has saved, and the next `work` runs it.
+        """
+        self._items_left = items
 
     def declare_recurring(self, *jobs: AnyJob) -> None:
         """Declare these recurring jobs, as a worker would have done when the test began.
@@ -243,7 +252,14 @@ class Palermo:
             self._thread = LoopThread()
         started = _Round(self._thread.loop, self._failed)
         started.worker = LocalWorker(
-            self._client, registry, selection, self._accept, jobs=jobs, hand_over=put, failed=started.failed
+            self._client,
+            registry,
+            selection,
+            self._accept,
+            jobs=jobs,
+            hand_over=put,
+            failed=started.failed,
+            stopping=self._interrupts_now,
         )
         started.future = self._thread.start(started.worker.run())
         started.future.add_done_callback(lambda _: put(None))
@@ -274,6 +290,16 @@ class Palermo:
                 await run.perform_async()
                 started.check()
             return self._ended(started)
+
+    def _interrupts_now(self) -> bool:
+        """Whether a loop is to end before its next item."""
+        if self._items_left is None:
+            return False
+        self._items_left -= 1
+        if self._items_left >= 0:
+            return False
+        self._items_left = None
+        return True
 
     def _ended(self, started: "_Round") -> int:
         """How many jobs ran in a round that has ended. Notes the jobs that failed without a run."""

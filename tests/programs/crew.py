@@ -177,3 +177,23 @@ def logs(text):
     """Log a line of its own, and one from a library's logger, two levels down."""
     logging.getLogger("shop").warning("%s", text, extra={"customer": 7})
     logging.getLogger("some.library").info("as libraries do")
+
+
+@palermo.job
+def import_rows(path, count, pause, fail_at=0):
+    for row in palermo.resume(lambda last: range(last + 1 if last else 1, count + 1), key=int, total=count):
+        if row == fail_at and palermo.current_job().attempt == 1:
+            raise ValueError(row)
+        write(path, str(row))
+        time.sleep(pause)
+
+
+@palermo.job
+async def import_rows_async(path, count, pause):
+    async def rows(last):
+        for row in range(last or 0, count):
+            yield row + 1
+
+    async for row in palermo.resume(rows, key=int):
+        write(path, str(row))
+        await asyncio.sleep(pause)

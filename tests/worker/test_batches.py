@@ -12,7 +12,7 @@ from palermo.core.lifecycle import BatchResult, Dropped, Retrying, Succeeded, re
 from palermo.core.message import Message
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import define
-from palermo.worker.ipc.batch_marks import BatchMarks
+from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.pools.pool import result_of_rest
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -146,7 +146,7 @@ def test_a_job_that_crashes_after_a_batch_is_not_done_by_the_marks_of_that(rig: 
 
 
 def test_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Bench) -> None:
-    marks = BatchMarks(slots=2)
+    marks = SharedMarks(slots=2)
     whole, *companions = (replace(bench.message([]), id=str(number)) for number in range(3))
     marks.clear(2, 3)
     marks.mark(2, 1, done=True)

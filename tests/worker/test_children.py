@@ -12,7 +12,6 @@ from msgspec import to_builtins
 
 from palermo.core.lifecycle import CANCELLED, SUCCEEDED, RunResult
 from palermo.core.message import Message
-from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import (
     SUCCESS,
     Ended,
@@ -25,6 +24,7 @@ from palermo.worker.ipc.frames import (
     pack_answer,
     pack_reply,
 )
+from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.limits import Limits
 from palermo.worker.pools.children import Children
 from palermo.worker.pools.forked_pool import ForkedPool
@@ -83,7 +83,7 @@ class PlayedTemplate(Peer):
     def pool(self, *, slots: int, shared: bool, grace: float = 60.0) -> ForkedPool:
         stacks, limits = StackFile(nameless_file()), Limits(timeout_grace=grace)
         return ForkedPool(
-            self.children, slots=slots, shared=shared, limits=limits, stacks=stacks, marks=BatchMarks(slots)
+            self.children, slots=slots, shared=shared, limits=limits, stacks=stacks, marks=SharedMarks(slots)
         )
 
     def close(self) -> None:

@@ -12,11 +12,12 @@ from collections import defaultdict
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.brokers.features import limits
 from palermo.brokers.features.commands import CommandListener
 from palermo.brokers.features.heartbeat import Heartbeat
-from palermo.brokers.features.steps import Step, StepStore, put
+from palermo.brokers.features.steps import Job, Step, StepStore, put
 from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
 from palermo.brokers.features.workflows import Ending, Workflows, key_ender
 from palermo.contract import clock
@@ -193,6 +194,12 @@ class StepConsumer(abc.ABC):
             log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
             await self.settle(delivery, Ack(done=False))
         return started
+
+    async def save(self, delivery: Delivery, saved: str) -> None:
+        claim: Claim = delivery.token
+        self._check()
+        job = Job(replace(delivery.message, saved=saved))
+        await self._steps.try_change([claim.still_valid], [("save", claim.number, job)])
 
     async def permit(self, delivery: Delivery) -> float | None:
         demand = demand_of(delivery.message)

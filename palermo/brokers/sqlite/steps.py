@@ -12,6 +12,7 @@ from palermo.brokers.sqlite.file.store import Store, Work
 from palermo.brokers.sqlite.tables import later, pauses_and_cancels, waiting
 from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
 from palermo.brokers.sqlite.tables.jobs import (
+    COLUMN_COUNT,
     COLUMNS,
     SHOWN_COLUMNS,
     declare_queue,
@@ -43,7 +44,7 @@ _TABLES = {
 }
 
 #: The changes that bring no job to a queue or to its time.
-_QUIET = ("append", "trim", "publish")
+_QUIET = ("append", "trim", "publish", "save")
 
 
 class SqliteSteps(StepStore):
@@ -396,6 +397,12 @@ def _drop(db: sqlite3.Connection, exchange: str, holder: int, number: int, times
     pauses_and_cancels.restore_marks(db, marks)
 
 
+def _save(db: sqlite3.Connection, exchange: str, number: int, job: Job) -> None:
+    """Replace the message of a job that is held."""
+    columns = ", ".join(f"{column} = ?" for column in COLUMNS.split(", "))
+    db.execute(f"update job set {columns} where id = ?", (*to_row(job.message)[:COLUMN_COUNT], number))
+
+
 def _give_back(db: sqlite3.Connection, exchange: str, holder: int, number: int) -> None:
     release(db, "id = ? and holder = ?", (number, holder))
 
@@ -482,6 +489,7 @@ def _try_out(db: sqlite3.Connection, exchange: str, job: Job) -> int:
 _CHANGES: dict[str, Callable[..., Any]] = {
     "put": _put,
     "drop": _drop,
+    "save": _save,
     "give_back": _give_back,
     "remove": _remove,
     "remove_later": _remove_later,

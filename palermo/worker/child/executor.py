@@ -12,7 +12,7 @@ import logging
 import random
 from asyncio import base_events
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -57,6 +57,7 @@ from palermo.jobs.current import CurrentJob, ProgressReports
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
 from palermo.jobs.modules import JobModules
+from palermo.jobs.saved import SavedState
 from palermo.worker.child import interrupts as breaks
 from palermo.worker.child import job_loop
 from palermo.worker.child.interrupts import Interruptible, Interrupts
@@ -69,9 +70,6 @@ _SAFE = "json"
 
 #: The most characters of the reason why a result is not kept.
 _MAX_REASON = 500
-
-#: The names that serializers use for their value in error texts, since they are written for arguments.
-_ROOTS = ("args", "kwargs", "value")
 
 
 class ReturnValues:
@@ -128,11 +126,7 @@ class ReturnValues:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error)
-    for root in _ROOTS:
-        if text.startswith((root + "[", root + " ")):
-            return "result" + text.removeprefix(root)
-    return text or type(error).__name__
+    return arguments.about(str(error), "result") or type(error).__name__
 
 
 class JobCall:
@@ -246,10 +240,12 @@ class Executor:
         chance: Callable[[], float] = random.random,
         on_error: OnError = ignore_error,
         on_mark: OnMark = ignore_mark,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`on_error` gets each exception before its result is decided, for a caller that is in the same process.
 
-        `on_mark` is called at once with the position of each message that a batch job marks.
+        `on_mark` is called at once with the position of each message that a batch job marks. `stopping` tells whether
+        the worker stops, which ends loops of `resume`.
         """
         self._registry = registry
         self._serializers = serializers
@@ -263,6 +259,7 @@ class Executor:
         self._now = now
         self._on_error = on_error
         self._on_mark = on_mark
+        self._stopping = stopping
         self._run_failures = RunFailures(worker, now=now, chance=chance)
         self._loop = job_loop.JobLoop()
 
@@ -303,7 +300,7 @@ class Executor:
         definition, args, kwargs = call.definition, call.args, call.kwargs
         if call.batched:
             args, kwargs = [call.batch()], {}
-        current.set_current_job(partial(self._current, message, reports, batched=call.batched))
+        current.set_current_job(partial(self._current, message, reports, definition, batched=call.batched))
         begun = entered = False
         flow = Workflow.of_run(message, definition) if definition.workflow else None
         value: Any = None
@@ -341,6 +338,8 @@ class Executor:
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
             result = self._raised(call, error, instance, begun=begun, entered=entered)
         else:
+            if self._interrupts.unfinished:  # and the job has caught the error
+                return INTERRUPTED
             if not call.batched and hooks.hooks_for("on_success", definition, instance):
                 for run in call.runs(instance):
                     self._run_failures.succeeded(run, value)
@@ -448,7 +447,9 @@ class Executor:
                 self._modules.load(message.job)
         return self._registry.get(message.job)
 
-    def _current(self, message: Message, reports: ProgressReports | None, *, batched: bool) -> CurrentJob:
+    def _current(
+        self, message: Message, reports: ProgressReports | None, definition: JobDefinition, *, batched: bool
+    ) -> CurrentJob:
         return CurrentJob(
             id=message.id,
             queue=message.queue,
@@ -462,7 +463,23 @@ class Executor:
             headers=message.extra,
             batch=tuple(each.id for each in (message, *message.companions)) if batched else (),
             _reports=reports,
+            _state=None if batched else cache(lambda: self._saved_state(message, reports, definition)),
         )
+
+    def _saved_state(self, message: Message, reports: ProgressReports | None, definition: JobDefinition) -> SavedState:
+        serializer = self._serializers.get(_SAFE)
+        return SavedState(
+            message.saved,
+            job=message.id,
+            write=serializer.dumps,
+            read=partial(serializer.loads, classes={**self._serializers.classes, **definition.classes}),
+            report=_ignore_saved if reports is None else reports.saved,
+            end_if_stopping=self._end_if_stopping,
+        )
+
+    def _end_if_stopping(self) -> None:
+        if self._stopping():
+            raise self._interrupts.end_loop()
 
     def _failure(self, error: BaseException) -> Failure:
         return from_exception(error, failed_at=int(self._now()), skip=OWN_FILES)
@@ -479,12 +496,16 @@ class Executor:
                     log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
                     call.refuse(self._run_failures.unrunnable(each, _fatal(failure), failure))
             if call.definition is not None:
-                current.set_current_job(partial(self._current, message, None, batched=call.batched))
+                current.set_current_job(partial(self._current, message, None, call.definition, batched=call.batched))
                 results = [self._run_failures.result(run, _fatal(failure), failure) for run in call.runs()]
                 for coroutine in call.later:
                     self._loop.run(coroutine)
             result = call.ended(*results)
             return result if span is None else span.ended(result)
+
+
+def _ignore_saved(text: str) -> None:
+    """Save nothing: the job's process has died."""
 
 
 def _without_waiting(work: Coroutine[Any, Any, RunResult]) -> RunResult:

@@ -31,6 +31,8 @@ class Interrupts:
         self.terminated = False
         #: Whether someone cancelled it.
         self.cancelled = False
+        #: Whether one of its loops was ended because the worker stops: it is not done, whatever it returns.
+        self.unfinished = False
 
     def install(self) -> None:
         """Install handlers for the signals by which the parent asks for JobTerminated or JobCancelled."""
@@ -39,7 +41,7 @@ class Interrupts:
 
     def enter(self, timeout: float | None) -> None:
         """The job begins; raise JobTimeout in it after `timeout` seconds, if there is a timeout."""
-        self.terminated = self.cancelled = False
+        self.terminated = self.cancelled = self.unfinished = False
         self._timeout = timeout
         if timeout is not None:
             self._before = signal.signal(signal.SIGALRM, self._interrupt)
@@ -54,6 +56,12 @@ class Interrupts:
             self._timeout = None
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
+
+    def end_loop(self) -> JobTerminated:
+        """The error that ends a loop of the job, which goes back as after `terminate`. No signal interrupts it then."""
+        self._inside = False
+        self.terminated = self.unfinished = True
+        return terminated()
 
     async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Await a job's coroutine. An exception that a signal raises ends the loop, which cancels the coroutine."""
@@ -101,11 +109,13 @@ class SharedInterrupts:
         self.terminated = False
         #: Whether someone cancelled it.
         self.cancelled = False
+        #: Whether one of its loops was ended because the worker stops: it is not done, whatever it returns.
+        self.unfinished = False
 
     def begin(self) -> None:
         """A job is given to the slot: from now on `interrupt` reaches it."""
         with self._lock:
-            self._begun, self.terminated, self.cancelled = True, False, False
+            self._begun, self.terminated, self.cancelled, self.unfinished = True, False, False, False
             self._early_error = self._cancel_error = None
             self.job_task = None
 
@@ -146,6 +156,11 @@ class SharedInterrupts:
                 _raise_in(self._thread, _class_with_text(error))
             else:
                 self._early_error = error
+
+    def end_loop(self) -> JobTerminated:
+        """The error that ends a loop of the job, which goes back as after JobTerminated. Called by the job."""
+        self.terminated = self.unfinished = True
+        return terminated()
 
     async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Await a job's coroutine."""

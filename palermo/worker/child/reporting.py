@@ -1,4 +1,4 @@
-"""Sends the progress and the log lines of a running job from the slot to the parent.
+"""Sends the progress, the log lines and the saved state of a running job from the slot to the parent.
 
 The job's own thread only stores its report here. A timeout or a cancellation may raise an exception between any two
 steps of that, and none of them leaves the report broken. Another thread (ReportSender) sends the reports, each job's at
@@ -90,6 +90,7 @@ class Reporter:
     """The reports of one run of a job. Its initial values are class attributes, because few jobs report anything."""
 
     _progress: tuple[float | None, str] | None = None
+    _saved: str | None = None
     _lines: deque[str] | None = None
     _line_count = 0
     #: Whether the job has reported anything; if not, its end does not call the sender.
@@ -114,6 +115,10 @@ class Reporter:
         self._lines.append(NO_MORE if self._line_count > MAX_LINES else printable(text[:MAX_LINE])[:MAX_LINE])
         self._put()
 
+    def saved(self, text: str) -> None:
+        self._saved = text
+        self._put()
+
     def end(self) -> None:
         """The job has ended: send its last report. Threads that it leaves running report nothing more."""
         if self._reported:
@@ -131,11 +136,12 @@ class Reporter:
         progress, self._progress = self._progress, None
         stored = self._lines
         lines = [stored.popleft() for _ in range(len(stored))] if stored else []
-        if progress is None and not lines:
+        saved, self._saved = self._saved, None
+        if progress is None and not lines and saved is None:
             return None
         self.due = time.monotonic() + EVERY
         fraction, text = progress or (None, "")
-        return Report(fraction, text, moved=progress is not None, lines=tuple(lines))
+        return Report(fraction, text, moved=progress is not None, lines=tuple(lines), saved=saved)
 
     def _put(self) -> None:
         # A process that the job forked has no such thread, and must not write to the parent.

@@ -46,8 +46,8 @@ from palermo.worker import signals
 from palermo.worker.child import registration, slot
 from palermo.worker.child.executor import Executor, ReturnValues
 from palermo.worker.child.interrupts import Interruptible, Interrupts
-from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import FrameBuffer, pack_reply
+from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.options import WorkerFailed, WorkerOptions
 from palermo.worker.process import (
     close_stdin,
@@ -70,7 +70,7 @@ class Template:
     """The template process: its slots, and what it needs to fork one."""
 
     def __init__(
-        self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str, stacks: int, marks: BatchMarks
+        self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str, stacks: int, marks: SharedMarks
     ) -> None:
         self._control = control
         #: The descriptor of the file that slots write their stacks to.
@@ -265,6 +265,7 @@ class Template:
             interrupts=interrupts,
             return_values=self._return_values,
             on_mark=partial(self._marks.mark, number),
+            stopping=self._marks.stopping,
         )
 
     def _reap(self) -> None:

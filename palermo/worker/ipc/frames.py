@@ -16,7 +16,7 @@ from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack, to_buil
 
 from palermo.core.failure import printable
 from palermo.core.lifecycle import MAX_RESULT, RunResult
-from palermo.core.message import OPTION_FIELDS, Message
+from palermo.core.message import MAX_SAVED, OPTION_FIELDS, Message
 from palermo.core.workflow import MAX_ADDED
 from palermo.errors import PalermoError
 
@@ -116,6 +116,7 @@ _RARE = (
     "defect",
     "expires_at",
     "retrying_since",
+    "saved",
     *OPTION_FIELDS.values(),
 )
 
@@ -167,7 +168,7 @@ _MAX_CHANGES, MAX_STACK = 2_000, 100_000
 
 
 class Report(Struct, frozen=True):
-    """The progress and the log lines that a slot reported of its job at one time."""
+    """The progress and the log lines that a slot reported of its job at one time, and what the job has saved."""
 
     #: From 0 to 1; None if the job gave only the text.
     fraction: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -175,6 +176,8 @@ class Report(Struct, frozen=True):
     #: Whether the report has a progress at all.
     moved: bool = False
     lines: Annotated[tuple[Annotated[str, Meta(max_length=MAX_LINE)], ...], Meta(max_length=MAX_LINES + 1)] = ()
+    #: None if the job has saved nothing since the last report.
+    saved: Annotated[str, Meta(max_length=MAX_SAVED)] | None = None
 
 
 class Ready(Struct, frozen=True, tag=True):

@@ -135,8 +135,15 @@ class AdoptedJobs:
         if (result := result_in(answer)) is None:
             return False
         slot = str(answer.get("slot") or delivery.running_at)
-        per_queue = self._failed_per_queue
-        settlement = settle(delivery.message, result, worker=slot, now=clock.now(), failed_per_queue=per_queue)
+        saved = answer.get("saved")
+        settlement = settle(
+            delivery.message,
+            result,
+            worker=slot,
+            now=clock.now(),
+            failed_per_queue=self._failed_per_queue,
+            saved=saved if isinstance(saved, str) else None,
+        )
         try:
             await session.consumer.settle(delivery, settlement)
         except (BrokerUnavailable, DeliveryLost):

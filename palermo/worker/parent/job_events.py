@@ -362,6 +362,9 @@ def _error_line(failure: Failure) -> str:
 #: Seconds between two journal records of one job's progress.
 RECORD_EVERY = 1.0
 
+#: Seconds after which the broker gets what a job has saved. If the worker dies, the items of this time come again.
+SAVE_EVERY = 1.0
+
 #: How many of a job's newest lines a worker keeps; the journal has them all.
 KEPT_LINES = 100
 
@@ -369,18 +372,28 @@ Write = Callable[[RecordKind, Mapping[str, Any]], None]
 
 
 class Progress:
-    """The progress and log lines of the present job of one slot."""
+    """The progress and log lines of the present job of one slot, and what it has saved."""
 
-    __slots__ = ("_reported", "_timer", "_unwritten", "_write", "fraction", "lines", "runs", "text")
+    __slots__ = (
+        *("_reported", "_save", "_save_timer", "_timer", "_unwritten", "_write"),
+        *("fraction", "lines", "runs", "saved", "text"),
+    )
 
-    def __init__(self, write: Write) -> None:
-        """`write` records the job's log lines, and its progress at most once a second."""
+    def __init__(self, write: Write, save: Callable[[str], None]) -> None:
+        """`write` records the job's log lines, and its progress at most once a second.
+
+        `save` has the broker keep what the job has saved, at most once a second.
+        """
         #: Whether a job runs. What comes after its end is left out.
         self.runs = False
         self.fraction: float | None = None
         self.text = ""
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        #: What the job has saved; None if it has saved nothing.
+        self.saved: str | None = None
         self._write = write
+        self._save = save
+        self._save_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: Whether the job has reported anything, as few jobs do; whether its newest progress is not yet recorded.
         self._reported = self._unwritten = False
@@ -398,22 +411,37 @@ class Progress:
             self._unwritten = True
             if self._timer is None:
                 self._record_regularly()
+        if report.saved is not None:
+            self.saved = report.saved
+            if self._save_timer is None:
+                self._save_timer = asyncio.get_running_loop().call_later(SAVE_EVERY, self._save_now)
 
-    def end(self) -> None:
-        """The job has ended: record its last progress, and forget the job."""
+    def end(self) -> str | None:
+        """The job has ended: record its last progress, and forget the job. Returns what it has saved."""
+        saved = self.saved
         if self._reported:
             self._forget()
         self.runs = False
+        return saved
 
     def _forget(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._save_timer is not None:
+            self._save_timer.cancel()
+            self._save_timer = None
+        self.saved = None
         if self._unwritten:
             self._record()
         self._reported = False
         self.fraction, self.text = None, ""
         self.lines.clear()
+
+    def _save_now(self) -> None:
+        self._save_timer = None
+        if self.saved is not None:
+            self._save(self.saved)
 
     def _record_regularly(self) -> None:
         self._timer = None

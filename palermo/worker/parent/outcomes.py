@@ -64,6 +64,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     ended_at: float = 0.0
     #: Whether the journal has the end already, as for a job that keeps its result.
     written: bool = False
+    #: What the run has saved, if it has.
+    saved: str | None = None
 
     def answer(self) -> dict[str, Any]:
         """The values of the answer to the order `outcome`; `result_in` reads the result in it."""

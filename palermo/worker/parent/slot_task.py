@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from palermo.contract import clock
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery
+from palermo.contract.tasks import spawn
 from palermo.contract.worker_info import RunningJob, ToldArguments
 from palermo.core.failure import Failure, from_exception
 from palermo.core.journal_records import RecordKind
@@ -87,7 +88,7 @@ class SlotTask:
     """One slot as the parent sees it."""
 
     __slots__ = (
-        *("_admitted", "_free", "_plain", "_settling", "_started_at", "_taken", "_task", "_worker"),
+        *("_admitted", "_free", "_plain", "_saving", "_settling", "_started_at", "_taken", "_task", "_worker"),
         *("activity", "number", "permitted", "progress", "tag"),
     )
 
@@ -96,7 +97,7 @@ class SlotTask:
         #: The slot's name in consumer tags and failures.
         self.tag = tag
         #: The progress and the log lines of the job that it runs.
-        self.progress = Progress(self._job_reported)
+        self.progress = Progress(self._job_reported, self._save)
         self._worker = worker
         self._taken: list[Delivery] = []
         #: The job that it runs or waits for permission to run, and whether it has that permission.
@@ -107,6 +108,8 @@ class SlotTask:
         #: settles it.
         self._plain: tuple[BrokerSession, Delivery, Message] | None = None
         self._settling: asyncio.Task[None] | None = None
+        #: The tasks that have the broker keep what the job has saved.
+        self._saving: set[asyncio.Task[None]] = set()
         #: Set while no plain job runs.
         self._free = asyncio.Event()
         #: The asyncio task, and what it does. A plain job may run while it listens.
@@ -264,7 +267,7 @@ class SlotTask:
         self._started_at = ended_at = clock.now()
         worker.job_began()
         results: tuple[Result, ...] = (Interrupted(),)
-        done = 0
+        done, saved = 0, None
         try:
             if message.job in worker.registered.batches:
                 self._taken = taken = await self._gather_batch(session, delivery)
@@ -285,10 +288,10 @@ class SlotTask:
                 log_start(self.number, message)
                 results = results_of_each(await self._result_of(message), len(taken))
                 ended_at = clock.now()
-            self.progress.end()
+            saved = self.progress.end()
             for each, result in zip(taken, results, strict=True):
                 done += 1
-                await self._finish(session, each, result, ended_at, companion=each is not delivery)
+                await self._finish(session, each, result, ended_at, saved=saved, companion=each is not delivery)
         finally:
             self.progress.end()
             self._taken = []
@@ -302,6 +305,18 @@ class SlotTask:
     def _job_reported(self, kind: RecordKind, said: Mapping[str, Any]) -> None:
         """Record the progress or a log line of its job, or of the first of a batch."""
         self._worker.job_events.job_reported(self.number, self._taken[0].message, kind, said)
+
+    def _save(self, text: str) -> None:
+        """Have the broker keep what the job has saved, for the next worker if this one dies."""
+        if (session := self._worker.sessions.current) is not None:
+            spawn(self._saving, self._keep_saved(session, self._taken[0], text))
+
+    async def _keep_saved(self, session: BrokerSession, delivery: Delivery, text: str) -> None:
+        try:
+            await session.consumer.save(delivery, text)
+        except PalermoError as error:
+            id = delivery.message.id
+            log.warning("what a job has saved is not kept if this worker dies now id=%s error=%r", id, str(error))
 
     async def _result_of(self, message: Message) -> RunResult:
         """Have the pool run the job, and wait for its result."""
@@ -336,7 +351,7 @@ class SlotTask:
         assert self._plain is not None
         (session, delivery, message), began, ended_at = self._plain, self._started_at, clock.now()
         worker = self._worker
-        self.progress.end()
+        saved = self.progress.end()
         if result is SUCCEEDED and not message.keep_result:
             try:
                 session.consumer.acknowledge(delivery)
@@ -354,13 +369,13 @@ class SlotTask:
                 worker.job_ended(message, SUCCEEDED, settled=True)
                 self._plain_settled()
                 return
-        self._settling = asyncio.ensure_future(self._settle_plain(session, delivery, result, ended_at))
+        self._settling = asyncio.ensure_future(self._settle_plain(session, delivery, result, ended_at, saved))
 
     async def _settle_plain(
-        self, session: BrokerSession, delivery: Delivery, result: RunResult, ended_at: float
+        self, session: BrokerSession, delivery: Delivery, result: RunResult, ended_at: float, saved: str | None
     ) -> None:
         try:
-            await self._finish(session, delivery, results_of_each(result, 1)[0], ended_at)
+            await self._finish(session, delivery, results_of_each(result, 1)[0], ended_at, saved=saved)
         except Exception as error:  # the edge again: the job goes back with the session
             log.exception("cannot finish job id=%s job=%s", delivery.message.id, delivery.message.job)
             self._worker.sessions.lose(session, error)
@@ -377,9 +392,19 @@ class SlotTask:
     # How a job ends.
 
     async def _finish(
-        self, session: BrokerSession, delivery: Delivery, result: Result, ended_at: float, *, companion: bool = False
+        self,
+        session: BrokerSession,
+        delivery: Delivery,
+        result: Result,
+        ended_at: float,
+        *,
+        saved: str | None,
+        companion: bool = False,
     ) -> None:
-        """Log and record how a job ended, and settle it. `companion` is for all but the first of a batch."""
+        """Log and record how a job ended, and settle it with what it has saved.
+
+        `companion` is for all but the first of a batch.
+        """
         worker, message = self._worker, self._named(delivery.message)
         times = {"began_at": self._started_at, "ended_at": ended_at}
         by, settled, written, refused = "", False, False, False
@@ -400,7 +425,7 @@ class SlotTask:
             # A job that runs again without delay must be due at once by every clock, or it would wait for the leader.
             at_once = isinstance(result, Retrying) and not result.delay
             now = clock.wall_clock() if at_once else clock.now()
-            settlement = settle(message, result, worker=self.tag, now=now, failed_per_queue=per_queue)
+            settlement = settle(message, result, worker=self.tag, now=now, failed_per_queue=per_queue, saved=saved)
             outcome = Outcome(
                 job=message.job,
                 queue=message.queue,
@@ -409,6 +434,7 @@ class SlotTask:
                 began_at=self._started_at,
                 ended_at=ended_at,
                 written=written,
+                saved=saved,
             )
             try:
                 await session.consumer.settle(delivery, settlement)

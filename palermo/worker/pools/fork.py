@@ -12,7 +12,7 @@ from palermo.contract import broker, tasks  # noqa: F401
 from palermo.core import latest  # noqa: F401
 from palermo.worker import registered  # noqa: F401
 from palermo.worker.ipc import frames, pipes  # noqa: F401
-from palermo.worker.ipc.batch_marks import BatchMarks
+from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.options import WorkerOptions
 from palermo.worker.process import nameless_file
 
@@ -29,7 +29,7 @@ def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]
     the parent may hold. Modules that only one side needs are imported on that side.
     """
     ours, theirs = socket.socketpair()
-    stacks, marks = nameless_file(), BatchMarks(options.concurrency)
+    stacks, marks = nameless_file(), SharedMarks(options.concurrency)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

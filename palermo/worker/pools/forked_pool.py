@@ -18,6 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from palermo.contract import clock
 from palermo.contract.tasks import spawn
 from palermo.core.failure import Failure, from_exception
@@ -33,8 +35,8 @@ from palermo.core.lifecycle import (
 )
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTimeout
-from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import Report
+from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.limits import MEMORY_EVERY, Limits, cancelled, terminated, timed_out
 from palermo.worker.pools.child import Child, Place, Run
 from palermo.worker.pools.children import CannotFork, Children, SlotLost
@@ -66,7 +68,7 @@ class ForkedPool:
     """A pool of slots, each with a child of the template, or all with one."""
 
     def __init__(
-        self, children: Children, *, slots: int, shared: bool, limits: Limits, stacks: StackFile, marks: BatchMarks
+        self, children: Children, *, slots: int, shared: bool, limits: Limits, stacks: StackFile, marks: SharedMarks
     ) -> None:
         self.on_report: OnReport = ignore_report
         self.children = children
@@ -163,6 +165,7 @@ class ForkedPool:
 
     def drain(self) -> None:
         self.children.draining.set()
+        self._marks.stop()
 
     def kill(self) -> None:
         self.children.kill()
@@ -217,11 +220,11 @@ class ForkedPool:
 
     def _is_possible(self, run: Run, result: RunResult) -> bool:
         """Whether the result is possible: only a job that was told to end may be interrupted or cancelled."""
+        stopping = self._terminated or self.children.draining.is_set()
         if isinstance(result, BatchResult):
             return not any(isinstance(each, Interrupted | Cancelled) for each in result.results)
         return not (
-            (isinstance(result, Interrupted) and not self._terminated)
-            or (isinstance(result, Cancelled) and not run.cancelled)
+            (isinstance(result, Interrupted) and not stopping) or (isinstance(result, Cancelled) and not run.cancelled)
         )
 
     # Called by the children (see Owner in child.py).
@@ -252,6 +255,10 @@ class ForkedPool:
             self._spawn(self._kill_when_others_are_done(run.child))
 
     def reported(self, slot: int, report: Report) -> None:
+        if report.saved is not None:
+            # If its process dies because of another job, it runs again here.
+            run = self._runs[slot]
+            run.message = replace(run.message, saved=report.saved)
         self.on_report(slot, report)
 
     # Ending jobs by force.

@@ -82,7 +82,7 @@ class Pool(Protocol):
         """
 
     def drain(self) -> None:
-        """The worker stops: start no process again that cannot be started."""
+        """The worker stops: end loops of `resume`, and start no process again that cannot be started."""
 
     def kill(self) -> None:
         """Kill everything at once. Each job that runs ends as Interrupted."""

@@ -3,6 +3,7 @@
 Class jobs derive from palermo.JobClass, so mypy needs no plugin. Checked by test_typing.py.
 """
 
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
@@ -223,3 +224,32 @@ made = palermo.Workflow()
 made.step(charge, 1)
 assert_type(made.enqueue(), palermo.Job[None])
 palermo.job_by_id("7").signal("approved", {"by": "ann"})
+
+
+def pages(token: str | None) -> Iterator[Report]:
+    yield Report(1, [])
+
+
+async def pages_async(token: str | None) -> AsyncIterator[Report]:
+    yield Report(1, [])
+
+
+@palermo.job
+async def import_all(paths: list[str]) -> None:
+    for page in palermo.resume(pages, key=lambda page: page.pages, total=7):
+        assert_type(page, Report)
+    for page in palermo.resume(lambda last: pages(last), key=lambda page: page.pages, name="again"):
+        print(page.pages, page.page)  # wrong
+    async for page in palermo.resume(pages_async, key=lambda page: page.pages):
+        assert_type(page, Report)
+    async for _ in palermo.resume(pages, key=lambda page: page.pages):  # wrong
+        pass
+    for path in palermo.resume(paths, name="copy"):
+        assert_type(path, str)
+    for _ in palermo.resume(paths, key=lambda path: path):  # wrong
+        pass
+    for _ in palermo.resume(pages):  # wrong
+        pass
+    if (job := palermo.current_job()) is not None:
+        job.save({"phase": "report"})
+        assert_type(job.saved, Any)

@@ -194,6 +194,10 @@ class RabbitmqConsumer:
         self._unsettled[delivery.slot] = found
         return found
 
+    async def save(self, delivery: Delivery, saved: str) -> None:
+        if self._unsettled.get(delivery.slot) is delivery:
+            self._run_log.save(delivery.message, saved)
+
     async def permit(self, delivery: Delivery) -> float | None:
         demand = demand_of(delivery.message)
         if demand is None or delivery.cancelled or delivery.duplicate_of:
@@ -277,6 +281,9 @@ class RabbitmqConsumer:
                     # First, so that the leader knows that this run is over when a worker wants to start the copy.
                     await self._keys.tell(delivery.message, told)
                 failed = await self._store(message)
+                if message.saved is not None and not detached:
+                    # The worker may stop next: its last record must not say that it died with the job.
+                    await self._run_log.leave(delivery.slot, delivery.message.id)
                 if failed is not None and (told := key_report(delivery, failed, adopted=detached)) is not None:
                     await self._keys.tell(delivery.message, told)
                 self._check(delivery)
@@ -478,8 +485,11 @@ class RabbitmqConsumer:
         slot, job = delivery.slot, delivery.message.id
         try:
             ended = await self._workflows.has_ended(delivery.message)
-            record = await self._crash_history.of(job, now=lock_of(delivery.message) is not None)
+            record = await self._crash_history.of(delivery.message, now=lock_of(delivery.message) is not None)
             looked = replace(delivery, deaths=tuple(sorted(record.dead.values())), running_at=record.running_at)
+            if record.saved is not None:
+                looked = replace(looked, message=replace(delivery.message, saved=record.saved))
+                self._run_log.save(looked.message, record.saved)
             if not record.running_at and not ended:
                 await self._written_down(slot, job, record.dead)
         except asyncio.CancelledError:

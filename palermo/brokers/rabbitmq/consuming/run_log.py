@@ -6,14 +6,18 @@ The stream `~starts` holds the records. Each names all jobs that a worker runs, 
 last one. A worker writes a record before it runs a job that was handed out before, and otherwise at most one
 per tick, with the jobs that have run for a while: short jobs are never written down, and cost nothing. A worker
 that stops in good order writes that its last job is gone before it gives it back; a worker that died never does.
+
+A record also has what running jobs have saved for their next runs. The worker that gets a job after its worker's death
+reads it there.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
+from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
@@ -23,6 +27,7 @@ from palermo.contract import clock
 from palermo.contract.stored_records import instant
 from palermo.contract.tasks import spawn
 from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
+from palermo.core.message import Message
 from palermo.core.topology import check_id, has_controls, internal
 from palermo.errors import PalermoError
 
@@ -33,6 +38,9 @@ TICK, AGE = 0.125, 0.2
 
 #: The least seconds between two records, for each job that one names: a worker of 500 slots writes one a second.
 _EACH = 0.002
+
+#: The most bytes per second that one worker writes of what its jobs have saved, so that the stream keeps other records.
+_SAVED_RATE = 128 * 1024
 
 #: Seconds after which jobs that still run are written again, since the stream drops its oldest records.
 _AGAIN = 30.0
@@ -52,6 +60,18 @@ def key(worker: str, since: float) -> str:
     return f"{worker} {since!r}"
 
 
+class Saved(Struct, frozen=True, array_like=True):
+    """What a job had saved, and which run of which message that was: an id may be used again."""
+
+    text: str
+    attempt: int
+    created_at: int | None
+
+    @classmethod
+    def of(cls, message: Message, text: str) -> "Saved":
+        return cls(text, message.attempt, message.created_at)
+
+
 class Seen(Struct):
     """The last record of one worker."""
 
@@ -67,6 +87,8 @@ class Seen(Struct):
     jobs: dict[str, RunningJob] = field(default_factory=dict)
     #: What it counted, as WorkerInfo.counters writes it; None if the record does not tell.
     counters: object = None
+    #: What jobs had saved, by id.
+    saved: dict[str, Saved] = field(default_factory=dict)
 
 
 def _told(job: RunningJob) -> list[str | float | None]:
@@ -91,6 +113,14 @@ def _told_jobs(plain: object) -> dict[str, RunningJob]:
                     arguments=ToldArguments(preview=preview),
                 )
     return found
+
+
+def _saved_in(plain: object) -> dict[str, Saved]:
+    """What jobs had saved, in a record; what is malformed is left out."""
+    try:
+        return convert(plain or {}, dict[str, Saved])
+    except ValidationError:
+        return {}
 
 
 class View(Struct):
@@ -127,6 +157,7 @@ class View(Struct):
                 queues=tuple(map(str, queues)) if isinstance(queues, list) else (),
                 jobs=_told_jobs(record.get("jobs")),
                 counters=record.get("counters"),
+                saved=_saved_in(record.get("saved")),
             )
         self.seen.pop(writer, None)
         if seen is not None:
@@ -143,6 +174,15 @@ class View(Struct):
                     self.forget(str(id))
         self.blamed = {id: accused for id, accused in self.blamed.items() if accused}
         return writer
+
+    def saved(self, message: Message) -> str | None:
+        """What the job has saved by the latest record of this run; None for nothing."""
+        texts = [
+            found.text
+            for seen in self.seen.values()
+            if (found := seen.saved.get(message.id)) is not None and found == Saved.of(message, found.text)
+        ]
+        return texts[-1] if texts else None
 
     def forget(self, id: str) -> None:
         """Drop all that is known of a job, because it has ended."""
@@ -182,6 +222,9 @@ class RunLog:
         #: The dead workers of jobs that run here, which are written again; and the jobs to forget.
         self._blames: dict[str, dict[str, str]] = {}
         self._forgets: list[str] = []
+        #: What jobs that run here have saved, by id; and whether the last record lacks some of it.
+        self._saved: dict[str, Saved] = {}
+        self._unsaved = False
         self._written: frozenset[str] = frozenset()
         self._written_at = 0.0
         #: The duties that this worker has by the last record.
@@ -219,6 +262,11 @@ class RunLog:
         if dead:
             self._blames[id] = dead
         await self._flush()
+
+    def save(self, message: Message, text: str) -> None:
+        """Have the next record say what a job that runs here has saved."""
+        self._saved[message.id] = Saved.of(message, text)
+        self._unsaved = True
 
     async def leave(self, slot: int, id: str) -> None:
         """Write down that the job no longer runs here; call it before the job is given back."""
@@ -267,8 +315,10 @@ class RunLog:
         report = self._report()
         runs = self._runs(report)
         now = time.monotonic()
-        known = runs == self._written and report.duties == self._written_duties
+        known = runs == self._written and report.duties == self._written_duties and not self._unsaved
         pause = _AGAIN if known else _EACH * len(runs)
+        if self._unsaved:
+            pause = max(pause, sum(len(saved.text) for saved in self._saved.values()) / _SAVED_RATE)
         if (runs or self._written) and now - self._written_at >= pause:
             self._later()
         if report.jobs or runs or self._written:
@@ -303,7 +353,7 @@ class RunLog:
             report = self._report()
             runs = self._runs(report)
             forgets = list(self._forgets)
-            record = {
+            record: dict[str, Any] = {
                 "worker": report.id,
                 "since": float(report.started_at),
                 "at": clock.now(),
@@ -315,6 +365,10 @@ class RunLog:
                 "forgets": forgets,
                 "counters": report.counters(),
             }
+            self._saved = {id: saved for id, saved in self._saved.items() if id in runs}
+            if self._saved:
+                record["saved"] = to_builtins(self._saved)
+            self._unsaved = False
             self._written_at = time.monotonic()
             # Others may read the record before its confirm is here: a job given back meanwhile has to be written off.
             self._written |= runs
@@ -367,6 +421,8 @@ class CrashRecord(Struct, frozen=True, kw_only=True):
     dead: dict[str, str]
     #: The id of the worker that runs it, or knows how it ended; "" for none.
     running_at: str
+    #: What it has saved since its message was stored; None for nothing.
+    saved: str | None = None
 
 
 _NOTHING = CrashRecord(dead={}, running_at="")
@@ -385,7 +441,7 @@ class CrashHistory:
         self._asked_at = self._off_until = float("-inf")
         self._began_at = time.monotonic()
 
-    async def of(self, id: str, *, now: bool = False) -> CrashRecord:
+    async def of(self, message: Message, *, now: bool = False) -> CrashRecord:
         """What is known of the job's earlier runs. Raises the session's error if that is lost.
 
         `now` asks the workers after this call: an answer that was given for other jobs does not serve.
@@ -394,9 +450,9 @@ class CrashHistory:
             return _NOTHING
         try:
             async with asyncio.timeout(_LOOK_PATIENCE):
-                record = await self._look(id, now=now)
+                record = await self._look(message, now=now)
             if len(record.dead) > 1 and time.monotonic() - self._began_at < _YOUNG:
-                record = await self._patiently(id, record)
+                record = await self._patiently(message, record)
             return record
         except (PalermoError, TimeoutError) as error:
             if self._connection.error is not None:
@@ -405,22 +461,22 @@ class CrashHistory:
             log.warning(
                 "cannot tell who ran jobs before, running them all the same for=%.0f id=%s error=%r",
                 _OFF,
-                id,
+                message.id,
                 str(error) or "no answer in time",
             )
             return _NOTHING
 
-    async def _patiently(self, id: str, record: CrashRecord) -> CrashRecord:
+    async def _patiently(self, message: Message, record: CrashRecord) -> CrashRecord:
         """Look again for a while: after a broker's restart all workers seem dead for some seconds."""
         deadline = time.monotonic() + _GRACE
         while len(record.dead) > 1 and time.monotonic() < deadline:
             await asyncio.sleep(0.5)
             async with asyncio.timeout(_LOOK_PATIENCE):
-                record = await self._look(id)
+                record = await self._look(message)
         return record
 
-    async def _look(self, id: str, *, now: bool = False) -> CrashRecord:
-        view = await self._starts.view()
+    async def _look(self, message: Message, *, now: bool = False) -> CrashRecord:
+        id, view = message.id, await self._starts.view()
         answers = await self._workers(now=now)
         suspects = {writer: seen for writer, seen in view.seen.items() if id in seen.runs}
         for worker in answers.values():
@@ -437,7 +493,7 @@ class CrashHistory:
                 running_at = seen.worker
             else:
                 dead[writer] = seen.worker
-        return CrashRecord(dead=dead, running_at=running_at)
+        return CrashRecord(dead=dead, running_at=running_at, saved=view.saved(message))
 
     def _blamed(self, view: View, id: str) -> dict[str, str]:
         return {writer: worker for writer, worker in view.blamed.get(id, {}).items() if writer not in self._answers}

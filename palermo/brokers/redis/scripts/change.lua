@@ -50,6 +50,10 @@ local make = {
   drop = function(holder, number, times, keep_mark)
     drop(holder, number, times, keep_mark)
   end,
+  -- Replace the message of a job that is held.
+  save = function(number, job)
+    call('HSET', key('jobs'), number, job[8])
+  end,
   give_back = function(holder, number)
     give_back(holder, number, '')
   end,

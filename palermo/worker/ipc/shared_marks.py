@@ -1,7 +1,7 @@
-"""The marks of batches that run: which items their jobs have marked as done.
+"""What the slots of a worker share with its parent in memory: the marks of batches that run, and that the worker stops.
 
-They lie in memory that a slot shares with its parent. So they are there however the slot's process ends, and a mark
-costs no message.
+So a mark is there however the slot's process ends, a loop of `palermo.resume` sees the stop in the middle of a job, and
+neither costs a message.
 """
 
 import mmap
@@ -9,11 +9,12 @@ import mmap
 from palermo.jobs.batch import MOST_BATCH
 
 
-class BatchMarks:
+class SharedMarks:
     """The marks of all slots of a worker. Made before the template is forked."""
 
     def __init__(self, slots: int) -> None:
-        self._memory = mmap.mmap(-1, slots * MOST_BATCH)
+        #: One byte for the stop, behind those of the batches.
+        self._memory = mmap.mmap(-1, slots * MOST_BATCH + 1)
 
     def clear(self, slot: int, count: int) -> None:
         """Begin anew for the next `count` jobs of this slot, which are run together."""
@@ -28,3 +29,11 @@ class BatchMarks:
         """Whether each of them is marked as done."""
         start = (slot - 1) * MOST_BATCH
         return [mark == 1 for mark in self._memory[start : start + count]]
+
+    def stop(self) -> None:
+        """The worker stops. Called in the parent."""
+        self._memory[-1] = 1
+
+    def stopping(self) -> bool:
+        """Whether the worker stops. Called in the slots."""
+        return self._memory[-1] == 1

@@ -1,0 +1,125 @@
+"""What a job has saved for its next run: the value of `current_job().save`, and where its loops of `resume` are.
+
+Its message carries it in the header `saved`, as JSON: {"value": …, "loops": {name: [done, key]}}. `done` counts the
+items that are done. The key is missing in a loop by position, and a loop that has ended is []. An item is done when the
+loop asks for the next one, so what is saved is never ahead of the work.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from palermo.core.arguments import about, brief
+from palermo.core.message import MAX_SAVED
+from palermo.errors import DecodeError, EncodeError, HeaderInvalid, UsageError
+
+#: The most characters of a value in an error.
+_SHOWN = 80
+
+
+class SavedState:
+    """What one run finds saved, and saves."""
+
+    def __init__(
+        self,
+        text: str | None,
+        *,
+        job: str,
+        write: Callable[[object], bytes],
+        read: Callable[[bytes], object],
+        report: Callable[[str], None],
+        end_if_stopping: Callable[[], None],
+    ) -> None:
+        """`text` is the header, and `job` names the job in errors. `write` and `read` are those of a serializer.
+
+        `report` gets the new text. `end_if_stopping` raises the error that ends the run once the worker stops.
+        Raises HeaderInvalid for a text that Palermo has not written, and DecodeError for a value that cannot be read.
+        """
+        self._job = job
+        self._write = write
+        self._read = read
+        self._report = report
+        self.end_if_stopping = end_if_stopping
+        #: By the name of a loop, where it is: the number of its done items, and its last key; empty once it has ended.
+        self.loops: dict[str, Sequence[Any]] = {}
+        self.value: Any = None
+        #: The loops of this run.
+        self._begun: set[str] = set()
+        if text is not None:
+            self._load(text)
+        #: The same as JSON.
+        self._value_text = "" if self.value is None else self._json(self.value, "the saved value")
+        self._loop_texts = {name: self._json(list(place), "the place of a loop") for name, place in self.loops.items()}
+
+    def save(self, value: Any) -> None:
+        """Save a value for the next run. Raises EncodeError."""
+        text = "" if value is None else self._json(value, "the saved value")
+        self._send(text, self._loop_texts, value, "the saved value")
+        self.value, self._value_text = value, text
+
+    def begin(self, name: str) -> Sequence[Any]:
+        """Begin a loop: returns its place, which is empty if the loop has ended. Raises UsageError for a second one."""
+        if name in self._begun:
+            raise UsageError(
+                f"job {self._job} has two loops of palermo.resume named {name!r}, and the second one would begin where"
+                f" the first one is. Give each a name of its own: palermo.resume(…, name='import')."
+            )
+        self._begun.add(name)
+        return self.loops.get(name, (0,))
+
+    def key_text(self, key: object, name: str) -> str:
+        """The key of an item, as JSON. Raises EncodeError."""
+        return self._json(key, _key_of(name))
+
+    def move(self, name: str, done: int, key: object = None, text: str = "") -> None:
+        """So many items of a loop are done; `text` is the JSON of the last one's key. Raises EncodeError."""
+        place = f"[{done},{text}]" if text else f"[{done}]"
+        self._send(self._value_text, {**self._loop_texts, name: place}, key if text else done, _key_of(name))
+        self._loop_texts[name] = place
+
+    def end(self, name: str) -> None:
+        """The loop has ended: in the next run it has no items."""
+        self._send(self._value_text, {**self._loop_texts, name: "[]"}, name, "the name of a loop")
+        self._loop_texts[name] = "[]"
+
+    def _load(self, text: str) -> None:
+        try:
+            found = self._read(text.encode())
+        except DecodeError as error:
+            raise DecodeError(f"what job {self._job} has saved cannot be read: {error}") from None
+        match found:
+            case {"loops": dict(loops), **more} if all(map(_is_place, loops.values())):
+                self.loops, self.value = loops, more.get("value")
+            case _:
+                raise HeaderInvalid(
+                    f"header 'saved' of job {self._job} is {text[:_SHOWN]!r}, which Palermo has not written."
+                    " Fix the program that published it."
+                )
+
+    def _json(self, value: object, what: str) -> str:
+        try:
+            data = self._write(value)
+        except EncodeError as error:
+            raise EncodeError(f"{what}, {brief(value):.{_SHOWN}}, cannot be saved: {about(str(error), 'it')}") from None
+        if b'"class":' in data:
+            self._read(data)  # now, and not in the run that needs it
+        return data.decode()
+
+    def _send(self, value: str, loops: dict[str, str], shown: object, what: str) -> None:
+        """Report this state. Raises EncodeError if it is too large."""
+        places = ",".join(f"{json.dumps(name)}:{place}" for name, place in loops.items())
+        text = f'{{"value":{value},"loops":{{{places}}}}}' if value else f'{{"loops":{{{places}}}}}'
+        if len(text) > MAX_SAVED // 4 and (size := len(text.encode())) > MAX_SAVED:
+            raise EncodeError(
+                f"job {self._job} would save {size:,} bytes with {what}, {brief(shown):.{_SHOWN}}, and at most"
+                f" {MAX_SAVED:,} fit. Save an id by which the data is found, and fewer loops under names of their own."
+            )
+        self._report(text)
+
+
+def _key_of(name: str) -> str:
+    return f"the key of loop {name!r}" if name else "the key of the loop"
+
+
+def _is_place(place: object) -> bool:
+    return isinstance(place, list) and len(place) <= 2 and (not place or isinstance(place[0], int))
