@@ -54,10 +54,14 @@ func publish(channel *amqp.Channel, queue string, message amqp.Publishing) error
 	if err := declare(channel, queue); err != nil {
 		return err
 	}
+	return send(channel, exchange, nameOf(queue), message)
+}
+
+func send(channel *amqp.Channel, exchange, key string, message amqp.Publishing) error {
 	message.DeliveryMode = amqp.Persistent
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := channel.PublishWithContext(ctx, exchange, nameOf(queue), true, false, message); err != nil {
+	if err := channel.PublishWithContext(ctx, exchange, key, true, false, message); err != nil {
 		return err
 	}
 	select {
@@ -90,23 +94,23 @@ func enqueue(channel *amqp.Channel) error {
 	})
 }
 
-func makeThumbnail(body []byte) error {
+func makeThumbnail(body []byte) (string, error) {
 	var call struct {
 		Args []string `json:"args"`
 	}
 	if json.Unmarshal(body, &call.Args) != nil {
 		if err := json.Unmarshal(body, &call); err != nil {
-			return err
+			return "", err
 		}
 	}
 	if len(call.Args) != 1 {
-		return fmt.Errorf("one path is needed, and there are %d", len(call.Args))
+		return "", fmt.Errorf("one path is needed, and there are %d", len(call.Args))
 	}
-	if strings.HasPrefix(call.Args[0], "broken") {
-		return fmt.Errorf("cannot read %s", call.Args[0])
+	if strings.Contains(call.Args[0], "broken") {
+		return "", fmt.Errorf("cannot read %s", call.Args[0])
 	}
 	fmt.Println("thumbnail of", call.Args[0])
-	return nil
+	return call.Args[0] + ".small", nil
 }
 
 func work(channel *amqp.Channel) error {
@@ -121,8 +125,16 @@ func work(channel *amqp.Channel) error {
 		return err
 	}
 	for delivery := range deliveries {
-		if failure := makeThumbnail(delivery.Body); failure != nil {
+		how := "done"
+		output, failure := makeThumbnail(delivery.Body)
+		if failure != nil {
+			how = "failed"
 			if err := fail(channel, "thumbnails", delivery, failure); err != nil {
+				return err
+			}
+		}
+		if delivery.Headers["workflow"] != nil {
+			if err := report(channel, delivery, how, output); err != nil {
 				return err
 			}
 		}
@@ -155,6 +167,27 @@ func fail(channel *amqp.Channel, queue string, delivery amqp.Delivery, failure e
 		Headers:         headers,
 		Body:            delivery.Body,
 	})
+}
+
+func report(channel *amqp.Channel, delivery amqp.Delivery, how string, output any) error {
+	headers := map[string]any{}
+	for _, name := range []string{"workflow", "workflow-step", "workflow-generation"} {
+		headers[name] = delivery.Headers[name]
+	}
+	message := map[string]any{"id": delivery.MessageId, "content_type": "", "content_encoding": "", "body": "", "headers": headers}
+	end := map[string]any{"how": how, "message": message}
+	if how == "done" && delivery.Headers["workflow-output"] == true {
+		value, err := json.Marshal(output)
+		if err != nil {
+			return err
+		}
+		end["content_type"], end["value"] = "application/json", value // a []byte becomes base64
+	}
+	body, err := json.Marshal(map[string]any{"format": 1, "end": end})
+	if err != nil {
+		return err
+	}
+	return send(channel, "", exchange+".~workflows", amqp.Publishing{Body: body})
 }
 
 func run(command string) error {

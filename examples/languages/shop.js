@@ -36,20 +36,24 @@ async function enqueue(channel) {
 }
 
 function makeThumbnail(path) {
-  if (path.startsWith('broken')) throw new Error(`cannot read ${path}`);
+  if (path.includes('broken')) throw new Error(`cannot read ${path}`);
   console.log(`thumbnail of ${path}`);
+  return `${path}.small`;
 }
 
 async function work(channel) {
   await declare(channel, 'thumbnails');
   await channel.prefetch(1);
   await channel.consume(nameOf('thumbnails'), async (message) => {
+    let how = 'done', output;
     try {
       const body = JSON.parse(message.content);
-      makeThumbnail(...(body.args ?? body));
+      output = makeThumbnail(...(body.args ?? body));
     } catch (error) {
+      how = 'failed';
       await fail(channel, 'thumbnails', message, error);
     }
+    if (message.properties.headers.workflow) await report(channel, message, how, output);
     channel.ack(message);
   });
 }
@@ -71,6 +75,20 @@ async function fail(channel, queue, message, error) {
       worker: `pid:${process.pid}@${hostname()}/worker-1`,
     },
   });
+}
+
+async function report(channel, { properties }, how, output) {
+  const { workflow, 'workflow-step': step, 'workflow-generation': generation } = properties.headers;
+  const headers = { workflow, 'workflow-step': step, 'workflow-generation': generation };
+  const end = { how, message: { id: properties.messageId, content_type: '', content_encoding: '', body: '', headers } };
+  if (how === 'done' && properties.headers['workflow-output']) {
+    end.content_type = 'application/json';
+    end.value = Buffer.from(JSON.stringify(output ?? null)).toString('base64');
+  }
+  const body = Buffer.from(JSON.stringify({ format: 1, end }));
+  channel.publish('', `${exchange}.~workflows`, body, { persistent: true, mandatory: true });
+  await channel.waitForConfirms();
+  if (returned.length) throw new Error('the broker did not store the message');
 }
 
 async function main([command]) {

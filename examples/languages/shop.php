@@ -53,12 +53,13 @@ function enqueue(AMQPStreamConnection $connection): void
     ]));
 }
 
-function make_thumbnail(string $path): void
+function make_thumbnail(string $path): string
 {
-    if (str_starts_with($path, 'broken')) {
+    if (str_contains($path, 'broken')) {
         throw new RuntimeException("cannot read $path");
     }
     echo "thumbnail of $path\n";
+    return "$path.small";
 }
 
 function work(AMQPStreamConnection $connection): void
@@ -68,11 +69,16 @@ function work(AMQPStreamConnection $connection): void
     declare_queue($channel, 'thumbnails');
     $channel->basic_qos(0, 1, false);
     $run = function (AMQPMessage $message) use ($failures): void {
+        [$how, $output] = ['done', null];
         try {
             $body = json_decode($message->getBody(), true, 512, JSON_THROW_ON_ERROR);
-            make_thumbnail(...($body['args'] ?? $body));
+            $output = make_thumbnail(...($body['args'] ?? $body));
         } catch (Throwable $error) {
+            $how = 'failed';
             fail_job($failures, 'thumbnails', $message, $error);
+        }
+        if ($message->has('application_headers') && isset($message->get('application_headers')->getNativeData()['workflow'])) {
+            report($failures, $message, $how, $output);
         }
         $message->ack();
     };
@@ -100,6 +106,20 @@ function fail_job(AMQPChannel $channel, string $queue, AMQPMessage $message, Thr
         'message_id' => $properties['message_id'] ?? $known['id'] ?? bin2hex(random_bytes(16)),
         'application_headers' => $headers,
     ]));
+}
+
+function report(AMQPChannel $channel, AMQPMessage $message, string $how, mixed $output): void
+{
+    $known = $message->get('application_headers')->getNativeData();
+    $headers = array_intersect_key($known, ['workflow' => 1, 'workflow-step' => 1, 'workflow-generation' => 1]);
+    $about = ['content_type' => '', 'content_encoding' => '', 'body' => '', 'headers' => $headers];
+    $end = ['how' => $how, 'message' => ['id' => $message->get('message_id')] + $about];
+    if ($how === 'done' && ($known['workflow-output'] ?? false)) {
+        $end += ['content_type' => 'application/json', 'value' => base64_encode(json_encode($output))];
+    }
+    $record = new AMQPMessage(json_encode(['format' => 1, 'end' => $end]), ['delivery_mode' => 2]);
+    $channel->basic_publish($record, '', EXCHANGE . '.~workflows', true);
+    $channel->wait_for_pending_acks_returns(30);
 }
 
 $url = parse_url(getenv('PALERMO_URL') ?: 'amqp://guest:guest@localhost:5672/');

@@ -36,9 +36,10 @@ def enqueue(connection)
 end
 
 def make_thumbnail(path)
-  raise ArgumentError, "cannot read #{path}" if path.start_with?("broken")
+  raise ArgumentError, "cannot read #{path}" if path.include?("broken")
 
   puts "thumbnail of #{path}"
+  "#{path}.small"
 end
 
 def work(connection)
@@ -49,12 +50,15 @@ def work(connection)
   declare(channel, "thumbnails").subscribe(manual_ack: true) { |*delivery| deliveries << delivery }
   loop do
     delivery, properties, body = deliveries.pop
+    how, output = "done", nil
     begin
       call = JSON.parse(body)
-      make_thumbnail(*(call.is_a?(Hash) ? call["args"] : call))
+      output = make_thumbnail(*(call.is_a?(Hash) ? call["args"] : call))
     rescue => error
+      how = "failed"
       fail_job(failures, "thumbnails", properties, body, error)
     end
+    report(failures, properties, how, output) if (properties.headers || {})["workflow"]
     channel.ack(delivery.delivery_tag)
   end
 end
@@ -74,6 +78,18 @@ def fail_job(channel, queue, properties, body, error)
             "failed-at" => Time.now.to_i,
             "worker" => "pid:#{Process.pid}@#{Socket.gethostname}/worker-1"
           })
+end
+
+def report(channel, properties, how, output)
+  headers = properties.headers.slice("workflow", "workflow-step", "workflow-generation")
+  message = { id: properties.message_id, content_type: "", content_encoding: "", body: "", headers: }
+  ending = { how:, message: }
+  if how == "done" && properties.headers["workflow-output"]
+    ending.update(content_type: "application/json", value: [JSON.generate(output)].pack("m0"))
+  end
+  channel.default_exchange.publish(JSON.generate({ format: 1, end: ending }),
+                                   routing_key: "#{EXCHANGE}.~workflows", persistent: true)
+  raise "the broker did not store the message" unless channel.wait_for_confirms
 end
 
 connection = Bunny.new(ENV.fetch("PALERMO_URL", "amqp://guest:guest@localhost:5672/"))

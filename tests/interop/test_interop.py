@@ -117,6 +117,21 @@ def test_the_guides_program_works_and_its_failed_job_is_requeued(
     assert [attempt["message"] for attempt in again["attempts"]] == ["cannot read broken.png"] * 2
 
 
+def test_a_step_runs_in_another_language_and_is_requeued(
+    foreign: ForeignClient, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "_MISSING", 0.1)
+    rig.launch([sys.executable, "-m", "palermo", "worker", "gallery", "-q", "jobs"], cwd=clients.EXAMPLES)
+    with foreign.working(rig.url, exchange=rig.exchange, output=rig.path / "output"):
+        job = rig.client.enqueue("gallery.gallery", [["cat.png", "broken.png", "dog.png"]])
+        [failed] = eventually(lambda: rig.inspector.failed.list().rows)
+        assert (failed["id"], failed["args"]) == (f"{job.id}/thumbnail-2", ["uploads/broken.png"])
+        rig.palermo("failed", "requeue", failed["id"], "--args", '["owl.png"]')
+
+        published = "uploads/cat.png.small, owl.png.small, uploads/dog.png.small"
+        assert job.result(timeout=60) == f"published {published}"
+
+
 def test_the_guide_shows_parts_of_the_programs_that_run_here() -> None:
     def unindented(code: str) -> str:
         return "\n".join(line.strip() for line in code.splitlines())
@@ -124,5 +139,7 @@ def test_the_guide_shows_parts_of_the_programs_that_run_here() -> None:
     programs = [unindented(program.read_text()) for program in clients.EXAMPLES.glob("shop.*")]
     shown = [unindented(block.code) for block in blocks(_GUIDE) if block.language in ("js", "ruby", "php", "go")]
 
-    assert len(shown) == 8
+    assert len(shown) == 9
     assert [code for code in shown if not any(code in program for program in programs)] == []
+    [gallery] = [block.code for block in blocks(_GUIDE) if "def gallery" in block.code]
+    assert (clients.EXAMPLES / "gallery.py").read_text().endswith(gallery)
