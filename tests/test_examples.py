@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 #: The pages whose examples meet what RabbitMQ does otherwise than a file.
 ON_RABBITMQ = [
     ROOT / "README.md",
-    *(ROOT / "docs" / page for page in ("guides/events.md", "guides/unique.md")),
+    *(ROOT / "docs" / page for page in ("guides/events.md", "guides/unique.md", "learn/workflows.md")),
 ]
 
 #: Guides whose examples are files of a project, or tests: tests/contrib/test_guides.py and tests/testing run them.

@@ -26,6 +26,8 @@ async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Colle
     A session that looks into a queue of RabbitMQ holds its jobs meanwhile, and nothing waits. So if another session
     consumes, this waits for it. It may be another worker, so not for longer than _OTHERS.
     """
+    # The leader of RabbitMQ puts all steps into their queues that became possible by now.
+    await broker.workflows.next_due()
     deadline = time.monotonic() + _OTHERS
     while not await count_pending(broker, selection, put_aside):
         others = any(queue.consumers for queue in await served_queues(broker, selection) if not queue.paused)
