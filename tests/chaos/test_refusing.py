@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, open_connection
-from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue
+from palermo.brokers.rabbitmq.leadership.fair_queue import JobsUnderWay
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger
 from palermo.brokers.rabbitmq.scheduling import buckets
@@ -371,15 +371,15 @@ async def test_a_tick_fires_once_though_a_leader_dies_before_it_says_so(
 async def test_a_job_of_a_tenant_runs_once_though_a_leader_dies_before_its_ack(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    died, on_answer = asyncio.Event(), FairQueue._on_answer
+    died, on_answer = asyncio.Event(), JobsUnderWay._on_answer
 
-    def dies(self: FairQueue, channel: Channel, tag: int, error: PalermoError | None) -> None:
+    def dies(self: JobsUnderWay, channel: Channel, tag: int, error: PalermoError | None) -> None:
         if not died.is_set():
             died.set()
             self._connection.raw.abort()
         on_answer(self, channel, tag, error)
 
-    monkeypatch.setattr(FairQueue, "_on_answer", dies)
+    monkeypatch.setattr(JobsUnderWay, "_on_answer", dies)
 
     async with two_brokers(session) as (broker, leader):
         ran = Ran()

@@ -24,6 +24,7 @@ from msgspec import Struct, field
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, traces, unpublishable
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
     JobDestinations,
@@ -79,6 +80,74 @@ class TenantState(Struct):
     heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
 
+class JobsUnderWay:
+    """The jobs that are published to one job queue and not confirmed yet."""
+
+    def __init__(self, queue: str, connection: Connection, destinations: JobDestinations) -> None:
+        self._queue = queue
+        self._connection = connection
+        self._destinations = destinations
+        self._count = 0
+        #: Why one of them was refused, since the last call of `pause`.
+        self.refused: PalermoError | None = None
+        self._refusals = Refusals(f"jobs of tenants for queue {queue!r}", first=_REFUSED, last=_STILL_REFUSED)
+        #: Puts those into `failed` that can never be published.
+        self._failing: set[asyncio.Task[None]] = set()
+        #: Set at each confirm and refusal.
+        self._answered = asyncio.Event()
+
+    def pause(self) -> float:
+        """Seconds to wait before the next attempt, once the jobs in hand, which come behind those, are given back."""
+        error, self.refused = self.refused, None
+        assert error is not None
+        if isinstance(error, NotFound):
+            self._destinations.forget(self._queue)
+        return self._refusals.refused(error)
+
+    async def all_answered(self) -> None:
+        """Wait until each of them is stored, or refused."""
+        while self._count:
+            self._answered.clear()
+            await self._answered.wait()
+
+    def forward(self, publisher: Publisher, channel: Channel, got: Got) -> None:
+        """Publish a job, and acknowledge it on its channel once it is stored; if it is refused, requeue it."""
+        self._count += 1
+        publisher.forward(*self._destinations.route(self._queue), got, partial(self._on_answer, channel, got))
+
+    def _on_answer(self, channel: Channel, got: Got, error: PalermoError | None) -> None:
+        """RabbitMQ has stored a job in the job queue, or refused it."""
+        if isinstance(error, HeadersTooLarge):
+            spawn(self._failing, self._fail(channel, got, error))
+        else:
+            self._on_end(channel, got.tag, error)
+
+    async def _fail(self, channel: Channel, got: Got, error: PalermoError) -> None:
+        """Put a job that can never be published into `failed`."""
+        message = to_message(got.properties, got.body, taken_from=None)
+        refused: PalermoError | None = None
+        try:
+            place = self._destinations.failed_place(self._queue)
+            await self._destinations.publish(place, unpublishable(message, error, now=wall_clock()))
+        except PalermoError as not_stored:
+            refused = not_stored
+        self._on_end(channel, got.tag, refused)
+
+    def _on_end(self, channel: Channel, tag: int, error: PalermoError | None) -> None:
+        """A job is stored, or refused."""
+        self._count -= 1
+        self._answered.set()
+        if error is not None:
+            self.refused = error
+        else:
+            self._refusals.taken()
+        # RabbitMQ has taken back the jobs of a channel that is closed.
+        if channel.is_open and error is None:
+            self._connection.raw.ack(channel.raw, tag)
+        elif channel.is_open:
+            channel.requeue(tag)
+
+
 class FairQueue:
     """The fair queue of one job queue; see the module's first lines."""
 
@@ -110,15 +179,8 @@ class FairQueue:
         self._unsure: set[int] = set()
         #: How many jobs may wait in the job queue, at the last look.
         self._most = _AHEAD
-        #: How many jobs are published and not confirmed; why one of them was refused.
-        self._unconfirmed = 0
-        self._refused: PalermoError | None = None
-        #: Puts those into `failed` that can never be published.
-        self._failing: set[asyncio.Task[None]] = set()
-        self._refusals = Refusals(f"jobs of tenants for queue {queue!r}", first=_REFUSED, last=_STILL_REFUSED)
+        self.under_way = JobsUnderWay(queue, connection, destinations)
         self._news = asyncio.Event()
-        #: Set at each confirm and refusal.
-        self._answered = asyncio.Event()
 
     def know(self, tenant: str) -> None:
         """Note that this tenant has a queue, in which there may be jobs soon."""
@@ -159,9 +221,11 @@ class FairQueue:
                 room, refused = 0, 0.0
                 async with self.turn:
                     self.stopped = self.stopped and (await self._connection.probe(browsing_lock(self._exchange))).locked
-                    if not self.stopped:
-                        refused = await self._after_refusal() if self._refused else 0.0
-                        room = 0 if refused else await self._step()
+                    if self.under_way.refused and not self.stopped:
+                        await self.give_back([state for state in self.states.values() if state.in_hand])
+                        refused = self.under_way.pause()
+                    elif not self.stopped:
+                        room = await self._step()
             except PalermoError as error:
                 if self._connection.error is not None:
                     raise
@@ -173,7 +237,7 @@ class FairQueue:
             # If workers take the jobs as fast as they are moved, they must not wait for the leader.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
             # RabbitMQ answers a count before it puts away what was published.
-            await self.all_answered()
+            await self.under_way.all_answered()
             await asyncio.sleep(refused or (0 if room > 0 else _STOPPED if self.stopped else pause))
 
     async def _step(self) -> int:
@@ -264,63 +328,15 @@ class FairQueue:
 
     async def _hand_on(self, channel: Channel, jobs: Sequence[Got]) -> None:
         known = await self._known(jobs)
-        publisher, route = await self._destinations.publisher(), self._destinations.route(self.queue)
+        publisher = await self._destinations.publisher()
         if not channel.is_open:
             raise channel.error or BrokerUnavailable("the channel of tenants' jobs was closed.")
         for got in jobs:
             if got.tag in known:
                 channel.ack(got.tag)
             else:
-                self._unconfirmed += 1
-                publisher.forward(*route, got, partial(self._on_answer, channel, got))
+                self.under_way.forward(publisher, channel, got)
         self._connection.raw.flush()
-
-    def _on_answer(self, channel: Channel, got: Got, error: PalermoError | None) -> None:
-        """RabbitMQ has stored a job in the job queue, or refused it."""
-        if isinstance(error, HeadersTooLarge):
-            spawn(self._failing, self._fail(channel, got, error))
-        else:
-            self._on_end(channel, got.tag, error)
-
-    async def _fail(self, channel: Channel, got: Got, error: PalermoError) -> None:
-        """Put a job that can never be published into `failed`."""
-        message = to_message(got.properties, got.body, taken_from=None)
-        refused: PalermoError | None = None
-        try:
-            place = self._destinations.failed_place(self.queue)
-            await self._destinations.publish(place, unpublishable(message, error, now=wall_clock()))
-        except PalermoError as not_stored:
-            refused = not_stored
-        self._on_end(channel, got.tag, refused)
-
-    def _on_end(self, channel: Channel, tag: int, error: PalermoError | None) -> None:
-        """A job is stored, or refused."""
-        self._unconfirmed -= 1
-        self._answered.set()
-        if error is not None:
-            self._refused = error
-        else:
-            self._refusals.taken()
-        # RabbitMQ has taken back the jobs of a channel that is closed.
-        if channel.is_open and error is None:
-            self._connection.raw.ack(channel.raw, tag)
-        elif channel.is_open:
-            channel.requeue(tag)
-
-    async def _after_refusal(self) -> float:
-        """Give back all jobs in hand, which come behind those that were refused. Returns seconds to wait."""
-        await self.give_back([state for state in self.states.values() if state.in_hand])
-        error, self._refused = self._refused, None
-        assert error is not None
-        if isinstance(error, NotFound):
-            self._destinations.forget(self.queue)
-        return self._refusals.refused(error)
-
-    async def all_answered(self) -> None:
-        """Wait until each job that is on its way is stored, or refused."""
-        while self._unconfirmed:
-            self._answered.clear()
-            await self._answered.wait()
 
     async def _known(self, jobs: Sequence[Got]) -> set[int]:
         """The tags of the jobs that a leader which died has moved already."""
@@ -380,7 +396,7 @@ class FairQueue:
 
         Returns whether the jobs are back in their queues, or in the job queue.
         """
-        await self.all_answered()
+        await self.under_way.all_answered()
         channel = self._channel
         if channel is None or not channel.is_open:
             return False
@@ -405,7 +421,7 @@ class FairQueue:
         if self._channel is not None and self._channel.is_open:
             return self._channel
         # Otherwise a job that is on its way into the job queue would be searched for there in vain.
-        await self.all_answered()
+        await self.under_way.all_answered()
         # RabbitMQ has taken back what was held on the last channel.
         self._tags.clear()
         self._unsure.clear()

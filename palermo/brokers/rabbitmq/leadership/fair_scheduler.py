@@ -98,7 +98,7 @@ class FairScheduler:
 
     async def close(self) -> None:
         """Wait for the jobs that are on their way: without their acks the next leader would move them again."""
-        await asyncio.gather(*(one.all_answered() for one in self._fair_queues.values()))
+        await asyncio.gather(*(one.under_way.all_answered() for one in self._fair_queues.values()))
 
     async def _are_there(self) -> bool:
         """The same as TenantQueues.are_there, as it may be asked every second: this session reads the list next."""
