@@ -12,7 +12,8 @@ from pika.exceptions import ChannelClosedByBroker
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
-from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.cluster.facts import Facts
+from palermo.brokers.rabbitmq.publishing.declarer import QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
@@ -84,14 +85,11 @@ def connection(runner: asyncio.Runner, session: SessionParameters) -> Iterator[C
 
 
 def outbox_on(connection: Connection, session: SessionParameters) -> Outbox:
-    """What publishes on this connection, and writes no names of queues down."""
-
-    async def register(queue: str) -> None:
-        pass
-
-    known = {"register": register, "register_found": lambda queue: None}
-    declarer = Declarer(connection, session.exchange, kind="classic", **known)
-    return Outbox(session, connection, declarer)
+    """What publishes on this connection."""
+    facts = Facts(session.exchange, connection, lambda: outbox.open(), patience=session.timeout)
+    declarer = QueueRegistration(session, facts, connection, lambda: connection).declarer(connection)
+    outbox = Outbox(session, connection, declarer)
+    return outbox
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient, Limi
 from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
-from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.removal import Removal
 from palermo.contract.broker import (
@@ -114,18 +114,16 @@ class RabbitmqBroker:
         self._worker_reports = WorkerReports(connection, reading, self._exchange, self._missing)
         self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, reading, kind=session.queue_type)
         self._closed = False
-        self._registration = QueueRegistration(
-            self._exchange, self._facts, connection, lambda: self._consuming or connection
-        )
-        self._wiring = EventTopology(session.prefix)
-        self._declarer = self._declarer_on(connection)
+        self._registration = QueueRegistration(session, self._facts, connection, lambda: self._consuming or connection)
+        declarer_on = self._registration.declarer
+        self._declarer = declarer_on(connection)
         #: The same for the connection on which queues are read, once they are.
         self._reading: Declarer | None = None
         self._outbox = Outbox(session, connection, self._declarer)
         self.try_publish = self._outbox.try_publish
         self._failed_sweeps = FailedSweeps(self._outbox.failed_log)
         self._failed_turn = sweeping.FailedTurn(self._exchange)
-        self._leader_client = LeaderClient(session, connection, self._declarer_on, self.workers, self._open_publisher)
+        self._leader_client = LeaderClient(session, connection, declarer_on, self.workers, self._open_publisher)
         self._limits = LimitClient(self._leader_client)
         ask, why_silent = self._leader_client.ask, self._leader_client.why_silent
         self.keys = RabbitmqKeys(session, connection, self._outbox, ask, why_silent, reading, self._facts)
@@ -133,7 +131,7 @@ class RabbitmqBroker:
         self.tenants = TenantClient(self._exchange, reading, self._outbox, self._leader_client, self.keys, self._paused)
         self.journal = StreamJournal(session, connection, reading)
         self.events = RabbitmqEvents(
-            session, connection, self._wiring, self._declarer_on(connection), self._outbox, self._facts, reading
+            session, connection, self._registration.wiring, declarer_on(connection), self._outbox, self._facts, reading
         )
         self._removal = Removal(
             self._exchange,
@@ -184,7 +182,7 @@ class RabbitmqBroker:
                 " workers, or raise channel_max in rabbitmq.conf."
             )
         connection.raw.acks_together = slots > _FEW_SLOTS
-        declarer = self._declarer_on(connection)
+        declarer = self._registration.declarer(connection)
 
         def slot_tag(slot: int) -> str:
             return f"{tag}/worker-{slot}"
@@ -232,7 +230,7 @@ class RabbitmqBroker:
             run_log=run_log,
             crash_history=CrashHistory(run_log, connection, self._worker_reports.ask),
             # On its own channel: asking for a queue that does not exist closes the channel.
-            count=self._declarer_on(connection).count,
+            count=self._registration.declarer(connection).count,
             is_foreign=declarer.is_foreign,
             keys=self.keys,
             limits=self._limits,
@@ -449,7 +447,7 @@ class RabbitmqBroker:
         return await self._removal.purge(queue)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
-        if self._wiring.is_group(queue):
+        if self._registration.wiring.is_group(queue):
             raise BrokerRefused(
                 f"queue {queue!r} belongs to a group that subscribes to events, so its type cannot change."
             )
@@ -559,18 +557,8 @@ class RabbitmqBroker:
 
     # -- names ----------------------------------------------------------------------------------
 
-    def _declarer_on(self, connection: Connection) -> Declarer:
-        registration = self._registration
-        return Declarer.of(
-            self._session,
-            connection,
-            register=registration.register,
-            register_found=registration.register_found,
-            wiring=self._wiring,
-        )
-
     def _declarer_to_read(self, connection: Connection) -> Declarer:
-        self._reading = self._reading or self._declarer_on(connection)
+        self._reading = self._reading or self._registration.declarer(connection)
         return self._reading
 
     async def _open_publisher(self) -> Publisher:

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from palermo.brokers.rabbitmq.amqp import versions
@@ -75,9 +75,13 @@ class QueueRegistration:
     The names of our own are stored before they are made, those of others once a session finds them.
     """
 
-    def __init__(self, exchange: str, facts: Facts, connection: Connection, reading: Callable[[], Connection]) -> None:
+    def __init__(
+        self, session: SessionParameters, facts: Facts, connection: Connection, reading: Callable[[], Connection]
+    ) -> None:
         """`reading` returns the connection to read on: under an alarm nothing is read of one that publishes."""
-        self._exchange = exchange
+        self._session = session
+        #: How the queues of groups that subscribe to events are bound.
+        self.wiring = EventTopology(session.prefix)
         self._reading = reading
         self._facts = facts
         self._connection = connection
@@ -85,6 +89,10 @@ class QueueRegistration:
         self._found: set[str] = set()
         #: Set once a caller waits in `done`.
         self._hurry = asyncio.Event()
+
+    def declarer(self, connection: Connection) -> "Declarer":
+        """What declares queues on this connection."""
+        return Declarer(self._session, connection, self)
 
     async def register(self, queue: str) -> None:
         """Store the name of a queue that is about to be made. Returns once that is done, or left for later."""
@@ -122,7 +130,7 @@ class QueueRegistration:
                 connection = self._reading()
                 for queue in sorted(found - (await self._facts.read(connection)).queues):
                     # It may have been deleted since it was found.
-                    if (await connection.probe(amqp_queue(self._exchange, queue))).exists:
+                    if (await connection.probe(amqp_queue(self._session.exchange, queue))).exists:
                         await self._facts.put(QUEUE, queue)
 
 
@@ -135,32 +143,18 @@ _ASK_AGAIN = 60.0
 class Declarer:
     """Declares queues on one connection, each once."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        exchange: str,
-        *,
-        kind: str,
-        register: Callable[[str], Awaitable[None]],
-        register_found: Callable[[str], None],
-        wiring: EventTopology | None = None,
-    ) -> None:
-        """`kind` is the type of the queues that it makes.
-
-        `register` is awaited with a queue's name before the queue is made, so that no queue of ours is unknown.
-        `register_found` is called with a queue that existed already, and may be another program's. `wiring` says which
-        queues belong to groups that subscribe to events.
-        """
+    def __init__(self, session: SessionParameters, connection: Connection, registration: QueueRegistration) -> None:
+        """`registration` stores the names of the queues: of ours before they are made, so that none is unknown."""
         self._connection = connection
-        self._exchange = exchange
-        self._kind = kind
-        self._register = register
-        self._register_found = register_found
-        self._wiring = wiring or EventTopology(exchange)
+        self._exchange = session.exchange
+        #: The type of the queues that it makes.
+        self._kind = session.queue_type
+        self._registration = registration
+        self._wiring = registration.wiring
         #: The queues that this connection has made or found, each with its type.
         self.kinds: dict[str, str] = {}
         #: The queues that get priorities when they are made.
-        self._prioritized: set[str] = set()
+        self._prioritized = set(session.prioritized)
         #: The queues that are known to have priorities, and those that `mind` has checked.
         self._with_priorities: set[str] = set()
         self._without: set[str] = set()
@@ -169,28 +163,6 @@ class Declarer:
         self._said: set[tuple[str, str]] = set()
         self._exchange_made = False
         self._lock = asyncio.Lock()
-
-    @classmethod
-    def of(
-        cls,
-        session: SessionParameters,
-        connection: Connection,
-        *,
-        register: Callable[[str], Awaitable[None]],
-        register_found: Callable[[str], None],
-        wiring: EventTopology,
-    ) -> "Declarer":
-        """A declarer with the settings of this session."""
-        made = cls(
-            connection,
-            session.exchange,
-            kind=session.queue_type,
-            register=register,
-            register_found=register_found,
-            wiring=wiring,
-        )
-        made._prioritized |= session.prioritized
-        return made
 
     def forget(self, queue: str) -> None:
         """Declare the queue again next time: the queue or the exchange may be gone."""
@@ -244,7 +216,7 @@ class Declarer:
                     kind = await self._make(queue)
                     await self._connection.persist_queues()
                 else:
-                    self._register_found(queue)
+                    self._registration.register_found(queue)
                     kind = await self._make_again(queue)
                 log.debug("queue declared queue=%s type=%s new=%s", queue, kind, "yes" if is_new else "no")
                 self.kinds[queue] = kind
@@ -259,9 +231,9 @@ class Declarer:
         making = Mutex(internal(self._exchange, f"making.{digest}"))
         async with making.held(self._connection, patience=0, optional=True) as ours:
             if ours:
-                await self._register(queue)
+                await self._registration.register(queue)
             else:
-                self._register_found(queue)  # the other session may die before it has written the name
+                self._registration.register_found(queue)  # the other session may die before it has written the name
             return await self._make_again(queue)
 
     async def _make_again(self, queue: str) -> str:
