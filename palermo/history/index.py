@@ -107,6 +107,7 @@ class Segment:
         #: By condition, how many records were counted for it, and how many of them match; where those are few, which.
         self._counts: dict[Where, tuple[int, int, list[int]]] = {}
         self._places: dict[int, list[int]] = {}
+        self._shape_counts: dict[Where, Counter[Shape]] = {}
         self._pages: dict[tuple[Where, int, int], list[int]] = {}
         self._first, self._last = float("inf"), float("-inf")
         self._bytes = 0
@@ -211,6 +212,22 @@ class Segment:
         with self._index.read():
             question = "select n from child where parent = ? order by n desc limit ?"
             return self._at([n for (n,) in self._db.execute(question, (id, limit))])
+
+    def shapes(self, filter: JobFilter) -> Counter[Shape]:
+        """How many runs that match have the same state, queue, job and error."""
+        with self._index.read():
+            where = self._where(filter)
+            if where is None:
+                return Counter()
+            known = self._shape_counts.get(where)
+            if known is None:
+                question = f"select shape, count(*) from ended where {where[0]} group by shape"
+                held = dict(self._db.execute(question, where[1]))
+                rows = self._db.execute(f"select * from shape where id in {_THESE}", (json.dumps([*held]),))
+                known = Counter({(state, queue, job, error): held[id] for id, state, queue, job, error in rows})
+                if self._sealed:
+                    _remember(self._shape_counts, where, known)
+            return known
 
     def ends(self, ids: str, *, since: float) -> dict[str, str]:
         """The last final state since an instant of each of these jobs, by id; `ids` is a JSON array."""
@@ -448,6 +465,10 @@ class Index:
             if len(found) >= limit:
                 break
         return list(found.values())[:limit]
+
+    def shapes(self, filter: JobFilter) -> Counter[Shape]:
+        """How many finished runs that match have the same state, queue, job and error."""
+        return sum((segment.shapes(filter) for segment in self._newest_first()), Counter[Shape]())
 
     def ends(self, ids: Iterable[str], *, since: float) -> Counter[str]:
         """How many of these jobs have ended since an instant, by their final states."""

@@ -389,3 +389,28 @@ def test_a_requeue_shows_what_its_jobs_have_come_to(web: Web) -> None:
     eventually(lambda: told in web.shown("/failures"))
     [command] = failed_jobs(web.app.state.site).operations._all
     assert told in web.shown(f"/failures/operations/{command}")
+
+
+def test_a_list_of_failed_jobs_counts_the_names_in_it_and_opens_on_groups(web: Web) -> None:
+    failures = {"KeyError": 30, "TimeoutError": 9}
+    for error, number in failures.items():
+        jobs = (message(f"{error}-{nth}", queue="mail" if nth % 3 else "slow") for nth in range(number))
+        publish_failed(web.client, *((job, failure(error)) for job in jobs))
+
+    def facets(address: str) -> list[tuple[str, str]]:
+        page = web.http.get(address).text
+        return re.findall(r'href="\?(\S*)" title="\w+"><bdi>.*?<span class="count">(\d+)', page)
+
+    counted = [("error:=KeyError", 30), ("error:=TimeoutError", 9), ("queue:=mail", 26), ("queue:=slow", 13)]
+    eventually(lambda: facets("/failures") == [(f"filter={name}", f"{number}") for name, number in counted])
+    both = facets("/failures?filter=error:TimeoutError")
+    assert both == [("filter=error:TimeoutError+queue:=mail", "6"), ("filter=error:TimeoutError+queue:=slow", "3")]
+    assert "1 to 2 of 2 groups" in web.shown("/failures")
+    for address in ("/failures?by=jobs", "/failures?page=1"):
+        assert "1 to 20 of 39 failed jobs" in web.shown(address)
+
+
+def test_the_finished_jobs_are_counted_by_the_names_in_them(web: Web) -> None:
+    write(web.client, [ended("a"), ended("b", queue="slow"), failed("c"), failed("d", "retried")])
+
+    eventually(lambda: "State done 2 failed 1 Queue mail 2 slow 1 Job" in web.shown("/history").replace("  ", " "))

@@ -226,7 +226,7 @@ def test_the_list_of_a_long_queue_says_which_part_it_searched_and_goes_on(behind
     assert "last-2" in behind_500.http.get("/queues/deep" + unescape(more)).text
     assert "1 to 25 of 500 jobs" in first
     [more] = re.findall(r'<a class="button small" href="([^"]*)" rel="next">', first)
-    assert "first-25<" in behind_500.http.get("/queues/deep" + unescape(more)).text
+    assert 'title="first-25"' in behind_500.http.get("/queues/deep" + unescape(more)).text
 
 
 def test_a_whole_id_leads_to_its_job_and_an_unknown_one_to_a_plain_answer(web: Web) -> None:

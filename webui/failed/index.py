@@ -91,6 +91,9 @@ DETAIL = (
 )
 MARKS = ", ".join("?" * len(DETAIL.split(",")))
 
+#: The columns whose names are counted beside the list.
+FACETS = ("error", "job", "queue", "worker", "tenant")
+
 #: A filter as SQL: a condition, and the values for its question marks.
 Where = tuple[str, list[Any]]
 
@@ -132,6 +135,7 @@ class Index:
         self._kinds: dict[str, int] = {}
         self._traces: dict[bytes, int] = {}
         self._queries = Queries(db)
+        self._shapes: dict[JobFilter, tuple[int, list[tuple[tuple[str, ...], int]]]] = {}
         self._group_pages: dict[Any, tuple[int, tuple[list[FailureGroup], int]]] = {}
         self._next = 1
         self._body_bytes = self._frame_bytes = 0
@@ -240,6 +244,21 @@ class Index:
             if version != self.version:
                 known = self._groups(filter, offset, limit, parts)
                 _cache(self._group_pages, key, (self.version, known), most=_MAX_GROUP_PAGES)
+            return known
+
+    def shapes(self, filter: JobFilter) -> list[tuple[tuple[str, ...], int]]:
+        """How many jobs that match have the same error, job, queue, worker and tenant: see FACETS."""
+        with self._index.read():
+            version, known = self._shapes.get(filter, (-1, []))
+            if version != self.version:
+                where, values = self._where(filter)
+                columns = ", ".join(FACETS)
+                rows = self._db.execute(
+                    f"select {columns}, count(*) from job where {where} group by {columns}", values
+                ).fetchall()
+                texts = dict(self._db.execute("select id, text from name"))
+                known = [(tuple(texts[id] for id in ids), number) for *ids, number in rows]
+                _cache(self._shapes, filter, (self.version, known), most=_MAX_GROUP_PAGES)
             return known
 
     def newest(self) -> int | None:

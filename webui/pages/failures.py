@@ -5,7 +5,7 @@ Those show the number of jobs that are meant, ask, act, and tell the outcome.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Depends, Form, Query
@@ -23,13 +23,14 @@ from palermo.inspector.judges import Which
 from palermo.views.filter import JobFilter
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
-from palermo.webui.failed.index import FailureGroup
+from palermo.webui.failed.index import FACETS, FailureGroup
 from palermo.webui.failed.operations import Operation
 from palermo.webui.filters import LISTED, ListFilter, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
 from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form
 from palermo.webui.render.charts import sparkline
+from palermo.webui.render.facets import count_names, facets
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
@@ -88,11 +89,11 @@ class Results(NamedTuple):
 def page_of_failures(
     request: Request,
     visit: Visiting,
-    by: Annotated[str, Query(max_length=10)] = "",
+    by: Annotated[Literal["", "jobs", "groups"], Query()] = "",
     number: Annotated[int, Query(alias="page", ge=1, le=1_000_000)] = 1,
     limit: Annotated[int, Query(ge=1, le=max(LIMITS))] = LIMIT,
 ) -> Response:
-    """All failed jobs, newest first, or in groups."""
+    """All failed jobs, newest first, or in groups. More than a page of them opens on the groups if errors repeat."""
     wanted = list_filter(request.query_params)
     found = failed_jobs(visit.site)
     state = found.view.update()
@@ -100,7 +101,8 @@ def page_of_failures(
         "state": state,
         "as_of": iso_instant(state.at),
         "asked_for": wanted,
-        "by": "groups" if by == "groups" else "",
+        "by": by,
+        "facets": [],
         "operations": found.operations.running(),
         "results": _results(visit, found.operations.last_requeue()),
         "number": number,
@@ -114,6 +116,10 @@ def page_of_failures(
     if state.ready:
         index = found.view.index
         context["total"] = index.count(wanted.filter)
+        context["facets"] = facets(wanted, count_names(index.shapes(wanted.filter), FACETS))
+        if not by and context["total"] > limit and wanted.filter.everything and not request.query_params:
+            _, kinds = index.groups(wanted.filter, limit=GROUPS, parts=PARTS)
+            by = context["by"] = "groups" if kinds < context["total"] // 2 else ""
         if by == "groups":
             groups, kinds = index.groups(wanted.filter, offset=(number - 1) * GROUPS, limit=GROUPS, parts=PARTS)
             context |= {"kinds": kinds, "limit": GROUPS, "groups": [_line(found, wanted, each) for each in groups]}

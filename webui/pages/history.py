@@ -10,6 +10,7 @@ from starlette.responses import Response
 from palermo.contract.rows import Row
 from palermo.views.filter import AuditFilter
 from palermo.webui.filters import LISTED, ListFilter, audit_filter, known_names, list_filter
+from palermo.webui.render.facets import count_names, facets
 from palermo.webui.render.rendering import page
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state.deaths import deaths
@@ -33,6 +34,8 @@ def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit 
     index = journal_views(visit.site).index
     if context["state"].ready:
         context["total"] = index.count(wanted.filter)
+        counts = count_names(index.shapes(wanted.filter).items(), ("state", "queue", "job", "error"))
+        context["facets"] = facets(wanted, counts)
         context["rows"] = [entry.row() for entry in index.page(wanted.filter, offset=(number - 1) * limit, limit=limit)]
     return page(
         request,
@@ -80,6 +83,7 @@ def _context(visit: Visit, wanted: ListFilter[Any], number: int, limit: int) -> 
         "number": number,
         "limit": limit,
         "rows": [],
+        "facets": [],
         "total": 0,
         "at": "?" + "".join(f"{part}&" for part in (query, kept) if part) + "page=",
     }

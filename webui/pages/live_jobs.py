@@ -1,5 +1,6 @@
 """The pages of running and of waiting jobs."""
 
+from collections import Counter
 from typing import Annotated
 
 from fastapi import Query
@@ -9,6 +10,7 @@ from starlette.responses import Response
 
 from palermo.views.facts import facts_of_row
 from palermo.webui.filters import LISTED, known_names, state_filter
+from palermo.webui.render.facets import facets
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
 from palermo.webui.state.live_state import live_state, running_jobs, totals_of
@@ -33,6 +35,7 @@ def running(request: Request, visit: Visiting) -> Response:
         asked_for=wanted,
         silent=totals_of(snapshot).silent,
         running=found[:LIMIT],
+        facets=facets(wanted, {name: Counter(row[name] or "" for row in found) for name in ("job", "queue", "worker")}),
         total=len(found),
     )
 

@@ -271,6 +271,47 @@
     }
   });
 
+  // -- tables without pages are sorted by their headings
+
+  const UNIT = { ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400 };
+  const weight = (cell) => {
+    const time = one("time[datetime]", cell);
+    if (time) return Date.parse(time.dateTime);
+    const text = cell.textContent.trim();
+    const parts = [...text.matchAll(/([\d.]+) ?(ms|s|min|h|d)\b/g)];
+    if (parts.length) return parts.reduce((sum, [, number, unit]) => sum + number * UNIT[unit], 0);
+    return /^[<\d]/.test(text) ? parseFloat(text.replace(/[<,]/g, "")) : text === "–" ? -1 : text.toLowerCase();
+  };
+  const sorted = new Map(); // by the table's label: its column, and whether the greatest is first
+  const sortTable = (table) => {
+    const [column, down] = sorted.get(table.dataset.sort) ?? [];
+    all("thead th", table).forEach((heading, nth) => {
+      if (!heading.textContent.trim() || one("input, .sr-only", heading)) return;
+      if (!one(".sort", heading)) {
+        const button = document.createElement("button");
+        Object.assign(button, { type: "button", className: "sort", textContent: heading.textContent.trim() });
+        heading.replaceChildren(button);
+      }
+      if (nth === column) heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+      else heading.removeAttribute("aria-sort");
+    });
+    if (column === undefined) return;
+    const rows = all("tr", table.tBodies[0]).filter((row) => row.cells[column]);
+    const known = new Map(rows.map((row) => [row, weight(row.cells[column])]));
+    const order = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);
+    table.tBodies[0].append(...rows.sort((a, b) => order(known.get(a), known.get(b)) * (down ? -1 : 1)));
+  };
+  const sortTables = () => { for (const table of all("table[data-sort]")) sortTable(table); };
+  document.addEventListener("click", (event) => {
+    const heading = event.target.closest(".sort")?.parentElement;
+    if (!heading) return;
+    const table = heading.closest("table"), before = heading.getAttribute("aria-sort");
+    const down = before ? before === "ascending" : heading.classList.contains("num");
+    sorted.set(table.dataset.sort, [heading.cellIndex, down]);
+    sortTable(table);
+  });
+  document.addEventListener("htmx:afterSwap", sortTables);
+
   // -- keys; each is in the dialog of "?", where they can be turned off
 
   let leading = 0;
@@ -342,6 +383,12 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     reveal();
+    const wide = matchMedia("(min-width: 1101px)");
+    const unfoldWide = () => { for (const each of all("details[data-wide]")) each.open ||= wide.matches; };
+    unfoldWide();
+    sortTables();
+    wide.addEventListener("change", unfoldWide);
+    document.addEventListener("htmx:afterSwap", unfoldWide);
     // On a phone the navigation and the tabs are wider than the screen.
     for (const current of all(".tabs [aria-current], .nav [aria-current]")) current.scrollIntoView({ inline: "center", block: "nearest" });
     for (const input of all("[data-typed]")) matchTyped(input);

@@ -1,0 +1,45 @@
+"""The facets beside a list of jobs: its names, each with its number of jobs and the address that lists only those."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from palermo.core.text import exactly
+from palermo.core.topology import worker_of
+from palermo.views.filter import JobFilter
+from palermo.webui.filters import ListFilter
+
+#: The most names of a facet that are shown, those with the most jobs.
+MOST = 6
+
+
+class Facet(NamedTuple):
+    """One condition of a filter, with the names that it may have here."""
+
+    condition: str
+    #: Each name with its number of jobs and the query of the address that lists only these.
+    names: list[tuple[str, int, str]]
+    #: How many names more there are.
+    more: int
+
+
+def facets(asked: ListFilter[JobFilter], counts: Mapping[str, Counter[str]]) -> list[Facet]:
+    """The facets that narrow a list: those of which it has several names. `counts` are of the jobs that it has."""
+    found = []
+    for condition, names in counts.items():
+        known = [(name, number) for name, number in names.most_common() if name]
+        if len(known) > 1:
+            # The name of a worker stands for all its slots.
+            only = str if condition == "worker" else exactly
+            shown = [(name, number, asked.having(**{condition: only(name)})) for name, number in known[:MOST]]
+            found.append(Facet(condition, shown, len(known) - len(shown)))
+    return found
+
+
+def count_names(rows: Iterable[tuple[tuple[str, ...], int]], conditions: tuple[str, ...]) -> dict[str, Counter[str]]:
+    """The number of jobs by condition and name. Each row has the names of its jobs, by condition, and their number."""
+    found: dict[str, Counter[str]] = {condition: Counter() for condition in conditions}
+    for names, number in rows:
+        for condition, name in zip(conditions, names, strict=True):
+            found[condition][worker_of(name) if condition == "worker" else name] += number
+    return found
