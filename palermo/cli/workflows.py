@@ -50,7 +50,7 @@ def show(context: Context, /, id: str) -> None:
     ended = f", ended {found['ended_at']}" if found["ended_at"] else ""
     click.echo(f"{found['job']} {found['id']}: {found['state']}, since {found['since']}{ended}")
     numbers = f"{found['done']:,} of {count(found['total'], 'step')} done, {found['failed']:,} failed"
-    click.echo(f"{numbers}{_left_out(found)}")
+    click.echo(f"{numbers}; {found['left_out']:,} more are not kept" if found["left_out"] else numbers)
     width = max((len(line) for line, _ in _tree(found)), default=0)
     for line, step in _tree(found):
         click.echo(f"{line:{width}}  {_state(step)}")
@@ -83,11 +83,6 @@ def signal(context: Context, /, id: str, name: str, value: str) -> None:
         raise misuse(f"{value!r} is not JSON; quote text, such as '\"yes\"'") from None
     context.inspector().workflows.signal(id, name, decoded)
     note(f"sent {name}.")
-
-
-def _left_out(workflow: Row) -> str:
-    left = workflow["total"] - len(workflow["steps"])
-    return f"; {left:,} more are not kept" if left else ""
 
 
 def _tree(workflow: Row) -> Iterator[tuple[str, Row]]:

@@ -49,12 +49,14 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     #: When it added its first steps, and when it ended, in Unix seconds.
     began_at: float
     ended_at: float | None = None
-    #: The numbers of its steps that are done, that failed, and of all.
+    #: The numbers of its own steps that are done, that failed, and of all: without those that steps added.
     done: int
     failed: int
     total: int
     #: The steps by path, in the order in which they were added; the journal has the first ones of a large workflow.
     steps: Mapping[str, StepInfo]
+    #: How many more steps there were.
+    left_out: int = 0
 
     @property
     def waits_for(self) -> list[str]:

@@ -24,6 +24,9 @@ from palermo.history.entry import FINAL, MAX_ID, OF_JOBS, STATE_OF, Entry, entry
 from palermo.temp_index import Database, TempIndex, fold
 from palermo.views.filter import Facts, JobFilter
 
+#: The field of a workflow's end.
+WORKFLOW = "workflow"
+
 #: The most segments that are kept: with MAX_RECORDS each, 4,000,000 records.
 SEGMENTS = 16
 
@@ -56,6 +59,7 @@ create table ended (
     id text not null
 );
 create table words (n integer primary key, text text not null);
+create table workflow (id text primary key, n integer not null) without rowid;
 create table child (parent text not null, id text not null, n integer not null, primary key (parent, id)) without rowid;
 create table shape (
     id integer primary key,
@@ -240,6 +244,27 @@ class Segment:
             )
             return dict(self._db.execute(question, (since, ids)))
 
+    def children_named(self, id: str, names: str) -> list[Entry]:
+        """The newest record of each of these children of a job; their ids are a JSON array."""
+        with self._index.read():
+            question = f"select n from child where parent = ? and id in {_THESE} order by n"
+            return self._at([n for (n,) in self._db.execute(question, (id, names))])
+
+    def workflows(self, filter: JobFilter, without: str, *, offset: int, limit: int) -> tuple[int, list[Entry]]:
+        """The number of workflows whose last ends match, and some of these ends, the newest first.
+
+        `without` has the ids of those that do not count, as a JSON array.
+        """
+        with self._index.read():
+            where = self._where(filter)
+            if where is None:
+                return 0, []
+            condition, given = where
+            ends = f"from ended where n in (select n from workflow where id not in {_THESE}) and {condition}"
+            (total,) = self._db.execute(f"select count(*) {ends}", (without, *given)).fetchone()
+            question = f"select n {ends} order by n desc limit ? offset ?"
+            return total, self._at([n for (n,) in self._db.execute(question, (without, *given, limit, offset))])
+
     def names(self, what: str, *, limit: int) -> set[str]:
         """Some queues or jobs of runs that ended; `what` is "queue" or "job"."""
         column = {"queue": "queue", "job": "job"}[what]
@@ -256,7 +281,7 @@ class Segment:
     def _put_ended(self, records: Sequence[Record]) -> None:
         """Add a narrow row for each record of an ended run, and the record's words if it has some."""
         shapes = self._shapes
-        ended, words = [], []
+        ended, words, workflows = [], [], []
         for n, record in enumerate(records, self.size):
             get = record.get
             state = STATE_OF.get(get("kind"))  # type: ignore[arg-type]
@@ -278,6 +303,8 @@ class Segment:
             if kind is None:
                 kind = self._add(shape)
             ended.append((n, kind, at, took, id if id.isascii() else printable(id)))
+            if WORKFLOW in record:
+                workflows.append((printable(id), n))
             if at < self._first:
                 self._first = at
             if at > self._last:
@@ -290,6 +317,8 @@ class Segment:
                 self._bytes += len(spoken)
         self._db.executemany("insert into ended values (?, ?, ?, ?, ?)", ended)
         self._db.executemany("insert into words values (?, ?)", words)
+        if workflows:
+            self._db.executemany("insert or replace into workflow values (?, ?)", workflows)
 
     def _put_children(self, records: Sequence[Record]) -> None:
         """Note which records name the parent of their job; most jobs have none."""
@@ -477,6 +506,27 @@ class Index:
         for segment in reversed(self._newest_first()):
             found |= segment.ends(wanted, since=since)
         return Counter(found.values())
+
+    def children_named(self, id: str, names: Iterable[str]) -> dict[str, Entry]:
+        """The newest known record of each of these children of a job, by their ids."""
+        wanted = json.dumps(list(names))
+        segments = reversed(self._newest_first())
+        return {each.id: each for segment in segments for each in segment.children_named(id, wanted)}
+
+    def workflows(
+        self, filter: JobFilter, *, without: Iterable[str] = (), offset: int = 0, limit: int = 100
+    ) -> tuple[int, list[Entry]]:
+        """The number of workflows that have ended and match, and some of their ends, the newest first.
+
+        The ids `without` do not count: these workflows have not ended for good.
+        """
+        left_out, total, found = json.dumps(list(without)), 0, list[Entry]()
+        for segment in self._newest_first():
+            room = {"offset": max(0, offset - total), "limit": limit - len(found)}
+            here, ends = segment.workflows(filter, left_out, **room)
+            total += here
+            found += ends
+        return total, found
 
     def names(self, what: str) -> list[str]:
         """Queues or jobs to choose from; `what` is "queue" or "job"."""

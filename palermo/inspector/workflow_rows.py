@@ -36,8 +36,17 @@ def workflow_row(info: WorkflowInfo) -> Row:
         "done": info.done,
         "failed": info.failed,
         "total": info.total,
+        "jobs": sum(_jobs_out(step) for step in info.steps.values()),
         "waits_for": [printable(name) for name in info.waits_for],
+        "left_out": info.left_out,
     }
+
+
+def _jobs_out(step: StepInfo) -> int:
+    """The number of its jobs that wait in a queue or run."""
+    if step.members is not None:
+        return step.members.out
+    return int(step.state == "pending" and not step.signal)
 
 
 def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
@@ -50,7 +59,7 @@ def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
         after = convert(told.get("after", {}), dict[str, tuple[Condition, ...]])
         members = convert(told.get("members", {}), dict[str, MembersInfo])
         signals = convert(told.get("signals", []), list[str])
-        done, failed, total = (convert(told.get(name), int) for name in ("done", "failed", "total"))
+        done, failed, total, left = (convert(told.get(name), int) for name in ("done", "failed", "total", "left_out"))
     except ValidationError:
         return None  # another program has written it
     steps = {
@@ -70,13 +79,19 @@ def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
         failed=failed,
         total=total,
         steps=steps,
+        left_out=left,
     )
 
 
 def step_rows(
-    info: WorkflowInfo, serializers: Serializers, queues: Iterable[Row] = (), workers: Iterable[WorkerRow] = ()
+    info: WorkflowInfo,
+    serializers: Serializers,
+    queues: Iterable[Row] = (),
+    workers: Iterable[WorkerRow] = (),
+    *,
+    only: Iterable[str] | None = None,
 ) -> list[Row]:
-    """The rows of a workflow's steps, in the order in which they were added.
+    """The rows of a workflow's steps, in the order in which they were added; of the paths in `only`, if given.
 
     `queues` and `workers` are rows, from which a row tells where a job waits or runs.
     """
@@ -86,7 +101,8 @@ def step_rows(
     inside: dict[str, list[str]] = {}
     for path, step in info.steps.items():
         inside.setdefault(path.rpartition("/")[0], []).append(step.state)
-    return [_step_row(info, path, step, serializers, known, running, inside) for path, step in info.steps.items()]
+    paths = info.steps if only is None else only
+    return [_step_row(info, path, info.steps[path], serializers, known, running, inside) for path in paths]
 
 
 def _step_row(
@@ -114,6 +130,7 @@ def _step_row(
         "over": None if members is None else members.over,
         "failed": None if members is None else members.failed,
         "running": None if members is None else at_work,
+        "out": None if members is None else members.out,
         "total": None if members is None else members.total,
         "output": None if step.output is None else _shown(step.output, serializers),
     }

@@ -22,8 +22,9 @@ class Workflows(Context):
         """One workflow: a row of `list` with `steps`.
 
         A step is a row with `name`, `state`, `kind` (job, map, signal or workflow), `id`, `job` and `queue` of its job,
-        `after`, `output`, and `why` it has not ended; of a map also `over`, `failed`, `running` and `total`. A workflow
-        that has ended is read from the journal, without the jobs and outputs. Raises NotFound.
+        `after`, `output`, and `why` it has not ended; of a map also `over`, `failed`, `out`, `running` and `total`. A
+        workflow that has ended is read from the journal, without the jobs and outputs of its steps, and without the
+        last ones of a large workflow: `left_out` says how many. Raises NotFound.
         """
         info = self._find(id)
         if info is None:
@@ -64,7 +65,8 @@ class Workflows(Context):
         """The workflows that run or have failed, oldest first.
 
         A row is `id`, `job`, `queue`, `state` (running or failed), `since`, `ended_at`, the number of steps as `done`,
-        `failed` and `total`, and `waits_for`, the signals that it waits for.
+        `failed` and `total`, and what it waits for: the number of `jobs` in queues or at work, and in `waits_for` its
+        signals.
         """
         return [workflow_row(info) for info in self._all()]
 

@@ -12,16 +12,14 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from palermo.brokers.sqlite.broker import SqliteBroker
 from palermo.cli import COMMANDS, main, output
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.contract.events import Subscription
-from palermo.core.workflow import AddedStep, Graph, StepJob, step_headers
-from palermo.core.workflow_rules import Condition, How, Plan, When
 from tests.harness.golden import GOLDEN, assert_golden
 from tests.history.written import done_by, ended, enqueued, failed, write
 from tests.inspector.jobs import failure, message, publish, publish_failed
+from tests.inspector.workflows import add_order, end_step
 from tests.webui.scheduled_jobs import DAY, due, retrying
 
 SHOWN = sorted(path.stem for path in (GOLDEN / "commands").glob("*.txt"))
@@ -49,21 +47,6 @@ def shop(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.run(_serve)
 
 
-async def _add_steps(broker: Broker) -> None:
-    """A workflow that waits for a signal, and whose first step has failed."""
-    assert isinstance(broker, SqliteBroker)
-    steps = (
-        AddedStep(Plan(name="pack"), StepJob.of(message("w1", queue="steps"))),
-        AddedStep(Plan(name="approved", signal=True)),
-        AddedStep(
-            Plan(name="unpack", after=(Condition(("pack",), When.FAILED),)), StepJob.of(message("w2", queue="steps"))
-        ),
-    )
-    await broker.workflows.end(message("w1", queue="steps"), How.DONE, [], [], graph=Graph(steps))
-    step = message("w1/pack", queue="steps", extra=step_headers("w1", "pack", 0, output=False))
-    await broker.workflows.end(step, How.FAILED, [], [])
-
-
 async def _serve(broker: Broker) -> None:
     """Two groups of topics, whose workers are there no more."""
     for group, topic in (("mail", "order.*"), ("audit", "#")):
@@ -82,7 +65,8 @@ def test_golden_words_of_a_command(client: Client, monkeypatch: pytest.MonkeyPat
     text = (GOLDEN / "commands" / f"{name}.txt").read_text()
     shown: list[str] = []
     if name == "workflows":
-        client.run(_add_steps)
+        client.run(add_order)
+        client.run(lambda broker: end_step(broker, "unpack"))
     known = _stored(client)
     for line in re.findall(r"^\$ palermo (.*)$", text, re.MULTILINE):
         shown.append(_shown(monkeypatch, line))

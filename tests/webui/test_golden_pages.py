@@ -32,7 +32,7 @@ EMPTY = {
         name: f"/{name}"
         for name in (
             *("queues", "failures", "scheduled", "retries", "recurring", "workers", "classes", "limits", "unique"),
-            *("tenants", "history", "audit", "statistics", "topics", "problems", "enqueue"),
+            *("tenants", "history", "audit", "statistics", "topics", "problems", "enqueue", "workflows"),
         )
     },
     "failures-groups": "/failures?by=groups",

@@ -13,6 +13,7 @@ from palermo.webui.api import (
     stats,
     topics,
     workers,
+    workflows,
 )
 
 ROUTERS = (
@@ -25,6 +26,7 @@ ROUTERS = (
     topics.router,
     keys.limits_router,
     keys.router,
+    workflows.router,
     history.router,
     jobs.router,
     search.router,

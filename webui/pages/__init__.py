@@ -20,6 +20,7 @@ from palermo.webui.pages import (
     topics,
     waiting,
     workers,
+    workflows,
 )
 
 ROUTERS = (
@@ -39,6 +40,7 @@ ROUTERS = (
     workers.router,
     problems.router,
     tenants.router,
+    workflows.router,
     live.router,
     statistics.router,
     sign_in.router,

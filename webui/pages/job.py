@@ -30,6 +30,7 @@ from palermo.webui.state.deaths import fatal_runs
 from palermo.webui.state.job import FoundJob, find_job, job_result, key_facts, message_headers, recorded_as
 from palermo.webui.state.journal_views import JournalViews, journal_views, recorded_job
 from palermo.webui.state.live_state import live_state
+from palermo.webui.state.workflows import workflow_of
 from palermo.webui.threads import Router
 
 router = Router()
@@ -87,6 +88,7 @@ def job(
     message = found.message or (written.message if written else None)
     parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
     ended = "" if found.state else final_state(told) or ""
+    origin_known = origin_of(message, row, told)
     return page(
         request,
         "job.html",
@@ -106,7 +108,8 @@ def job(
         args=pretty_json(row["args"]) if row and row["args"] else None,
         kwargs=pretty_json(row["kwargs"]) if row and row["kwargs"] else None,
         attempts=attempts(found, told),
-        origin=origin_of(message, row, told),
+        origin=origin_known,
+        flow=workflow_of(id, message, origin_known.parent, told),
         children=children_of(known.index, id, limit=CHILDREN),
         most_children=CHILDREN,
         key=key_facts(visit.site, found, message),

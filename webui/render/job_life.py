@@ -60,6 +60,8 @@ def timeline(job: FoundJob, life: Sequence[Row] = (), dead: Container[FatalRun] 
             events.append(_waiting(job, events))
         case "failed":
             pass
+        case _ if life and life[-1]["kind"] == RecordKind.EXPANDED:
+            events.append(Event(title="Its steps run", at=life[-1]["at"], counting=True))
         case _ if final_state(life) is None:
             events.append(Event(title="Not found any more" if job.row or life else "Not found"))
     return _with_durations(events)
@@ -151,6 +153,8 @@ def _event(row: Row) -> Event:
             return Event(title="Failed", at=at, detail=f"{why} {_at(row)}", outcome="bad")
         case RecordKind.RETRIED:
             return Event(title="Failed", at=at, detail=f"{why} {_at(row)}, tried again{_in(row)}", outcome="bad")
+        case RecordKind.EXPANDED:
+            return Event(title="Added steps", at=at, detail=_at(row))
         case RecordKind.SNOOZED:
             return Event(title="Snoozed", at=at, detail=f"runs again{_in(row)}")
         case RecordKind.RELEASED:
@@ -216,7 +220,11 @@ def _with_durations(events: list[Event]) -> list[Event]:
 # -- the runs: one row for each that ended
 
 #: The states of runs after which the job simply waits again, in a word.
-_WAITS_AGAIN = {RecordKind.SNOOZED: "snoozed", RecordKind.RELEASED: "given back"}
+_WAITS_AGAIN = {
+    RecordKind.SNOOZED: "snoozed",
+    RecordKind.RELEASED: "given back",
+    RecordKind.EXPANDED: "added steps",
+}
 
 
 class AttemptRow(Struct, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ NAVIGATION = (
     Entry("problems", "Problems", "p"),
 )
 MORE = (
+    Entry("workflows", "Workflows", "k"),
     Entry("topics", "Topics", "t"),
     Entry("tenants", "Tenants", "l"),
     Entry("limits", "Limits", "i"),

@@ -229,6 +229,7 @@ async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: f
             "done": info.done,
             "failed": info.failed,
             "total": info.total,
+            "left_out": len(info.steps) - len(steps),
             "after": to_builtins({path: step.after for path, step in steps.items() if step.after}),
             "members": to_builtins({path: step.members for path, step in steps.items() if step.members}),
             "signals": [path for path, step in steps.items() if step.signal],
@@ -267,7 +268,7 @@ def read_flow(state: str | bytes | None) -> StoredFlow | None:
 def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
     """A workflow as a list of all shows it."""
     known, flow = view(stored.flow), stored.flow
-    plans, states = plans_of(flow), [status.phase for status in known.steps.values()]
+    plans, states = plans_of(flow), [known.steps[plan.name].phase for plan in flow.plans]
     return WorkflowInfo(
         id=id,
         job=stored.message.job,

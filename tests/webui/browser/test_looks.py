@@ -12,6 +12,7 @@ from tests.helpers import eventually
 from tests.history.written import done_by, ended, enqueued, write
 from tests.history.written import failed as failed_run
 from tests.inspector.jobs import failure, message, publish_failed
+from tests.inspector.workflows import add_order, add_steps, step
 from tests.webui.browser.conftest import PHONE, Open, workers
 from tests.webui.browser.looks import misfits, violations
 from tests.webui.scheduled_jobs import due, retrying, schedule
@@ -34,7 +35,8 @@ _PATHS = {
 /jobs/nowhere /jobs/told /jobs/later-1 /jobs/later-1/edit /jobs/told/again /scheduled /scheduled?filter=queue:nothing
 /retries /recurring /recurring/monthly%20invoice%20run /history /statistics /statistics?window=month&queue=mail
 /classes /classes/shop.mail.SendReceipt /topics /tenants?queue=images /limits /unique /workers
-/workers/{worker} /problems /search /search?q=shop /search?q=queue:billing+error:JSON /search?q=no+such+text
+/workers/{worker} /workflows
+/workflows/w1 /workflows/w2 /problems /search /search?q=shop /search?q=queue:billing+error:JSON /search?q=no+such+text
 /search?q=que:nowhere /audit /api/docs
 """,
     "dialogs": """
@@ -43,6 +45,7 @@ _PATHS = {
 /jobs/bad-1?ask=discard /jobs/again-1?ask=move /scheduled/confirm?act=move&all=1
 /scheduled/confirm?act=cancel&id=later-1 /retries/confirm?act=give+up&all=1 /retries/confirm?act=move&all=1
 /recurring?ask=add /recurring/stock%20levels?ask=edit /recurring/stock%20levels?ask=run-with
+/workflows/w1?ask=signal /workflows/w1?ask=retry /workflows/w1?ask=cancel
 /workers?ask=stop-all /workers/confirm?act=kill&id={worker}
 """,
 }
@@ -78,6 +81,8 @@ def fill(web: Web, folder: Path) -> None:
     web.client.enqueue("shop.images.Resize", ["/uploads/cat.png"], queue="images", tenant="acme", share=2)
     web.client.enqueue("shop.images.Resize", ["/uploads/cat.png"], queue="images", unique="until_done")
     web.inspector.queues.pause("images")
+    web.client.run(add_order)
+    web.client.run(lambda broker: add_steps(broker, *(step(f"link-{nth}") for nth in range(301)), id="w2"))
     at = time.time() - 99
     counted = encode("w", [encode_record({"kind": "worker_up", "at": at, "release": "1.4.2"})])
     web.client.run(lambda broker: broker.journal.append(counted))

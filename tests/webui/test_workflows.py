@@ -1,0 +1,128 @@
+"""Workflows on their pages and in the API: the list, one with its graph, and what an operator does to it."""
+
+from palermo.core.workflow_rules import How, When
+from palermo.settings.settings import Settings
+from palermo.webui.render.workflow_graph import workflow_picture
+from tests.helpers import eventually
+from tests.history.written import ended, write
+from tests.inspector.workflows import add_order, add_steps, end_step, step
+from tests.webui.conftest import Serve
+from tests.webui.server import Web, text_of
+
+
+def test_workflows_are_listed_and_filtered(web: Web) -> None:
+    web.client.run(add_order)
+    web.client.run(lambda broker: add_steps(broker, step("bill"), id="w2"))
+    graph = {"done": 2, "failed": 0, "total": 2, "left_out": 0, "after": {"b": [[["a"], "done"]]}}
+    over = ended("w0", job="shop.over", steps={"a": "done", "b": "done"}, workflow=graph)
+    write(web.client, [over, ended("w2", "failed", steps={"bill": "failed"}, workflow={**graph, "failed": 1})])
+
+    rows = eventually(lambda: web.api("workflows")["rows"] if len(web.api("workflows")["rows"]) == 3 else None)
+    assert [(row["id"], row["state"], row["done"], row["failed"], row["total"]) for row in rows] == [
+        ("w2", "running", 0, 0, 1),
+        ("w1", "running", 0, 1, 5),
+        ("w0", "done", 2, 0, 2),
+    ]
+    assert (rows[1]["waits_for"], rows[1]["jobs"]) == (["approved"], 7)
+    assert rows[:2] == [dict(row) for row in web.inspector.workflows.list()[::-1]]
+    for asked, found in (("state:done", ["w0"]), ("job:over", ["w0"]), ("w1", ["w1"]), ("state:running", ["w2", "w1"])):
+        assert [row["id"] for row in web.api("workflows", filter=asked)["rows"]] == found
+        assert f"{len(found)} workflow" in text_of(web.http.get("/workflows", params={"filter": asked}))
+    assert "the signal approved; 7 jobs" in text_of(web.http.get("/workflows"))
+
+
+def test_a_workflow_is_shown_with_its_graph_and_why_steps_wait(web: Web) -> None:
+    web.client.run(add_order)
+
+    page, told = web.http.get("/workflows/w1"), web.api("workflows/w1")
+    shown = text_of(page)
+
+    steps = {row["name"]: row for row in told["steps"]}
+    assert page.text.count('<g class="box') == len(steps) == 5
+    assert (steps["label"]["over"], steps["label"]["failed"], steps["label"]["out"]) == (4, 1, 6)
+    assert steps["ship"]["why"] == "comes after approved, label"
+    assert steps["ship"]["after"] == [{"steps": ["approved", "label"], "when": "done"}]
+    assert told["cleaned_up"] == ["unpack"]
+    assert "In queue labels, which no worker serves" in shown
+    assert "4 of 10 jobs over, 1 failed , 0 running, 6 in the queue" in shown
+    assert "step pack of w1" in text_of(web.http.get("/jobs/w1%2Fpack"))
+    assert web.http.get("/workflows/nowhere").status_code == web.http.get("/api/workflows/nowhere").status_code == 404
+
+
+def test_a_step_that_adds_steps_has_a_page_of_its_own(web: Web) -> None:
+    async def nest(broker: object) -> None:
+        await add_steps(broker, step("pay"), step("ship", "pay"))  # type: ignore[arg-type]
+        await end_step(broker, "pay", adds=(step("charge"), step("book", "charge")))  # type: ignore[arg-type]
+
+    web.client.run(nest)
+
+    (pay, ship) = web.api("workflows/w1")["steps"]
+    assert (pay["kind"], pay["state"], pay["why"]) == ("workflow", "expanded", "0 of 2 steps inside it are over")
+    assert [row["name"] for row in web.api("workflows/w1", inside="pay")["steps"]] == ["pay/charge", "pay/book"]
+    page = web.http.get("/workflows/w1%2Fpay", follow_redirects=True)
+    assert page.url.params["inside"] == "pay"
+    assert "charge" in page.text
+    assert ship["why"] == "comes after pay"
+
+
+def test_an_operator_sends_a_signal_and_retries(web: Web) -> None:
+    web.client.run(add_order)
+
+    wrong = web.form("/workflows/w1", "/workflows/w1/signal", name="approved", value="yes")
+    assert (wrong.status_code, "The value is not JSON" in wrong.text) == (422, True)
+    sent = web.form("/workflows/w1", "/workflows/w1/signal", name="approved", value='{"by": "ann"}')
+    assert "Sent approved." in sent.text
+    assert "These steps for its failure have run" in web.http.get("/workflows/w1").text
+
+    web.client.run(lambda broker: end_step(broker, "unpack"))
+    done = web.form("/workflows/w1", "/workflows/w1/retry")
+
+    assert "Requeued 2 jobs." in done.text
+    states = {row["name"]: row["state"] for row in web.api("workflows/w1")["steps"]}
+    assert states == {"pack": "pending", "approved": "done", "unpack": "waiting", "label": "pending", "ship": "waiting"}
+    again = web.http.post("/api/workflows/w1/retry")
+    assert (again.status_code, "no failed steps" in again.text) == (422, True)
+    assert web.http.post("/api/workflows/w1/signal", json={"name": "approved"}).json() == {"sent": "approved"}
+
+
+def test_a_cancelled_workflow_ends(web: Web) -> None:
+    web.client.run(lambda broker: add_steps(broker, step("bill"), step("mail", "bill", when=When.OVER)))
+    web.form("/workflows/w1", "/workflows/w1/cancel")
+    web.form("/workflows/w1", "/workflows/w1/cancel")
+    web.client.run(lambda broker: end_step(broker, "bill", How.CANCELLED))
+
+    (row,) = eventually(lambda: web.api("workflows", state="cancelled")["rows"])
+    assert (row["id"], row["ended_at"] is None) == ("w1", False)
+    page = eventually(lambda: (found := web.http.get("/workflows/w1")).status_code == 200 and found)
+    assert "It has ended: the journal has its graph" in page.text
+
+
+def test_read_only_pages_change_no_workflow(settings: Settings, serve: Serve) -> None:
+    web = serve(settings, read_only=True)
+    web.client.run(add_order)
+
+    page = web.http.get("/workflows/w1")
+
+    assert (page.status_code, "Send signal" in page.text) == (200, False)
+    for action, body in (("retry", None), ("signal", {"name": "approved"})):
+        assert web.http.post(f"/api/workflows/w1/{action}", json=body).status_code == 403
+    assert web.inspector.workflows.show("w1")["waits_for"] == ["approved"]
+
+
+def row(name: str, *after: str) -> dict[str, object]:
+    conditions = [{"steps": list(after), "when": "done"}] if after else []
+    return {"name": name, "state": "done", "after": conditions, "kind": "job", "total": None}
+
+
+def test_a_graph_has_layers_by_the_longest_path_and_few_crossings() -> None:
+    steps = [row(name) for name in "abc"] + [row("d", "c"), row("e", "b"), row("f", "a"), row("g", "d", "a")]
+    picture = workflow_picture(steps)
+    assert picture is not None
+    left = {node.name: node.x for node in picture.nodes}
+    top = {node.name: node.y for node in picture.nodes}
+
+    assert left["a"] == left["c"] < left["d"] == left["f"] < left["g"]
+    assert sorted("def", key=top.__getitem__) == sorted(
+        "def", key=lambda name: top[{"d": "c", "e": "b", "f": "a"}[name]]
+    )
+    assert workflow_picture([row(str(number)) for number in range(301)]) is None

@@ -1,0 +1,163 @@
+"""The page of workflows, and the page of one: its graph, its steps, and what an operator does to it."""
+
+import json
+from contextlib import suppress
+from typing import Annotated, Any
+
+from fastapi import Form, Query
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from palermo.contract.rows import Row
+from palermo.core.text import count, some_of
+from palermo.errors import NotFound, PalermoError, UsageError
+from palermo.webui import workflow_actions
+from palermo.webui.filters import LISTED, known_names, list_filter
+from palermo.webui.render.formats import element_key, pretty_json
+from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.workflow_graph import BOX, HIGH, layers_of, workflow_picture
+from palermo.webui.site import Refused, Visit, Visiting
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.workflows import MEMBERS, workflow_detail, workflow_rows
+from palermo.webui.threads import Router
+
+router = Router()
+
+#: Workflows on a page, and steps.
+LIMIT, STEPS = 50, 300
+
+#: The most characters of an output in the list of steps.
+_OUTPUT = 200
+
+Number = Annotated[int, Query(alias="page", ge=1, le=10_000_000)]
+Text = Annotated[str, Form(max_length=65_536)]
+Inside = Annotated[str, Query(max_length=1_000)]
+
+
+@router.get("/workflows", name="workflows", dependencies=[known_names(*LISTED)])
+def workflows(request: Request, visit: Visiting, number: Number = 1) -> Response:
+    """The workflows that run or have failed, and those that have ended, newest first."""
+    asked = list_filter(request.query_params)
+    state = journal_views(visit.site).wait_until_read()
+    listing = workflow_rows(visit, asked.filter, page=number, limit=LIMIT)
+    query = f"{asked.query}&" if asked.query else ""
+    return page(
+        request,
+        "workflows.html",
+        watched={"of": "history"},
+        rows=listing.rows,
+        total=listing.total,
+        asked_for=asked,
+        journal=state,
+        off=journal_views(visit.site).off,
+        number=number,
+        limit=LIMIT,
+        at=f"?{query}page=",
+    )
+
+
+@router.get("/workflows/{id:palermo}", name="workflow", dependencies=[known_names()])
+def workflow(request: Request, visit: Visiting, id: str, inside: Inside = "", number: Number = 1) -> Response:
+    """One workflow, or the steps that one of its steps added."""
+    try:
+        found = workflow_detail(visit, id, inside)
+    except NotFound as error:
+        to = _around(request, visit, id)
+        if to is None:
+            raise Refused(404, str(error)) from None
+        return RedirectResponse(to, status_code=307)
+    return _page(request, visit, found, number)
+
+
+def _around(request: Request, visit: Visit, id: str) -> str | None:
+    """The page of the workflow that has a step with this id: a step that adds steps is no workflow of its own."""
+    parts = id.split("/")
+    for nth in range(len(parts) - 1, 0, -1):
+        root, step = "/".join(parts[:nth]), "/".join(parts[nth:])
+        with suppress(NotFound):
+            workflow_detail(visit, root, step)
+            return path(request, "workflow", {"inside": step}, id=root)
+    return None
+
+
+def _page(request: Request, visit: Visit, found: Row, number: int = 1, **more: Any) -> Response:
+    steps, layers = found["steps"], layers_of(found["steps"])
+    picture = workflow_picture(steps)
+    if picture is None:
+        steps = sorted(steps, key=lambda row: layers[row["name"]])
+    first = (number - 1) * STEPS
+    shown = [_shown(row, layers[row["name"]]) for row in steps[first : first + STEPS]]
+    query = {"inside": found["inside"]}
+    return page(
+        request,
+        "workflow.html",
+        **{
+            "workflow": found,
+            "picture": picture,
+            "box": BOX,
+            "high": HIGH,
+            "steps": shown,
+            "number": number,
+            "limit": STEPS,
+            "at": path(request, "workflow", query, id=found["id"]) + ("&page=" if found["inside"] else "?page="),
+            "most_members": MEMBERS,
+            "problem": "",
+            "typed": {"name": "", "value": ""},
+            **more,
+        },
+    )
+
+
+def _shown(row: Row, layer: int) -> Row:
+    """The row of a step with what the template needs."""
+    output = None if row["output"] is None else pretty_json(row["output"]).text
+    cut = output is not None and len(output) > _OUTPUT
+    return {
+        **row,
+        "short": row["name"].rpartition("/")[2],
+        "layer": layer + 1,
+        "key": element_key(row["name"]),
+        "why": "" if row["why"] in _said_elsewhere(row) else row["why"],
+        "output": f"{output[:_OUTPUT]}…" if output is not None and cut else output,
+    }
+
+
+def _said_elsewhere(row: Row) -> tuple[str, ...]:
+    """The reasons for which other columns of the row are enough."""
+    names = list(dict.fromkeys(name for condition in row["after"] for name in condition["steps"]))
+    return f"comes after {some_of(names)}", "waits for its signal", f"in queue {row['queue']}"
+
+
+@router.post("/workflows/{id:palermo}/retry", name="retry_workflow")
+def retry(request: Request, visit: Visiting, id: str) -> Response:
+    """Requeue the failed jobs of a workflow."""
+    try:
+        taken = workflow_actions.retry(visit, id)
+    except (NotFound, UsageError) as error:
+        return redirect(request, path(request, "workflow", id=id), str(error), level="error")
+    return redirect(request, path(request, "workflow", id=id), f"Requeued {count(len(taken), 'job')}.")
+
+
+@router.post("/workflows/{id:palermo}/cancel", name="cancel_workflow")
+def cancel(request: Request, visit: Visiting, id: str) -> Response:
+    """Cancel a workflow with all its steps."""
+    workflow_actions.cancel(visit, id)
+    return redirect(request, path(request, "workflow", id=id), "Cancelled. Steps that clean up still run.")
+
+
+@router.post("/workflows/{id:palermo}/signal", name="signal_workflow")
+def signal(request: Request, visit: Visiting, id: str, name: Text, value: Text = "") -> Response:
+    """Send a signal to a workflow, with a value in JSON."""
+    try:
+        sent = json.loads(value) if value.strip() else None
+    except ValueError as error:
+        problem = f"The value is not JSON: {error}. Write text in quotes."
+        found = workflow_detail(visit, id)
+        here = path(request, "workflow", id=id)
+        typed = {"name": name, "value": value}
+        return _page(request, visit, found, here=here, asked="signal", problem=problem, typed=typed, status=422)
+    try:
+        workflow_actions.signal(visit, id, name.strip(), sent)
+    except PalermoError as error:
+        return redirect(request, path(request, "workflow", id=id), str(error), level="error")
+    return redirect(request, path(request, "workflow", id=id), f"Sent {name.strip()}.")

@@ -1,0 +1,148 @@
+"""The workflows that pages and API show: those that run or have failed from the broker, others from the journal.
+
+Law: HTML and JSON have the same rows. They are those of palermo/inspector/workflow_rows.py; the detail of a workflow
+adds what the journal and the workers tell of its steps' jobs.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from palermo.contract.rows import Listing, Row, iso_instant
+from palermo.contract.workflows import WorkflowInfo
+from palermo.core.failure import printable
+from palermo.core.journal_records import RecordKind
+from palermo.core.message import Message
+from palermo.core.topology import check_id
+from palermo.core.workflow import step_id, step_of
+from palermo.errors import NotFound
+from palermo.history.entry import Entry
+from palermo.history.index import WORKFLOW
+from palermo.inspector.workflow_rows import info_of_record, step_rows, workflow_row
+from palermo.jobs.redaction import masked_value
+from palermo.views.filter import Facts, JobFilter
+from palermo.webui.site import Site, Visit
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.live_state import live_state, running_jobs
+from palermo.webui.state.refreshing import Refreshing
+
+#: Seconds that the list of live workflows is cached.
+_CACHED = 2.0
+
+#: The most of a map's running members, and of its members that are workflows, that are listed.
+MEMBERS = 20
+
+
+class LiveWorkflows(Refreshing[Sequence[WorkflowInfo]]):
+    """The workflows of a site that run or have failed, newest first. Getting them raises BrokerError."""
+
+
+def live_workflows(site: Site) -> LiveWorkflows:
+    """The live workflows of a site, at most 2 seconds old; clear it after a change."""
+    return site.component(
+        LiveWorkflows, lambda: LiveWorkflows(lambda: site.inspector.workflows._all()[::-1], fresh=_CACHED)
+    )
+
+
+def workflow_rows(visit: Visit, filter: JobFilter, *, page: int, limit: int) -> Listing[Row]:
+    """A page of the workflows that match: first those that run or have failed, then those that the journal has."""
+    live = live_workflows(visit.site).get()
+    matching = [info for info in live if filter.matches(_facts(info))]
+    first = (page - 1) * limit
+    rows = [workflow_row(info) for info in matching[first : first + limit]]
+    # A workflow that was retried has ended before, by the journal.
+    total, ended = journal_views(visit.site).index.workflows(
+        filter,
+        without=[printable(info.id) for info in live],
+        offset=max(0, first - len(matching)),
+        limit=limit - len(rows),
+    )
+    rows += [workflow_row(info) for entry in ended if (info := _info_of(entry)) is not None]
+    return Listing(rows, len(matching) + total)
+
+
+def _facts(info: WorkflowInfo) -> Facts:
+    return Facts(
+        id=printable(info.id),
+        state=info.state,
+        queue=info.queue,
+        job=info.job,
+        at=info.began_at,
+        texts=lambda: (info.job,),
+    )
+
+
+def workflow_detail(visit: Visit, id: str, inside: str = "") -> Row:
+    """One workflow: its row with `steps`, those of the step `inside` only, and `cleaned_up`.
+
+    A step's row has, beside what workflow_rows.py says, the `attempt`, `took`, `ended_at` and `error` of its last run;
+    of a map `jobs`, some of its members that run, and `inner`, some that added steps. Raises NotFound.
+    """
+    site = visit.site
+    info = site.inspector.workflows._find(check_id(id)) or _ended(site, id)
+    if info is None:
+        raise NotFound(f"there is no workflow {id[:80]!r}, or the journal has forgotten it.")
+    shown = [path for path in info.steps if path.rpartition("/")[0] == inside]
+    snapshot = live_state(site).snapshot()
+    counted = {path.rpartition("/")[0] for path in info.steps}
+    rows = step_rows(info, site.client.serializers, snapshot.queues, snapshot.workers, only=shown)
+    named = [row["id"] for row in rows if row["id"] is not None]
+    runs = journal_views(site).index.children_named(step_id(info.id, inside) if inside else info.id, named)
+    running = {job["id"]: job for job in running_jobs(snapshot)}
+    steps = [
+        {
+            **row,
+            "output": masked_value(row["output"], site.hidden),
+            **_run(runs.get(row["id"])),
+            "jobs": list(_members(running, info.id, row)),
+            "inner": sorted(path for path in counted if path.startswith(f"{row['name']}:"))[:MEMBERS],
+        }
+        for row in rows
+    ]
+    return {**workflow_row(info), "inside": inside, "steps": steps, "cleaned_up": list(info.cleaned_up)}
+
+
+def workflow_of(id: str, message: Message | None, parent: str, life: Sequence[Row]) -> tuple[str, str] | None:
+    """The workflow of a job and the path of its step, "" for the workflow's own job; None for other jobs."""
+    step = None if message is None else step_of(message.extra)
+    if step is not None:
+        return step[:2]
+    if parent and id.startswith(f"{parent}/"):  # a worker does not tell the headers of a job that it runs
+        return parent, id.removeprefix(f"{parent}/")
+    return (id, "") if any(row["kind"] == RecordKind.EXPANDED for row in life) else None
+
+
+def _ended(site: Site, id: str) -> WorkflowInfo | None:
+    """A workflow that has ended, from the journal."""
+    views = journal_views(site)
+    views.wait_until_read()
+    entries = (entry for entry in reversed(views.index.of(id)) if WORKFLOW in entry.more)
+    return next((info for entry in entries if (info := _info_of(entry)) is not None), None)
+
+
+def _info_of(entry: Entry) -> WorkflowInfo | None:
+    """The workflow whose end a record of the journal tells."""
+    known: dict[str, Any] = {
+        "kind": entry.kind,
+        "id": entry.id,
+        "at": entry.at,
+        "job": entry.job,
+        "queue": entry.queue,
+        "took": entry.took,
+    }
+    return info_of_record({**entry.more, **known})
+
+
+def _run(entry: Entry | None) -> Row:
+    """What the journal tells of the last run of a step."""
+    if entry is None or entry.state is None:
+        return {"attempt": None, "took": None, "ended_at": None, "error": None}
+    row = entry.row()
+    return {"attempt": row["attempt"], "took": row["took"], "ended_at": iso_instant(entry.at), "error": row["error"]}
+
+
+def _members(running: Mapping[str, Row], id: str, row: Row) -> Iterator[Row]:
+    """Some of the members of a map that run."""
+    if row["running"]:
+        prefix = step_id(id, f"{row['name']}:")
+        found = [job for job in running.values() if job["id"].startswith(prefix)]
+        yield from ({"id": job["id"], "worker": job["worker"]} for job in found[:MEMBERS])
