@@ -4,25 +4,32 @@ import asyncio
 import json
 import time
 from base64 import b64encode
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.journal import StreamJournal
-from palermo.brokers.rabbitmq.workflows import lost_steps
+from palermo.brokers.rabbitmq.publishing.ledger import Ledger
+from palermo.brokers.rabbitmq.workflows import leader_workflows, lost_steps
 from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow_queue
 from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Ack, Reschedule, StoredResult
+from palermo.core.message import Message
 from palermo.core.step_values import pack
 from palermo.core.topology import amqp_queue
-from palermo.core.workflow import AddedStep, Graph, Member, StepJob
-from palermo.core.workflow_rules import How, Plan
-from palermo.errors import BrokerUnavailable, NotFound
+from palermo.core.workflow import AddedStep, Graph, Member, StepJob, step_of
+from palermo.core.workflow_rules import Condition, How, Plan
+from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 from tests.contract.timing import time_kept
 from tests.contract.tools import ids, message, until
 from tests.contract.workers import Report, Worker, consume, nothing_for, take, take_and_ack
@@ -184,6 +191,77 @@ async def test_deleting_a_queue_cancels_the_steps_that_wait_in_it(broker: Rabbit
         assert await left(broker) == ["running"]
         await consumer.settle(step, Ack())
         await until(lambda: left(broker), [])
+
+
+class Killing:
+    """Cuts the leader's connection before one of the effects of its work on workflows, the first one being 1."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, queue: str) -> None:
+        #: The effects until the leader dies.
+        self.left = 0
+        append, publish, write = StateLog.append, Ledger._publish, StreamJournal.append
+
+        async def appending(log: StateLog, *records: Any) -> list[Record]:
+            if log._queue == queue:
+                self._effect(log._connection)
+            return await append(log, *records)
+
+        async def publishing(ledger: Ledger[Any], jobs: Sequence[Message]) -> dict[str, PalermoError]:
+            if ledger._table.queue == queue:
+                self._effect(ledger._connection)
+            return await publish(ledger, jobs)
+
+        async def writing(journal: StreamJournal, batch: bytes) -> None:
+            self._effect(journal._connection)
+            await write(journal, batch)
+
+        monkeypatch.setattr(StateLog, "append", appending)
+        monkeypatch.setattr(Ledger, "_publish", publishing)
+        monkeypatch.setattr(StreamJournal, "append", writing)
+
+    def _effect(self, connection: Connection) -> None:
+        self.left -= 1
+        if self.left == 0:
+            connection.raw.abort()
+            raise BrokerUnavailable("killed")
+
+
+@pytest.mark.slow
+async def test_a_leader_killed_before_any_effect_loses_no_step(
+    broker: RabbitmqBroker, another: Open, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = StepJob.of(message("x"), output=True)
+    steps = AddedStep(Plan(name="one"), job), AddedStep(Plan(name="two", after=(Condition(("one",)),)), job)
+    killing, found = Killing(monkeypatch, workflow_queue(session.exchange)), Counter[str]()
+    monkeypatch.setattr(leader_workflows, "_PART_BYTES", 1)  # each part is committed by itself
+    async with time_kept(broker):
+        consumer = await consume(await another())
+
+        async def work() -> None:
+            while True:
+                step = await take(consumer)
+                found[step.message.id] += 1
+                first = not step_of(step.message.extra)
+                output = StoredResult("application/json", b"1")
+                await consumer.settle(step, Ack(adds=pack(Graph(steps=steps))) if first else Ack(output=output))
+
+        working = asyncio.ensure_future(work())
+        await broker.publish(message("0"))
+        await until(lambda: found.keys(), {"0", "0/one", "0/two"})
+        await until(lambda: left(broker), [])
+        for number in count(1):
+            killing.left = number
+            await broker.publish(message(f"{number}"))
+            await until(lambda id=f"{number}": found[f"{id}/two"] > 0, True)
+            await until(lambda: left(broker), [])
+            if killing.left > 0:
+                break
+        working.cancel()
+
+    assert number > 10
+    assert set(found) == {f"{id}{path}" for id in range(number + 1) for path in ("", "/one", "/two")}
+    # A job that has ended by the time that the next leader looks for it is published again.
+    assert max(found.values()) <= 2
 
 
 async def in_queue(broker: RabbitmqBroker, name: str = "jobs") -> list[str]:
