@@ -10,6 +10,9 @@ from palermo.contract.broker import Broker, Consumer
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.core.message import Message
+from palermo.core.step_values import pack
+from palermo.core.workflow import AddedStep, Graph, Member, StepJob
+from palermo.core.workflow_rules import Plan
 from palermo.errors import NotFound
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import FAILURE, Open, counts, ids, message, until
@@ -57,6 +60,26 @@ class TenantingContract:
 
         with pytest.raises(NotFound, match="'a'"):
             await broker.tenants.clear("jobs", "a")
+
+    async def test_steps_wait_with_their_tenants_jobs_and_end_when_these_are_cleared(
+        self, broker: Broker, another: Open
+    ) -> None:
+        job, members = StepJob.of(message("-", tenant="a")), tuple(Member(b"[1]") for _ in range(5))
+        adds = pack(Graph(steps=(AddedStep(Plan(name="many", members=5), job, members),)))
+        async with time_kept(await another()):
+            consumer = await consume(await another())
+            await broker.publish(message("flow"))
+            await consumer.settle(await take(consumer), Ack(adds=adds))
+            assert await served(consumer, 2) == ["a", "a"]
+            await consumer.close()
+
+            async def members_over() -> list[tuple[int, int]]:
+                found = [flow.steps["many"].members for flow in await broker.workflows.all()]
+                return [(one.over, one.failed) for one in found if one is not None]
+
+            await until(members_over, [(2, 0)])
+            assert await broker.tenants.clear("jobs", "a") == 3
+            await until(members_over, [(5, 3)])
 
     async def test_a_tenant_with_many_jobs_does_not_delay_one_with_few(self, broker: Broker, another: Open) -> None:
         async with time_kept(broker):
