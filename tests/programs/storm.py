@@ -1,6 +1,8 @@
-"""Workflows whose steps write down when they begin and end, for a storm that kills workers and brokers."""
+"""Jobs and workflows whose steps write down when they begin and end, for a storm that kills workers and brokers."""
 
 import os
+import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,18 +10,23 @@ from pathlib import Path
 import palermo
 
 
-@contextmanager
-def noted() -> Iterator[None]:
-    """Write a line in one system call as the step begins, and one as it ends, so that lines do not mix."""
-    job = palermo.current_job()
-    assert job is not None
-    file = os.open(Path(os.environ["PALERMO_TEST_TRACE"]).with_name("steps"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def write(name: str, line: str) -> None:
+    """Append a line to a file of the test in one system call, so that lines do not mix."""
+    file = os.open(Path(os.environ["PALERMO_TEST_TRACE"]).with_name(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        os.write(file, f"begins {job.id}\n".encode())
-        yield
-        os.write(file, f"ends {job.id}\n".encode())
+        os.write(file, f"{line}\n".encode())
     finally:
         os.close(file)
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Write a line as the step begins, and one as it ends."""
+    job = palermo.current_job()
+    assert job is not None
+    write("steps", f"begins {job.id}")
+    yield
+    write("steps", f"ends {job.id}")
 
 
 @palermo.job
@@ -64,3 +71,15 @@ def inner(flow: palermo.Workflow) -> int:
 def graph(flow: palermo.Workflow) -> int:
     left, right = (flow.step(inner.options(id=name)) for name in ("left", "right"))
     return flow.after(right).step(link.options(id="join"), 2, left.output).output
+
+
+@palermo.job(retries=10_000, backoff=0)
+def import_rows(number: int, count: int, seed: float) -> None:
+    job = palermo.current_job()
+    assert job
+    chance = random.Random(seed + job.attempt)
+    for row in palermo.resume(lambda last: range((last or 0) + 1, count + 1), key=int):
+        if chance.random() < 0.005:
+            raise ValueError(row)
+        write("rows", f"{number}/{row}")
+        time.sleep(0.01)
