@@ -10,7 +10,8 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from palermo.inspector.recurring import RecurringJobs
 from palermo.inspector.scheduled import ScheduledJobs
 from palermo.inspector.tenants import Tenants
 from palermo.inspector.workers import Workers
+from palermo.inspector.workflows import Workflows
 from palermo.jobs import options
 from palermo.jobs.current import CurrentJob
 from palermo.jobs.hooks import HOOKS, FailureReport, WorkerContext
@@ -60,8 +62,18 @@ _VALUES = (JobFilter, AuditFilter, Listing)
 #: Fields and methods that only Palermo itself uses.
 _NOT_FOR_PROGRAMS = (
     *("definition", "run", "watch", "watch_async", "write_record", "unique_job"),
-    *("unpickled_job", "as_duplicate", "snapshot"),
+    *("unpickled_job", "as_duplicate", "snapshot", "of", "of_run", "add", "returned", "is_in", "enqueue_as"),
+    *("enqueue_message", "begin_watch", "page", "waiting", "lines", "queue_of", "count_matching", "ids_with", "row"),
 )
+
+#: Classes that programs get, and never make.
+_GOT = (palermo.Step, palermo.Inspector)
+
+#: What the docstring of a method begins with that does the same as another one.
+_ASYNC = re.compile(r"`\w+` for asyncio programs\b")
+
+#: In how many commands an option stands that is explained once.
+_OFTEN = 3
 
 #: The parts of the API, with what a program imports for each.
 _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
@@ -94,7 +106,6 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
             ("a job", FunctionJob),
             ("palermo.enqueue", palermo.enqueue),
             ("palermo.publish", palermo.publish),
-            ("palermo.publish_async", palermo.publish_async),
             ("palermo.connect", palermo.connect),
             ("palermo.Client", palermo.Client),
         ],
@@ -137,6 +148,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
             ("inspector.keys", Keys),
             ("inspector.events", Events),
             ("inspector.history", History),
+            ("inspector.workflows", Workflows),
             ("palermo.JobFilter", palermo.JobFilter),
             ("palermo.AuditFilter", palermo.AuditFilter),
             ("palermo.Listing", palermo.Listing),
@@ -166,6 +178,9 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
 def commands_page() -> str:
     """The page of all commands."""
     context = click.Context(main, info_name="palermo", **main.context_settings)
+    every = [found for name in COMMANDS for found in _with_below(name, main, context)]
+    counts = Counter(record for each in every for record in dict.fromkeys(_own_records(*each)))
+    often = {record: counts[record] for record in counts if counts[record] >= _OFTEN}
     out = [
         MADE,
         "",
@@ -193,28 +208,47 @@ def commands_page() -> str:
         "| 130 | interrupted by Ctrl-C |",
         "",
         "A worker has exit codes of its own: [deploying.md](../guides/deploying.md).",
+        "",
+        "Several commands have these options; each names its own:",
+        "",
+        "| option | what |",
+        "| --- | --- |",
+        *(f"| {_code(flag)} | {_cell(text)} |" for flag, text in often),
     ]
-    for name in COMMANDS:
-        command = main.get_command(context, name)
-        assert command is not None
-        out += _command(command, click.Context(command, info_name=name, parent=context), level=2)
+    for command, below in every:
+        out += _command(command, below, often)
     return "\n".join(out) + "\n"
 
 
-def _command(command: click.Command, context: click.Context, *, level: int) -> Iterator[str]:
-    yield from ("", f"{'#' * level} {context.command_path}", "")
+def _with_below(name: str, group: click.Group, context: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    """A command of this group, and all commands below it."""
+    command = group.get_command(context, name)
+    assert command is not None
+    inner = click.Context(command, info_name=name, parent=context)
+    yield command, inner
+    if isinstance(command, click.Group):
+        for below in command.list_commands(inner):
+            yield from _with_below(below, command, inner)
+
+
+def _own_records(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
+    return [record for record in _records(command, context) if not any(each in record[0] for each in _COMMON)]
+
+
+def _command(command: click.Command, context: click.Context, often: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    yield from ("", f"{'#' * len(context.command_path.split())} {context.command_path}", "")
     yield from _help(command.help or "")
-    pieces = " ".join(command.collect_usage_pieces(context))
-    yield from ("", "```text", f"{context.command_path} {pieces}".rstrip(), "```")
-    own = [record for record in _records(command, context) if not any(each in record[0] for each in _COMMON)]
+    pieces = command.collect_usage_pieces(context)
+    if pieces != ["[OPTIONS]"]:
+        yield from ("", "```text", f"{context.command_path} {' '.join(pieces)}".rstrip(), "```")
+    records = _own_records(command, context)
+    own = [record for record in records if record not in often]
     if own:
         yield from ("", "| option | what |", "| --- | --- |")
         yield from (f"| {_code(flag)} | {_cell(text)} |" for flag, text in own)
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            yield from _command(below, click.Context(below, info_name=name, parent=context), level=level + 1)
+    if shared := [flag.split()[0].rstrip(",") for flag, text in records if (flag, text) in often]:
+        yield ""
+        yield from textwrap.wrap(f"Also {', '.join(f'`{flag}`' for flag in shared)}.", 120, break_on_hyphens=False)
 
 
 def _records(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
@@ -260,6 +294,9 @@ def api_page() -> str:
         "",
         "Everything that `import palermo` offers, and the classes that it returns. Names that are not here may change.",
         "Times are seconds, as floats, unless something else is said. A `Duration` is seconds, or a timedelta.",
+        "",
+        "In asyncio programs, use `enqueue_async`, `publish_async`, `status_async`, `result_async`, `wait_async`,",
+        "`signal_async` and `cancel_async`: they do the same without blocking the event loop.",
     ]
     for title, text, entries in _PARTS:
         out += ["", f"## {title}", "", text]
@@ -273,11 +310,10 @@ def api_page() -> str:
 
 #: Where an option is allowed, in the table of options.
 _PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("`@palermo.job`", options.JOB_OPTIONS),
-    ("`@palermo.workflow`", options.WORKFLOW_OPTIONS),
-    ("`.options()`", options.STEP_OPTIONS),
-    ("`@palermo.subscribe`", options.SUBSCRIBE_OPTIONS),
-    ("`publish`", options.PUBLISH_OPTIONS),
+    ("job", options.JOB_OPTIONS),
+    ("options", options.STEP_OPTIONS),
+    ("subscribe", options.SUBSCRIBE_OPTIONS),
+    ("publish", options.PUBLISH_OPTIONS),
 )
 
 
@@ -295,10 +331,12 @@ def _options() -> Iterator[str]:
     }
     yield from ("", "### Options of a job", "")
     yield "An option that is None is decided by the job's declaration, or by the settings. Those that declare jobs with"
-    yield f"`batch` do not take {', '.join(f'`{name}`' for name in options.ONE_BY_ONE)} and `keep_result`."
+    yield f"`batch` do not take {', '.join(f'`{name}`' for name in options.ONE_BY_ONE)} and `keep_result`. An option is"
+    yield "allowed in `@palermo.job`, `.options()`, `@palermo.subscribe` or `publish`. `@palermo.workflow` takes the"
+    yield "options of `@palermo.job`, except `batch`, and also `deadline`."
     yield from ("", "| option | type | allowed in | meaning |", "| --- | --- | --- | --- |")
     for name, option in options.OPTIONS.items():
-        places = ", ".join(place for place, known in _PLACES if name in known)
+        places = ", ".join(place for place, known in _PLACES if name in known) or "workflow"
         yield f"| `{name}` | {_code(types[name])} | {places} | {_cell(option.help)} |"
 
 
@@ -323,6 +361,7 @@ def _entry(name: str, found: Any) -> Iterator[str]:
         and not is_dataclass(found)
         and not issubclass(found, Struct)
         and found is not FunctionJob
+        and found not in _GOT
     ):
         yield from ("", "```text", _signature(name, found.__init__, is_method=True), "```")
     fields = [field for field in _fields(found) if field[0] not in _NOT_FOR_PROGRAMS]
@@ -415,6 +454,7 @@ def _methods(found: type) -> Iterator[tuple[str, Any]]:
             or name in _NOT_FOR_PROGRAMS
             or not text
             or text.startswith("See ")
+            or _ASYNC.match(text)
             or id(function) in known
         ):
             continue
@@ -505,7 +545,9 @@ def made_pages() -> Iterator[tuple[Path, str]]:
 
 def missing_names() -> Iterator[str]:
     """What a page leaves out: public names, unless they are described elsewhere, and errors."""
-    described = {name for _, _, entries in _PARTS for name, _ in entries} | {"palermo.PalermoError", "palermo.Settings"}
+    described = {name for _, _, entries in _PARTS for name, _ in entries} | {
+        *("palermo.PalermoError", "palermo.Settings", "palermo.publish_async")
+    }
     for name in sorted({f"palermo.{name}" for name in palermo.__all__} - described):
         yield f"{name} is not in _PARTS of docs/.site/reference.py"
     errors_page = (DOCS / "reference/errors.md").read_text()
