@@ -32,6 +32,7 @@ from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
 from palermo.jobs.options import EnqueueOptions
 from palermo.views.filter import JobFilter
+from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.site import Refused, Role, Visit
@@ -42,12 +43,6 @@ from palermo.webui.state.refreshing import start_thread
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view
 
 log = logging.getLogger("palermo.audit")
-
-#: The most characters of an action's details in the journal.
-_MAX_TEXT = 500
-
-#: Seconds that the API waits for the end of a command on scheduled jobs.
-PATIENCE = 30.0
 
 #: The names of the commands on scheduled jobs, for the audit log.
 _SCHEDULED = {
@@ -91,7 +86,7 @@ def _audit_undone(visit: Visit, action: str, outcome: str, **what: object) -> No
     """
     _write(logging.WARNING, f"{action} {outcome}", visit, what)
     about = " ".join(f"{name}={value}" for name, value in what.items() if value not in ("", "-", False))
-    record_action(visit.site.client, visit.actor, action, outcome=outcome, what=printable(about)[:_MAX_TEXT])
+    record_action(visit.site.client, visit.actor, action, outcome=outcome, what=printable(about)[: tuning.TEXT])
 
 
 def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> None:
@@ -449,7 +444,7 @@ def alter_scheduled(
     at: float | None = None,
     later: float | None = None,
     retries: bool | None = None,
-    wait: float = PATIENCE,
+    wait: float = tuning.STALE,
 ) -> list[AlteredRow] | None:
     """Cancel, run, move, retry or give up scheduled jobs. Returns the rows of inspector.scheduled.cancel.
 

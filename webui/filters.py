@@ -14,6 +14,7 @@ from palermo.core.failure import printable
 from palermo.core.text import nearest
 from palermo.core.times import parse_instant, unix_seconds
 from palermo.views.filter import AuditFilter, Chip, JobFilter, chips, filter_of, parse_moment, written
+from palermo.webui import tuning
 from palermo.webui.site import Refused
 
 #: The parameters in the address of a list that select its rows. Charts add the instants to such an address.
@@ -117,10 +118,6 @@ def only_one(**names: str | None) -> dict[str, str]:
     return chosen
 
 
-#: The most seconds of statistics from one instant to another: that part of the journal is read for the page.
-_MOST_RANGE = 86_400.0
-
-
 def time_range(since: str | None, until: str | None) -> tuple[float, float] | None:
     """The range of time that an address asks for, in Unix seconds; None for none.
 
@@ -136,9 +133,20 @@ def time_range(since: str | None, until: str | None) -> tuple[float, float] | No
         raise Refused(
             422, f"nothing can be counted from {since[:40]} to {(until or 'now')[:40]}: since must be earlier."
         )
-    if last - first > _MOST_RANGE:
+    if last - first > tuning.DAY:
         raise Refused(422, "a range has 24 hours at most: for more, choose a day, a week or a month.")
     return first, min(last, now)
+
+
+#: The depths, for people.
+ALL_DEPTHS = ", ".join(map(str, tuning.DEPTHS))
+
+
+def checked_depth(depth: int) -> int:
+    """The number of jobs that are read for a filter. Raises Refused (422) for one that is not in tuning.DEPTHS."""
+    if depth not in tuning.DEPTHS:
+        raise Refused(422, f"depth is {depth}: the number of jobs to read is one of {ALL_DEPTHS}.")
+    return depth
 
 
 # -- the names in an address

@@ -20,6 +20,7 @@ from palermo.errors import BrokerBlocked, PalermoError, SettingInvalid
 from palermo.inspector.rates import Snapshot
 from palermo.metrics import check_installed
 from palermo.metrics.totals import Names
+from palermo.webui import tuning
 from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
@@ -30,17 +31,7 @@ if TYPE_CHECKING:
     from palermo.metrics.exposition import Families
 
 
-#: Seconds for which an answer about the broker holds, so that requests cannot load it; and the part of
-#: `publish_timeout` for which /healthz waits for the broker.
-_CACHED, _PATIENCE = 2.0, 0.1
-
 router = Router()
-
-#: Seconds: the greatest age of the sampled state, and how long the first scrape waits for the journal to be read.
-_MAX_AGE, _TIMEOUT = 2.0, 1.0
-
-#: The most queues with a label of their own.
-_MAX_QUEUES = 500
 
 
 class BrokerHealth:
@@ -48,8 +39,8 @@ class BrokerHealth:
 
     def __init__(self, site: Site) -> None:
         self._inspector = site.inspector
-        self._patience = _PATIENCE * site.client.settings.publish_timeout
-        self._answers = Refreshing(self._ask, fresh=_CACHED)
+        self._patience = tuning.PATIENCE * site.client.settings.publish_timeout
+        self._answers = Refreshing(self._ask, fresh=tuning.FRESH)
 
     async def get(self) -> bool:
         """Whether the broker answered the last question, or answers a new one soon."""
@@ -97,7 +88,7 @@ def metrics(request: Request) -> Response:
         _queues(families, snapshot.queues, site)
         _workers(families, snapshot)
     journal = journal_views(site)
-    progress = journal.wait_until_read(_TIMEOUT)
+    progress = journal.wait_until_read(tuning.WAIT)
     if not journal.off:
         families.set("palermo_journal_up", progress.ready and not progress.error)
     families.tallies(journal.totals.copy(), prefix="palermo_")
@@ -110,7 +101,7 @@ def metrics(request: Request) -> Response:
 def _snapshot(site: Site) -> Snapshot | None:
     """Queues and workers; None while the broker does not answer."""
     try:
-        return live_state(site).sampler.snapshot(_MAX_AGE, by_person=False)
+        return live_state(site).sampler.snapshot(tuning.FRESH, by_person=False)
     except PalermoError:
         return None
 
@@ -122,7 +113,7 @@ def _queues(families: "Families", rows: Sequence[Row], site: Site) -> None:
         oldest = live_state(site).oldest.of(rows)
     except PalermoError:  # The broker went away after the snapshot.
         oldest = {}
-    names = site.component(Names, lambda: Names(_MAX_QUEUES))
+    names = site.component(Names, lambda: Names(tuning.LIMIT))
     values: dict[tuple[str, str], float] = {}
     for row in rows:
         queue = names.of(row["name"])

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from palermo.contract.extras import extra
 from palermo.errors import SettingInvalid
+from palermo.webui import tuning
 from palermo.webui.security.local_access import PARAMETER
 from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
@@ -26,9 +27,6 @@ with extra("web", "`palermo web`"):
 MAX_CONNECTIONS = 1_000
 
 log = logging.getLogger("palermo.web")
-
-#: Seconds that running requests get when the server is told to stop.
-SHUTDOWN_TIMEOUT = 5
 
 
 class Server(uvicorn.Server):
@@ -47,7 +45,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 # The guard reads X-Forwarded-* if web_trust_proxy is set.
                 proxy_headers=False,
-                timeout_graceful_shutdown=SHUTDOWN_TIMEOUT,
+                timeout_graceful_shutdown=int(tuning.LONG_WAIT),
                 limit_concurrency=_limit(),
             )
         )
@@ -85,7 +83,7 @@ def pages_url(host: str, port: int, prefix: str = "", token: str = "") -> str:
 
 
 def serve(app: FastAPI, *, host: str, port: int, at: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT. Running requests then get SHUTDOWN_TIMEOUT seconds; live streams end at once."""
+    """Serve until SIGTERM or SIGINT. Running requests then get LONG_WAIT seconds; live streams end at once."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     site: Site = app.state.site
     log.info("web pages served broker=%s", site.connected_to)

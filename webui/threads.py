@@ -16,10 +16,8 @@ from typing import Any, TypeVar
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
+from palermo.webui import tuning
 from palermo.webui.site import Refused
-
-#: The most handlers that run at a time, and the seconds that another one waits for one of them to end.
-MOST, PATIENCE = 100, 5.0
 
 T = TypeVar("T")
 
@@ -32,16 +30,16 @@ class Threads:
         self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do the work in a thread. Raises Refused (503) if none of them becomes free within PATIENCE seconds."""
+        """Do the work in a thread. Raises Refused (503) if none of them becomes free within LONG_WAIT seconds."""
         asked = self._pool.submit(copy_context().run, work)
         result = asyncio.wrap_future(asked)
-        done, _ = await asyncio.wait({result}, timeout=PATIENCE)
+        done, _ = await asyncio.wait({result}, timeout=tuning.LONG_WAIT)
         if not done and asked.cancel():
             raise Refused(503, f"{self._most} requests are already waiting, perhaps for a broker that does not answer.")
         return await result
 
 
-_HANDLERS = Threads("palermo-web", MOST)
+_HANDLERS = Threads("palermo-web", tuning.THREADS)
 
 
 class Route(APIRoute):

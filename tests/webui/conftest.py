@@ -10,8 +10,7 @@ import pika
 import pytest
 
 from palermo.settings.settings import Settings
-from palermo.webui.pages import scheduled
-from palermo.webui.state import live_state, scheduled_view, search
+from palermo.webui import tuning
 from tests.harness.rig import Rig
 from tests.tcp_proxy import TcpProxy
 from tests.webui.process import WebProcess
@@ -34,11 +33,8 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", f"{BROKER_PATIENCE:g}")
     # A page shows what there is at the end, however slow the machine is.
-    for module, name in ((scheduled, "PATIENCE"), (search, "_PATIENCE")):
-        monkeypatch.setattr(module, name, 60.0)
-    looks = ((live_state, "_PATIENCE"), (scheduled_view, "_PATIENCE"), (scheduled_view, "_NEWER"), (search, "_MOMENT"))
-    for module, name in looks:
-        monkeypatch.setattr(module, name, 2.0)
+    for name, value in (("WAIT", 60.0), ("LONG_WAIT", 60.0), ("GLANCE", 2.0), ("PATIENCE", 2.0)):
+        monkeypatch.setattr(tuning, name, value)
     monkeypatch.chdir(tmp_path)
 
 

@@ -18,11 +18,11 @@ from palermo.inspector.judges import GroupJudge
 from palermo.settings.settings import Settings
 from palermo.views.facts import facts_of_failed
 from palermo.views.filter import JobFilter
-from palermo.webui.failed import index as indexing
+from palermo.webui import tuning
 from palermo.webui.failed.entry import EntryBuilder, split
 from palermo.webui.failed.index import Index
 from palermo.webui.failed.operations import Operation, Operations, new_id
-from palermo.webui.failed.view import CHANGED_PAUSE, COUNT_INTERVAL, FailedJobReader, FailedView
+from palermo.webui.failed.view import FailedJobReader, FailedView
 from tests.helpers import HANGS, eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
 
@@ -124,10 +124,10 @@ def test_changes_of_others_are_seen(client: Client, inspector: Inspector, read: 
 def test_only_a_slow_reading_of_few_jobs_is_soon_repeated(client: Client, read: FailedView, clock: Clock) -> None:
     fail_another(client)
 
-    clock.now += COUNT_INTERVAL
+    clock.now += tuning.BRIEF
     read._state, read._counted = replace(read.state, took=100.0, behind=1), 1_000_000
     assert (read.update(0).reading, len(ids(read))) == (False, 3)
-    clock.now += 100.0 * CHANGED_PAUSE
+    clock.now += 100.0 * tuning.PAUSE
     read.update(20)
     assert len(ids(read)) == 4
 
@@ -167,7 +167,7 @@ def test_a_requeue_reads_nothing(inspector: Inspector, read: FailedView, operati
     at = read.state.at
 
     done = finished(operations, "requeue", ["0", "2", "gone"], expected=3)
-    clock.now += 2 * COUNT_INTERVAL
+    clock.now += 2 * tuning.BRIEF
     state = read.update(0)
 
     assert (done.taken, done.gone) == (2, 1)
@@ -237,7 +237,7 @@ def test_a_look_waits_for_no_reading(client: Client, view: FailedView, monkeypat
 def test_a_reading_during_a_command_counts_the_jobs_it_holds(client: Client, read: FailedView, clock: Clock) -> None:
     assert read.state.behind == 0
     fail_another(client)
-    clock.now += COUNT_INTERVAL
+    clock.now += tuning.BRIEF
 
     with read.exclusive():
         look = read.update(0)
@@ -247,7 +247,7 @@ def test_a_reading_during_a_command_counts_the_jobs_it_holds(client: Client, rea
 
 
 def test_kept_commands_are_bounded(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palermo.webui.failed.operations.MAX_KEPT", 3)
+    monkeypatch.setattr(tuning, "MANY", 3)
 
     done = [finished(operations, "discard", ["nowhere"], expected=1) for _ in range(6)]
 
@@ -383,7 +383,7 @@ def test_a_reading_forgets_what_is_gone_and_knows_the_new_error_of_a_job(index: 
 
 
 def test_beyond_the_bound_the_oldest_are_left_out(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "MAX_JOBS", 3)
+    monkeypatch.setattr(tuning, "MAX_JOBS", 3)
 
     put(index, [failed(str(n), failure(at=n + 1)) for n in range(10)])
     index.drop_unseen(1)
@@ -392,8 +392,8 @@ def test_beyond_the_bound_the_oldest_are_left_out(index: Index, monkeypatch: pyt
 
 
 def test_bodies_beyond_the_bound_are_forgotten_oldest_first(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "MAX_BODY_BYTES", 1_000)
-    monkeypatch.setattr(indexing, "_DROPPED_AT_ONCE", 1)
+    monkeypatch.setattr(tuning, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(tuning, "LIMIT", 1)
 
     put(index, [replace(failed(str(n), failure(at=n + 1)), body=b"x" * 300) for n in range(10)])
 

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
+from palermo.webui import tuning
 from palermo.webui.state.refreshing import Refreshing
-from palermo.webui.threads import MOST
 from tests.helpers import HANGS, eventually
 from tests.tcp_proxy import TcpProxy
 from tests.webui.conftest import Serve
@@ -45,7 +45,10 @@ def test_all_that_wait_for_the_same_answer_hear_its_error() -> None:
     assert len(asked) < 20
 
 
-def test_pages_say_that_the_broker_does_not_answer(proxied: tuple[TcpProxy, Settings], serve: Serve) -> None:
+def test_pages_say_that_the_broker_does_not_answer(
+    proxied: tuple[TcpProxy, Settings], serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "PATIENCE", 0.1)
     came = list[str]()
 
     def around(app: ASGIApp) -> ASGIApp:
@@ -61,7 +64,7 @@ def test_pages_say_that_the_broker_does_not_answer(proxied: tuple[TcpProxy, Sett
     assert [web.http.get(page).status_code for page in PAGES] == [200] * len(PAGES)
     proxy.stall(new_too=True)
     before = len(came)
-    with ThreadPoolExecutor(MOST) as visitors:
+    with ThreadPoolExecutor(tuning.THREADS) as visitors:
         asked = [visitors.submit(web.http.get, PAGES[n % len(PAGES)], timeout=6 * PATIENCE) for n in range(60)]
         eventually(lambda: len(came) >= before + len(asked))
 

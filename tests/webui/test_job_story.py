@@ -13,8 +13,8 @@ from palermo.core.journal_records import encode
 from palermo.history.entry import entry
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
+from palermo.webui import tuning
 from palermo.webui.pages import job
-from palermo.webui.pages.job import CHILDREN
 from palermo.webui.render.job_life import final_state, timeline
 from palermo.webui.state.job import FoundJob
 from tests.harness.rig import Rig
@@ -91,13 +91,13 @@ def test_the_pages_of_a_job_and_of_what_it_enqueued_lead_to_each_other(web: Web,
 def test_of_many_children_the_newest_are_listed(web: Web) -> None:
     write(web, "many")
     child = {"kind": "enqueued", "at": time.time(), "job": "shop.charge", "queue": "mail", "parent": "many"}
-    records = [{**child, "id": f"kid-{n}"} for n in range(CHILDREN + 1)]
+    records = [{**child, "id": f"kid-{n}"} for n in range(tuning.ROWS + 1)]
     web.client.run(lambda broker: broker.journal.append(encode("pid:2@h", records)))
-    newest = f"/jobs/kid-{CHILDREN}?"
+    newest = f"/jobs/kid-{tuning.ROWS}?"
 
     page = web.page("/jobs/many", newest)
 
-    assert f"the newest {CHILDREN} of the jobs that this one enqueued" in page
+    assert f"the newest {tuning.ROWS} of the jobs that this one enqueued" in page
     assert "/jobs/kid-1?" in page
     assert "/jobs/kid-0?" not in page
 

@@ -13,8 +13,8 @@ import pytest
 from palermo.contract.broker import Broker
 from palermo.core.message import Message
 from palermo.settings.settings import Settings
+from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.pages import waiting
 from palermo.webui.site import Role, User
 from palermo.webui.state.journal_views import journal_views
 from tests.contract.workers import consume
@@ -318,8 +318,7 @@ def test_all_that_match_the_filter_of_the_page_are_meant_and_no_others(filled: W
 
 
 def test_the_number_has_to_be_typed_when_many_are_meant(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "UNTYPED", 5)
-    monkeypatch.setattr("palermo.webui.pages.failures.UNTYPED", 5)
+    monkeypatch.setattr(tuning, "UNTYPED", 5)
 
     assert "Type their number, 6, to confirm" in filled.shown(f"{CONFIRM}?act=cancel&all=1")
     assert "6 jobs would change" in act(filled, "act=discard&all=1", typed="5")
@@ -329,7 +328,7 @@ def test_the_number_has_to_be_typed_when_many_are_meant(filled: Web, monkeypatch
 
 
 def test_a_count_says_how_far_it_looked(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "DEPTH", 2)
+    monkeypatch.setattr(tuning, "DEPTH", 2)
 
     asked = filled.shown(f"{CONFIRM}?act=discard&all=1&filter=job:shop.mail.*")
 

@@ -12,7 +12,7 @@ import pytest
 from palermo.contract.rows import Row
 from palermo.inspector.doctor import examine
 from palermo.settings.settings import Settings
-from palermo.webui.state import live_state
+from palermo.webui import tuning
 from palermo.webui.state.live_state import OldestJobs
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -231,7 +231,7 @@ def test_oldest_jobs_are_known_of_queues_in_front_or_seen_before(web: Web, monke
     assert set(oldest.known()) == {*names[:20], names[-1]}
     oldest.of([last | {"pending": 0}])
     assert set(oldest.known()) == set(names[:20])
-    monkeypatch.setattr(live_state, "_OLDEST_KEPT", -1.0)
+    monkeypatch.setattr(tuning, "MINUTE", -1.0)
     oldest.of([last])
     assert set(oldest.known()) == {names[-1]}
 

@@ -26,7 +26,7 @@ from palermo.inspector import scheduled as scheduled_jobs
 from palermo.inspector.scheduled import ScheduledJobs
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
-from palermo.webui.state import scheduled_view as scheduled_views
+from palermo.webui import tuning
 from palermo.webui.state.scheduled_view import scheduled_view
 from tests.helpers import HANGS, Stopwatch, eventually
 from tests.webui.conftest import BROKER_PATIENCE, Serve
@@ -229,7 +229,7 @@ def test_the_first_look_says_how_far_it_is_and_shows_the_list_afterwards(
     # In one bucket, which is a day there: two are read one after the other, in no order.
     noon = (time.time() // DAY + 3.5) * DAY - time.time()
     schedule(web.client, *(due(f"{n}", noon) for n in range(250)), retrying("again", noon))
-    monkeypatch.setattr(scheduled_views, "_PATIENCE", 0.001)
+    monkeypatch.setattr(tuning, "PATIENCE", 0.001)
     read, go_on = RabbitmqScheduledJobs._read, threading.Event()
 
     async def stops_midway(jobs: RabbitmqScheduledJobs, place: str, count: int) -> AsyncIterator[list[Got]]:
@@ -256,7 +256,7 @@ def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monke
     schedule(web.client, due("a", 100))
     assert listed(web, "/scheduled") == ["a"]
     schedule(web.client, due("b", 200))
-    monkeypatch.setattr(scheduled_views, "_NEWER", 0.0)
+    monkeypatch.setattr(tuning, "GLANCE", 0.0)
     begun, go_on, read = threading.Event(), threading.Event(), ScheduledJobs.list
 
     def slow(*given: Any, **more: Any) -> Any:

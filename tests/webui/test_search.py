@@ -13,6 +13,7 @@ from palermo.contract.rows import Listing
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
+from palermo.webui import tuning
 from palermo.webui.site import Visit
 from palermo.webui.state import search as searching
 from tests.helpers import HANGS, eventually
@@ -161,8 +162,8 @@ def test_queues_are_looked_at_at_the_same_time(filled: Web, monkeypatch: pytest.
 
 
 def test_the_page_shows_what_was_found_soon_and_then_the_rest(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "_MOMENT", 0.0)
-    monkeypatch.setattr(searching, "_KEPT", HANGS)
+    monkeypatch.setattr(tuning, "GLANCE", 0.0)
+    monkeypatch.setattr(tuning, "RECENT", HANGS)
     go_on, asked, jobs = threading.Event(), list[str](), searching.listings.jobs
 
     def look(visit: Visit, queue: str, **more: Any) -> Listing:
@@ -207,11 +208,11 @@ def test_a_search_that_read_only_a_part_says_so_first_and_offers_more(behind_500
     said = ("wait in deep behind its first 500 (8)", "due after the first 500 (", "No job matches so far.")
     page = eventually(lambda: shown("/search?q=order+77", *said))
     assert page.index("Only a part was searched") < page.index("No job matches so far.")
-    [more] = re.findall(r'href="(/search[^"]*)">Search the first 5,000<', page)
+    [more] = re.findall(r'href="(/search[^"]*)">Search the first 2,500<', page)
     deeper = eventually(lambda: shown(more, *(f"/jobs/{id}" for id in ("late-0", "late-2", "last-0", "last-2"))))
     assert "Only a part was searched" not in deeper
-    first, found = search(behind_500, "order 77"), search(behind_500, "order 77", depth=5_000)
-    assert (first["total"], first["deeper"]) == (0, 5_000)
+    first, found = search(behind_500, "order 77"), search(behind_500, "order 77", depth=2_500)
+    assert (first["total"], first["deeper"]) == (0, 2_500)
     assert (found["total"], found["deeper"], found["not_searched"]) == (6, None, [])
     told = search(behind_500, "tenant:nobody")["not_searched"]
     assert "running jobs: workers do not tell the tenant of a job" in told
@@ -224,9 +225,9 @@ def test_the_list_of_a_long_queue_says_which_part_it_searched_and_goes_on(behind
 
     [more] = re.findall(r'<a href="([^"]*)">Search the first 2,500</a>', page)
     assert "last-2" in behind_500.http.get("/queues/deep" + unescape(more)).text
-    assert "1 to 25 of 500 jobs" in first
+    assert "1 to 50 of 500 jobs" in first
     [more] = re.findall(r'<a class="button small" href="([^"]*)" rel="next">', first)
-    assert 'title="first-25"' in behind_500.http.get("/queues/deep" + unescape(more)).text
+    assert 'title="first-50"' in behind_500.http.get("/queues/deep" + unescape(more)).text
 
 
 def test_a_whole_id_leads_to_its_job_and_an_unknown_one_to_a_plain_answer(web: Web) -> None:

@@ -16,10 +16,8 @@ from palermo.errors import BrokerUnavailable
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Snapshot
 from palermo.settings.settings import Settings
-from palermo.webui import Role
-from palermo.webui.pages.live import MAX_STREAMS
+from palermo.webui import Role, tuning
 from palermo.webui.security.user_file import password_line, token_line
-from palermo.webui.state import live_state
 from tests.helpers import eventually
 from tests.webui.conftest import Serve, Start
 from tests.webui.process import has_ended
@@ -103,7 +101,7 @@ def test_a_change_of_a_list_is_told_at_two_looks(web: Web, ask: Ask) -> None:
 
 def test_a_page_is_told_when_an_absent_broker_is_back(web: Web, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if nothing has changed there, and if the pages have shown what was known last meanwhile."""
-    monkeypatch.setattr(live_state, "_PATIENCE", 0.0)
+    monkeypatch.setattr(tuning, "GLANCE", 0.0)
     is_back, snapshot = threading.Event(), Inspector.snapshot
     assert web.http.get("/queues").status_code == 200  # there is a state to show while the broker is away
     stream = ask(web.url)
@@ -125,11 +123,11 @@ def test_a_page_is_told_when_an_absent_broker_is_back(web: Web, ask: Ask, monkey
 
 def test_a_hundred_streams_get_changes_and_leave_room_for_pages(start: Start, ask: Ask) -> None:
     web = start()
-    asked = [ask(web.url, f"Bearer {web.token}") for _ in range(MAX_STREAMS + 30)]
+    asked = [ask(web.url, f"Bearer {web.token}") for _ in range(tuning.THREADS + 30)]
     statuses = [status_of(connection) for connection in asked]
     opened = [connection for connection, status in zip(asked, statuses, strict=True) if status == "200"]
 
-    assert sorted(statuses) == ["200"] * MAX_STREAMS + ["503"] * 30
+    assert sorted(statuses) == ["200"] * tuning.THREADS + ["503"] * 30
     for connection in opened:
         until(connection, "event: change")
     assert web.http.get("/queues").status_code == 200

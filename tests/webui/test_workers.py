@@ -15,7 +15,7 @@ from palermo.core.version import VERSION
 from palermo.history import worker_lives
 from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
-from palermo.webui.pages import queues
+from palermo.webui import tuning
 from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.state import usage
 from tests.harness.rig import Rig
@@ -84,7 +84,7 @@ def test_a_text_that_is_no_stack_is_shown_as_it_is(text: str) -> None:
 def test_several_workers_are_stopped_when_their_number_is_typed(
     web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(queues, "_WORKERS", 1)
+    monkeypatch.setattr(tuning, "SOME", 1)
     for chosen, said in (([], "Select some workers first."), (["pid:0@gone"], "No worker of these is alive any more.")):
         page = web.http.get("/workers/confirm", params={"act": "kill", "id": chosen}, follow_redirects=True)
         assert said in page.text
@@ -171,14 +171,14 @@ def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
     workers = SimpleNamespace(usage=lambda ids: [{"worker": id, "memory": 1, "cpu": 0.0} for id in ids])
     asked = cast(Inspector, SimpleNamespace(workers=workers))
     known = usage.WorkerUsage(asked)
-    many = [{"id": f"{nth}", "answers": nth != 3} for nth in range(usage.MOST_WORKERS + 9)]
+    many = [{"id": f"{nth}", "answers": nth != 3} for nth in range(tuning.LIMIT + 9)]
 
     known.ask(many, 1_000.0)
     known.ask(many, 1_001.0)
 
     assert known.version == 1
-    assert [len(known.answers(id, 1_000.0)) for id in ("2", "3", f"{usage.MOST_WORKERS + 8}")] == [1, 0, 0]
-    assert known.answers("2", 1_000.0 + usage.KEPT) == []
+    assert [len(known.answers(id, 1_000.0)) for id in ("2", "3", f"{tuning.LIMIT + 8}")] == [1, 0, 0]
+    assert known.answers("2", 1_000.0 + tuning.WINDOW) == []
     known.ask(many[:1], 1_010.0)
     assert (known.answers("2", 1_010.0), len(known.answers("0", 1_010.0))) == ([], 2)
 

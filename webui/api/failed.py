@@ -9,23 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.contract.row_types import JobRow
 from palermo.contract.rows import iso_instant
 from palermo.views.filter import JobFilter
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Chosen, Id, Rows, Text
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation
 from palermo.webui.filters import asked_filter
 from palermo.webui.site import Visiting
-from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.threads import Router
 
 router = Router(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)
 operations_router = Router(prefix="/operations", tags=["operations"], responses=PROBLEM_RESPONSES)
 
-#: The number of parts into which a group's history divides the time.
-PARTS = 24
-
 Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+Limit = Annotated[int, Query(ge=1, le=tuning.LIMIT)]
 
 
 class Group(BaseModel):
@@ -139,7 +135,7 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
     """Failed jobs in groups, the largest first. A group has the same job, exception and place in the code."""
     found = failed_jobs(visit.site)
     found.wait_until_read()
-    rows, total = found.view.index.groups(filter, offset=(page - 1) * limit, limit=limit, parts=PARTS)
+    rows, total = found.view.index.groups(filter, offset=(page - 1) * limit, limit=limit, parts=tuning.PARTS)
     shown = [
         Group(
             fingerprint=each.fingerprint,

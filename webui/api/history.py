@@ -8,17 +8,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.contract.row_types import ActionRow, FinishedRow, Instant
 from palermo.errors import NotFound
 from palermo.history.listings import life
+from palermo.webui import tuning
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Rows, Text
 from palermo.webui.filters import asked_actions, asked_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.threads import Router
 
 router = Router(tags=["history"], responses=PROBLEM_RESPONSES)
 
 Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+Limit = Annotated[int, Query(ge=1, le=tuning.LIMIT)]
 
 
 class Step(BaseModel):

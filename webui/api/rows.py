@@ -7,9 +7,9 @@ from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.views.filter import JobFilter
+from palermo.webui import tuning
 from palermo.webui.filters import asked_filter
 from palermo.webui.site import Refused
-from palermo.webui.state.listings import MAX_DEPTH, MAX_LIMIT
 
 #: The errors that any operation may answer, for the documentation.
 PROBLEMS = {
@@ -53,8 +53,8 @@ UNSERVED_MEANS = "Whether `queue` is meant although no worker serves it; else th
 Text = Annotated[str | None, Query(max_length=1_000)]
 Id = Annotated[str, Path(max_length=1_000)]
 
-PageNumber = Annotated[int, Query(ge=1, le=MAX_DEPTH, description="Which page, from 1.")]
-PageLimit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many rows on a page.")]
+PageNumber = Annotated[int, Query(ge=1, le=tuning.DEPTH, description="Which page, from 1.")]
+PageLimit = Annotated[int, Query(ge=1, le=tuning.LIMIT, description="How many rows on a page.")]
 
 
 R = TypeVar("R")

@@ -12,12 +12,11 @@ from palermo.core import times
 from palermo.errors import NotFound
 from palermo.inspector.scheduled import Which
 from palermo.jobs.redaction import masked_row
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Chosen, Id, Rows, Text
 from palermo.webui.filters import asked_filter, instant_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
-from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view
 from palermo.webui.threads import Router
 
@@ -26,7 +25,7 @@ retries_router = Router(prefix="/retries", tags=["retries"], responses=PROBLEM_R
 
 Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a time zone, or from now: 90s, 2h.")]
 Number = Annotated[int, Query(ge=1, le=1_000_000)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+Limit = Annotated[int, Query(ge=1, le=tuning.LIMIT)]
 
 
 class Moment(BaseModel):

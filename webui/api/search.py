@@ -8,19 +8,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.contract import clock
 from palermo.contract.row_types import Instant
 from palermo.views.filter import parse_filter
+from palermo.webui import tuning
 from palermo.webui.api.rows import PROBLEM_RESPONSES
+from palermo.webui.filters import ALL_DEPTHS, checked_depth
 from palermo.webui.site import Refused, Visiting
-from palermo.webui.state.search import DEPTHS, checked_depth
 from palermo.webui.state.search import search as search_jobs
 from palermo.webui.threads import Router
 
 router = Router(prefix="/search", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
-#: The most rows of each group.
-MOST = 100
-
 #: What the depth of a search means.
-DEPTH_MEANS = f"How many jobs to read, of each queue and of the scheduled ones: one of {', '.join(map(str, DEPTHS))}."
+DEPTH_MEANS = f"How many jobs to read, of each queue and of the scheduled ones: one of {ALL_DEPTHS}."
 
 
 class FoundError(BaseModel):
@@ -70,8 +68,8 @@ class Search(BaseModel):
 def search(
     visit: Visiting,
     q: Annotated[str, Query(min_length=1, max_length=1_000)],
-    limit: Annotated[int, Query(ge=1, le=MOST, description="How many rows of each group.")] = 10,
-    depth: Annotated[int, Query(description=DEPTH_MEANS)] = DEPTHS[0],
+    limit: Annotated[int, Query(ge=1, le=tuning.MANY, description="How many rows of each group.")] = 10,
+    depth: Annotated[int, Query(description=DEPTH_MEANS)] = tuning.DEPTHS[0],
 ) -> Search:
     """Jobs in all states that match words and filters.
 

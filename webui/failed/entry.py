@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from palermo.contract.rows import MAX_SHOWN
 from palermo.core.failure import (
     MAX_STACK_TRACE,
     Failure,
@@ -21,12 +22,7 @@ from palermo.core.failure import (
 )
 from palermo.core.message import EVENT_ID, PARENT, TOPIC, Message
 from palermo.views.facts import PreviewOf
-
-#: In bytes. Larger bodies are not kept: they are read from the queue when a user looks at the job.
-MAX_BODY = 65_536
-
-#: The most characters of the message, and of the preview, that a text filter searches.
-MAX_WORDS = 2_000
+from palermo.webui import tuning
 
 #: The largest integer of SQLite.
 _MOST = 2**63 - 1
@@ -67,14 +63,12 @@ class Entry(Struct, frozen=True, kw_only=True):
     arguments: str
     #: The errors of its earlier tries, as JSON; "" for none.
     attempts: str
+    #: None for a larger body than is shown: it is read from the queue when a user looks at the job.
     body: bytes | None
 
 
 class EntryBuilder:
-    """Makes entries from messages. It caches fingerprints, which many messages share."""
-
-    #: The most cached fingerprints; each saves going through a traceback line by line.
-    MAX_FINGERPRINTS = 20_000
+    """Makes entries from messages. It caches fingerprints, each of which saves reading a traceback line by line."""
 
     def __init__(self, search_text: PreviewOf) -> None:
         """`search_text` returns a message's arguments as text, without hidden values: no search finds them."""
@@ -100,7 +94,7 @@ class EntryBuilder:
             fingerprint=self._fingerprint(message.job, failure, frames, ending) if failure else None,
             frames=frames,
             ending=ending,
-            words=fold(_GAP.join((id, (ending or text)[:MAX_WORDS], self._searched(message)[:MAX_WORDS]))),
+            words=fold(_GAP.join((id, (ending or text)[: tuning.TEXT], self._searched(message)[: tuning.TEXT]))),
             message=text,
             created_at=_bounded(message.created_at),
             preview=shown,
@@ -112,7 +106,7 @@ class EntryBuilder:
             content_encoding=printable(message.content_encoding),
             arguments=printable(message.arguments),
             attempts=json.dumps(attempts_header(message.attempts)) if message.attempts else "",
-            body=message.body if len(message.body) <= MAX_BODY else None,
+            body=message.body if len(message.body) <= MAX_SHOWN else None,
         )
 
     def _searched(self, message: Message) -> str:
@@ -125,7 +119,7 @@ class EntryBuilder:
         key = (job, failure.exception_class, hash(frames))
         found = self._kinds.get(key)
         if found is None:
-            if len(self._kinds) >= self.MAX_FINGERPRINTS:
+            if len(self._kinds) >= tuning.CACHED:
                 self._kinds.clear()
             found = self._kinds[key] = fingerprint(job, failure)
         return found

@@ -9,12 +9,10 @@ from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import FindJudge, not_found_error
 from palermo.jobs.redaction import masked_row
 from palermo.views.filter import JobFilter
+from palermo.webui import tuning
 from palermo.webui.failed.operations import Operations
 from palermo.webui.failed.view import FailedJobReader, FailedView, ViewState
 from palermo.webui.site import Refused, Site
-
-#: If the view does not have a job, it is searched in the queues only if they hold at most this many jobs.
-MAX_SEARCHED = 2_000
 
 
 class FailedJobs:
@@ -47,7 +45,7 @@ class FailedJobs:
         state = self.view.state
         if known is not None and known[1]:
             return known[0]
-        if known is not None or not state.ready or self._count() <= MAX_SEARCHED:
+        if known is not None or not state.ready or self._count() <= tuning.FEW:
             found = FindJudge(id)
             self._reader.read(found, stop=lambda: found.message is not None, ids=(id,))
             if found.message is not None:

@@ -16,18 +16,8 @@ from palermo.core.failure import cut_middle
 from palermo.core.message import Message
 from palermo.temp_index import Database, TempIndex
 from palermo.views.filter import NAMES, JobFilter
+from palermo.webui import tuning
 from palermo.webui.failed.entry import Entry, fold, restored
-
-#: The most jobs that are kept, the newest, and the most bytes of bodies and of frames. Beyond these bytes the oldest
-#: bodies are dropped, and read from the queue when a user looks at the job; frames are cut.
-MAX_JOBS = 500_000
-MAX_BODY_BYTES = 512 * 1024 * 1024
-MAX_FRAME_BYTES = 256 * 1024 * 1024
-_CUT_FRAMES = 1_000
-
-_DROPPED_AT_ONCE = 5_000
-_MAX_CACHED = 50_000
-_MAX_GROUP_PAGES = 16
 
 #: The tables. Searched columns are in narrow tables, the others apart.
 #: `n` is the place in the queue: it grows in the order in which jobs were read, and a job keeps it as long as it lies
@@ -79,9 +69,6 @@ create table hits_3 (n integer primary key);
 #: The tables that cache the results of the last text filters, one text each: a page, its count and its groups ask
 #: for the same text one after the other.
 HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
-
-#: If more jobs than this contain a text, a look goes through all jobs instead of these.
-MANY_HITS = 2_000
 
 #: The columns in the order of inserts, and of reads from `detail`.
 JOB = "n, id, at, retries, queue, job, error, kind, trace, seen, requeued, worker, tenant"
@@ -183,10 +170,10 @@ class Index:
             self.version += 1
 
     def drop_unseen(self, reading: int) -> None:
-        """Forget the jobs that a complete reading did not see, and the oldest above MAX_JOBS."""
+        """Forget the jobs that a complete reading did not see, and the oldest above tuning.MAX_JOBS."""
         with self._index.write():
             gone = [n for (n,) in self._db.execute("select n from job where seen <> ?", (reading,))]
-            surplus = self._db.execute("select count(*) from job").fetchone()[0] - len(gone) - MAX_JOBS
+            surplus = self._db.execute("select count(*) from job").fetchone()[0] - len(gone) - tuning.MAX_JOBS
             if surplus > 0:
                 oldest = "select n from job where seen = ? order by n limit ?"
                 gone += [n for (n,) in self._db.execute(oldest, (reading, surplus))]
@@ -243,7 +230,7 @@ class Index:
             version, known = self._group_pages.get(key, (-1, ([], 0)))
             if version != self.version:
                 known = self._groups(filter, offset, limit, parts)
-                _cache(self._group_pages, key, (self.version, known), most=_MAX_GROUP_PAGES)
+                _cache(self._group_pages, key, (self.version, known), most=tuning.SOME)
             return known
 
     def shapes(self, filter: JobFilter) -> list[tuple[tuple[str, ...], int]]:
@@ -258,7 +245,7 @@ class Index:
                 ).fetchall()
                 texts = dict(self._db.execute("select id, text from name"))
                 known = [(tuple(texts[id] for id in ids), number) for *ids, number in rows]
-                _cache(self._shapes, filter, (self.version, known), most=_MAX_GROUP_PAGES)
+                _cache(self._shapes, filter, (self.version, known), most=tuning.SOME)
             return known
 
     def newest(self) -> int | None:
@@ -341,13 +328,13 @@ class Index:
         self._db.executemany(f"insert into job ({JOB}) values ({', '.join('?' * 13)})", jobs)
         self._db.executemany("insert into words (n, text) values (?, ?)", words)
         self._db.executemany(f"insert into detail ({DETAIL}) values ({MARKS})", details)
-        while self._body_bytes > MAX_BODY_BYTES:
+        while self._body_bytes > tuning.MAX_BYTES:
             self._drop_bodies()
 
     def _drop_bodies(self) -> None:
         rows = self._db.execute(
             "select n, coalesce(length(body), 0) + length(attempts) from detail where n > ? order by n limit ?",
-            (self._bodies_from, _DROPPED_AT_ONCE),
+            (self._bodies_from, tuning.LIMIT),
         ).fetchall()
         if not rows:
             self._body_bytes = 0
@@ -369,8 +356,8 @@ class Index:
     def _trace(self, frames: str) -> tuple[int, bool]:
         """The row id of these frames, and whether they are kept whole."""
         whole = True
-        if self._frame_bytes > MAX_FRAME_BYTES and len(frames) > _CUT_FRAMES:
-            frames, whole = cut_middle(frames, _CUT_FRAMES), False
+        if self._frame_bytes > tuning.MAX_BYTES and len(frames) > tuning.TEXT:
+            frames, whole = cut_middle(frames, tuning.TEXT), False
         digest = hashlib.blake2b(frames.encode(), digest_size=16).digest()
         found = self._traces.get(digest)
         if found is None:
@@ -408,7 +395,7 @@ class Index:
         return StoredJob(restored(row), whole=row[-1] is not None)
 
 
-def _cache(known: dict[Any, Any], key: Any, value: Any, most: int = _MAX_CACHED) -> None:
+def _cache(known: dict[Any, Any], key: Any, value: Any, most: int = tuning.CACHED) -> None:
     if len(known) >= most:
         known.clear()
     known[key] = value
@@ -450,7 +437,7 @@ class Queries:
         if filter.text is not None:
             # Fast path: SQLite begins with the jobs that contain the text, and sorts them: 270 ms of 200,000. With `+`
             # it goes through all jobs in their order.
-            (many,) = self._db.execute(f"select count(*) > {MANY_HITS} from {hits}").fetchone()
+            (many,) = self._db.execute(f"select count(*) > {tuning.FEW} from {hits}").fetchone()
             parts.append(f"{'+' if many else ''}n in {hits}")
         return " and ".join(parts), values
 

@@ -22,14 +22,9 @@ from palermo.inspector.inspector import Inspector
 from palermo.inspector.jobs import WaitingJobs, check_move
 from palermo.inspector.judges import TakenJob, Which
 from palermo.views.filter import JobFilter
+from palermo.webui import tuning
 from palermo.webui.failed.view import FailedView
 from palermo.webui.site import Refused
-
-#: The most operations that are kept, the newest, and the most that may wait for their turn.
-MAX_KEPT, MAX_WAITING = 100, 10
-
-#: The most jobs of a requeue whose ends are counted, and the seconds for which the list of failed jobs shows them.
-MAX_FOLLOWED, FOLLOWED = 10_000, 900.0
 
 #: Requeue and discard are for failed jobs; cancel, move and discard for those that wait in a queue.
 Action = Literal["requeue", "discard", "cancel", "move"]
@@ -138,11 +133,11 @@ class Operations:
             for id in [operation.which] if isinstance(operation.which, str) else operation.which:
                 check_id(id)
         with self._lock:
-            if self._closed or sum(not each.over for each in self._all.values()) > MAX_WAITING:
+            if self._closed or sum(not each.over for each in self._all.values()) > tuning.AT_ONCE:
                 raise Refused(503, "too many long operations are running. Wait until one of them has ended.")
             self._all[operation.id] = operation
             over = [id for id, each in self._all.items() if each.over]
-            for id in over[: max(0, len(self._all) - MAX_KEPT)]:
+            for id in over[: max(0, len(self._all) - tuning.MANY)]:
                 del self._all[id]
         threading.Thread(
             target=self._run, args=(operation, done), name=f"palermo-{operation.action}", daemon=True
@@ -165,7 +160,7 @@ class Operations:
         """The last requeue that has ended a short time ago and has requeued jobs."""
         with self._lock:
             ended = [each for each in self._all.values() if each.ended_at and each.requeued]
-        return next((each for each in ended[::-1] if time.time() - (each.ended_at or 0.0) < FOLLOWED), None)
+        return next((each for each in ended[::-1] if time.time() - (each.ended_at or 0.0) < tuning.WINDOW), None)
 
     def close(self) -> None:
         """Stop all operations at their next job, and wait up to 5 s for each. Nothing is lost by that."""
@@ -213,7 +208,7 @@ class Operations:
         def taken(jobs: Sequence[TakenJob]) -> None:
             operation.taken += len(jobs)
             if operation.action == "requeue":
-                operation.requeued += [job.id for job in jobs[: MAX_FOLLOWED - len(operation.requeued)]]
+                operation.requeued += [job.id for job in jobs[: tuning.CACHED - len(operation.requeued)]]
             if not operation.waits_in:
                 self._view.forget(jobs)
 

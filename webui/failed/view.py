@@ -3,7 +3,7 @@
 AMQP can reach the end of a queue only by reading all of it, and other clients cannot reach the jobs
 that are being read. So the view reads the queues only when a user looks, above all when their count,
 which is cheap to ask, differs from the count that the view knows; and it reads for a small part of
-the time only (CHANGED_PAUSE). It knows at once, without reading, the jobs that this process takes out.
+the time only (tuning.PAUSE). It knows at once, without reading, the jobs that this process takes out.
 
 Quorum queues are read through their log, which takes no job. A note says where log and queue differ.
 """
@@ -24,18 +24,9 @@ from palermo.errors import BrokerRefused, NotBrowsable, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import TakenJob, reading, stoppable
 from palermo.jobs.redaction import masked_preview
+from palermo.webui import tuning
 from palermo.webui.failed.entry import Entry, EntryBuilder
 from palermo.webui.failed.index import Index
-
-#: A reading that held jobs for t seconds is not repeated for CHANGED_PAUSE * t seconds if the count has changed since,
-#: and for UNCHANGED_PAUSE * t seconds if it has not; and for no longer than MAX_PAUSE seconds for each job that it
-#: read. On a busy machine a reading of three jobs takes seconds too, and harms nobody.
-CHANGED_PAUSE, UNCHANGED_PAUSE, MAX_PAUSE = 15.0, 60.0, 0.05
-
-#: Seconds: the least time between two counts, and between two readings.
-COUNT_INTERVAL, READ_INTERVAL = 1.0, 0.3
-
-_BATCH = 500
 
 
 class FailedJobReader:
@@ -136,7 +127,7 @@ class FailedView:
             # Not during a reading or a command: a count leaves out the jobs that these hold. But before the first
             # reading a page says how many are still to be read.
             reads = (self._state.ready and self._waiting > 0) or (self._thread is not None and self._thread.is_alive())
-            is_due = not reads and (self._clock() - self._counted_at >= COUNT_INTERVAL or not self._state.ready)
+            is_due = not reads and (self._clock() - self._counted_at >= tuning.BRIEF or not self._state.ready)
             if is_due:
                 self._counted_at = self._clock()
         if is_due:
@@ -216,11 +207,8 @@ class FailedView:
                 return None
             if self._thread is not None and self._thread.is_alive():
                 return self._thread
-            factor = CHANGED_PAUSE if self._state.behind else UNCHANGED_PAUSE
-            longest = MAX_PAUSE * self._counted
-            pause = max(
-                READ_INTERVAL if self._state.behind else COUNT_INTERVAL, min(factor * self._state.took, longest)
-            )
+            longest = tuning.PAUSE_PER_JOB * self._counted
+            pause = max(tuning.BRIEF, min(tuning.PAUSE * self._state.took, longest))
             is_whole = self._state.ready and self.index.complete
             if not self._is_requested and is_whole and self._clock() - self._ended < pause:
                 return None
@@ -242,7 +230,7 @@ class FailedView:
             nonlocal began
             began = self._clock() if began is None else began
             batch.append(builder.entry(message))
-            if len(batch) >= _BATCH:
+            if len(batch) >= tuning.LIMIT:
                 self.index.put(batch, number)
                 batch.clear()
 

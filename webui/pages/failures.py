@@ -21,7 +21,7 @@ from palermo.core.text import count
 from palermo.errors import NotFound
 from palermo.inspector.judges import Which
 from palermo.views.filter import JobFilter
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FACETS, FailureGroup
 from palermo.webui.failed.operations import Operation
@@ -37,18 +37,6 @@ from palermo.webui.state.journal_views import journal_views
 from palermo.webui.threads import Router
 
 router = Router()
-
-#: Rows on a page by default, and the numbers to choose from.
-LIMIT, LIMITS = 20, (20, 50, 100)
-
-#: Groups on a page, and the number of parts in each group's history.
-GROUPS, PARTS = 25, 32
-
-#: Above this number of jobs the user has to type the number.
-UNTYPED = 1_000
-
-#: Seconds that a form waits for its command, before it redirects to the page of the command's progress.
-PATIENCE = 1.0
 
 #: What the address of the list says beside the filter.
 _KEPT = ("by", "limit", "page")
@@ -91,7 +79,7 @@ def page_of_failures(
     visit: Visiting,
     by: Annotated[Literal["", "jobs", "groups"], Query()] = "",
     number: Annotated[int, Query(alias="page", ge=1, le=1_000_000)] = 1,
-    limit: Annotated[int, Query(ge=1, le=max(LIMITS))] = LIMIT,
+    limit: Annotated[int, Query(ge=1, le=max(tuning.SIZES))] = tuning.SIZES[0],
 ) -> Response:
     """All failed jobs, newest first, or in groups. More than a page of them opens on the groups if errors repeat."""
     wanted = list_filter(request.query_params)
@@ -118,22 +106,24 @@ def page_of_failures(
         context["total"] = index.count(wanted.filter)
         context["facets"] = facets(wanted, count_names(index.shapes(wanted.filter), FACETS))
         if not by and context["total"] > limit and wanted.filter.everything and not request.query_params:
-            _, kinds = index.groups(wanted.filter, limit=GROUPS, parts=PARTS)
+            _, kinds = index.groups(wanted.filter, limit=tuning.SOME, parts=tuning.PARTS)
             by = context["by"] = "groups" if kinds < context["total"] // 2 else ""
         if by == "groups":
-            groups, kinds = index.groups(wanted.filter, offset=(number - 1) * GROUPS, limit=GROUPS, parts=PARTS)
-            context |= {"kinds": kinds, "limit": GROUPS, "groups": [_line(found, wanted, each) for each in groups]}
+            groups, kinds = index.groups(
+                wanted.filter, offset=(number - 1) * tuning.SOME, limit=tuning.SOME, parts=tuning.PARTS
+            )
+            context |= {"kinds": kinds, "limit": tuning.SOME, "groups": [_line(found, wanted, each) for each in groups]}
         else:
             rows = index.page(wanted.filter, offset=(number - 1) * limit, limit=limit, newest=True)
             context["rows"] = [found.row(each.message) for each in rows]
     query = context["query"] = wanted.query
-    kept = (("by", context["by"]), ("limit", "" if limit == LIMIT or by == "groups" else str(limit)))
+    kept = (("by", context["by"]), ("limit", "" if limit == tuning.SIZES[0] or by == "groups" else str(limit)))
     context["kept"] = {name: value for name, value in kept if value}
     pages = "&".join(filter(None, (query, urlencode(context["kept"]))))
     context["at"] = "?" + (f"{pages}&" if pages else "") + "page="
     context["paged"] = f"page={number}" if number > 1 else ""
     context["listed"] = "&".join(filter(None, (pages, context["paged"])))
-    context["sizes"] = [(size, "?" + "&".join(filter(None, (query, f"limit={size}")))) for size in LIMITS]
+    context["sizes"] = [(size, "?" + "&".join(filter(None, (query, f"limit={size}")))) for size in tuning.SIZES]
     # What comes of a requeue is told by the journal, not by the counts of queues.
     if context["results"]:
         context["watched"] = {"of": "history"}
@@ -233,7 +223,7 @@ def _ask(
         act=act,
         meant=meant,
         asks=asks,
-        typed=f"{meant['number']}" if meant["number"] > UNTYPED else "",
+        typed=f"{meant['number']}" if meant["number"] > tuning.UNTYPED else "",
         back=path(request, "failures", listed),
         listed=listed,
     )
@@ -264,21 +254,21 @@ def act(
                 queue=to or None,
                 unserved=unserved == to,
                 expected=number or None,
-                wait=PATIENCE,
+                wait=tuning.WAIT,
             )
         if problems:
             meant = {"ids": ids, "filter": "" if ids else filter, "number": number}
             values = {"queue": to, "unserved": unserved}
             return _ask(request, act, meant, request.url.query, values=values, problems=problems)
     else:
-        done = actions.discard(visit, which, expected=number or None, wait=PATIENCE)
+        done = actions.discard(visit, which, expected=number or None, wait=tuning.WAIT)
     return told(request, done, path(request, "failures", request.url.query))
 
 
 @router.post("/failures/{id:palermo}/requeue", name="requeue_failed")
 def requeue_one(request: Request, visit: Visiting, id: str) -> Response:
     """Run one job again, unchanged."""
-    done = actions.requeue(visit, id, wait=PATIENCE)
+    done = actions.requeue(visit, id, wait=tuning.WAIT)
     return told(request, done, path(request, "failures", request.url.query))
 
 
@@ -300,7 +290,7 @@ def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, De
         message = _message(visit, id)
         row = found.row(message)
         changes = form.changes(row, found.unmasked_row(message))
-        done = actions.requeue(visit, id, **changes, wait=PATIENCE)
+        done = actions.requeue(visit, id, **changes, wait=tuning.WAIT)
     except (*FORM_ERRORS, NotFound) as error:
         return _form(request, id).show(request, row, form, error)
     if not done.over or not done.taken:
@@ -347,7 +337,7 @@ def operation(request: Request, visit: Visiting, id: str) -> Response:
 @router.post("/failures/operations/{id:palermo}/stop", name="stop_operation")
 def stop(request: Request, visit: Visiting, id: str) -> Response:
     """Stop a long command before its next job."""
-    actions.stop_operation(visit, id).wait(PATIENCE)
+    actions.stop_operation(visit, id).wait(tuning.WAIT)
     return redirect(request, path(request, "operation", request.url.query, id=id))
 
 
@@ -368,5 +358,5 @@ def _filter(text: str) -> JobFilter:
 
 def check_typed(typed: str, number: int, chosen: int) -> None:
     """Raises Refused (422) if so many jobs are meant that their number has to be typed, and another was."""
-    if max(number, chosen) > UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
+    if max(number, chosen) > tuning.UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
         raise Refused(422, f"{count(number, 'job')} would change, but you typed {typed!r}. Go back and type {number}.")

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.views.filter import AuditFilter
+from palermo.webui import tuning
 from palermo.webui.filters import LISTED, ListFilter, audit_filter, known_names, list_filter
 from palermo.webui.render.facets import count_names, facets
 from palermo.webui.render.rendering import page
@@ -19,15 +20,12 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-#: Rows on a page by default, and at most.
-LIMIT, MOST = 50, 100
-
 Number = Annotated[int, Query(alias="page", ge=1, le=10_000_000)]
-Limit = Annotated[int, Query(ge=1, le=MOST)]
+Limit = Annotated[int, Query(ge=1, le=tuning.MANY)]
 
 
 @router.get("/history", name="history", dependencies=[known_names(*LISTED)])
-def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit = LIMIT) -> Response:
+def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit = tuning.ROWS) -> Response:
     """Finished jobs."""
     wanted = list_filter(request.query_params)
     context = _context(visit, wanted, number, limit)
@@ -48,7 +46,7 @@ def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit 
 
 
 @router.get("/audit", name="audit", dependencies=[known_names(*LISTED)])
-def audit(request: Request, visit: Visiting, number: Number = 1, limit: Limit = LIMIT) -> Response:
+def audit(request: Request, visit: Visiting, number: Number = 1, limit: Limit = tuning.ROWS) -> Response:
     """What people did, and when."""
     wanted = audit_filter(request.query_params)
     context = _context(visit, wanted, number, limit)
@@ -65,14 +63,14 @@ def _deaths(visit: Visit, wanted: AuditFilter) -> list[Row]:
     if wanted != AuditFilter(since=wanted.since, until=wanted.until):
         return []
     until = float("inf") if wanted.until is None else wanted.until
-    return [life.row() for life in deaths(visit.site, since=wanted.since) if life.heard_at <= until][:LIMIT]
+    return [life.row() for life in deaths(visit.site, since=wanted.since) if life.heard_at <= until][: tuning.ROWS]
 
 
 def _context(visit: Visit, wanted: ListFilter[Any], number: int, limit: int) -> dict[str, Any]:
     """The template values that both pages share."""
     known = journal_views(visit.site)
     query = wanted.query
-    kept = "" if limit == LIMIT else urlencode({"limit": limit})
+    kept = "" if limit == tuning.ROWS else urlencode({"limit": limit})
     state = known.wait_until_read()
     return {
         "state": state,

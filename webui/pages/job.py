@@ -18,7 +18,7 @@ from palermo.errors import NotFound, PalermoError
 from palermo.history.journal_reader import Progress
 from palermo.history.listings import kept_result, life, recorded
 from palermo.inspector.jobs import REASONS
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
 from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form
 from palermo.webui.render.formats import PrettyJson, pretty_json
@@ -34,12 +34,6 @@ from palermo.webui.state.workflows import workflow_of
 from palermo.webui.threads import Router
 
 router = Router()
-
-#: The most lines of a job's log that are shown, the last ones.
-LINES = 200
-
-#: The most children that are shown, the newest ones.
-CHILDREN = 50
 
 #: The message for a command that takes long, as for a job behind many other failed jobs.
 _GOING_ON = "This takes a while: Palermo is still looking for the job."
@@ -96,8 +90,8 @@ def job(
         job=found,
         ended=ended,
         last=last,
-        lines=[row for row in told if row["kind"] == RecordKind.LOG][-LINES:],
-        progress=[row for row in told if row["kind"] == RecordKind.PROGRESS][-LINES:],
+        lines=[row for row in told if row["kind"] == RecordKind.LOG][-tuning.LIMIT :],
+        progress=[row for row in told if row["kind"] == RecordKind.PROGRESS][-tuning.LIMIT :],
         journal=state,
         level=known.level.value,
         returned=returned,
@@ -110,8 +104,8 @@ def job(
         attempts=attempts(found, told),
         origin=origin_known,
         flow=workflow_of(id, message, origin_known.parent, told),
-        children=children_of(known.index, id, limit=CHILDREN),
-        most_children=CHILDREN,
+        children=children_of(known.index, id, limit=tuning.ROWS),
+        most_children=tuning.ROWS,
         key=key_facts(visit.site, found, message),
         again=again_of(id, told),
         parts=parts,

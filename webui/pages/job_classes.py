@@ -20,10 +20,10 @@ from palermo.jobs.option_kinds import Seconds
 from palermo.jobs.options import JOB_OPTIONS, OPTIONS, RECURRING_OPTIONS
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
+from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.filters import filter_query, known_names
 from palermo.webui.pages.enqueue import blank_form
-from palermo.webui.pages.failures import PARTS
 from palermo.webui.pages.statistics import report_context
 from palermo.webui.render import charts
 from palermo.webui.render.formats import took
@@ -35,9 +35,6 @@ from palermo.webui.state.live_state import live_state, running_jobs
 from palermo.webui.threads import Router
 
 router = Router()
-
-#: The most job classes on the page of all, groups of errors, running jobs and last runs on the page of one.
-_CLASSES, _GROUPS, _RUNNING, _LAST = 200, 20, 20, 25
 
 
 @router.get("/classes", name="job_classes", dependencies=[known_names()])
@@ -52,7 +49,7 @@ def job_classes(
     state = known.wait_until_read()
     report = known.report(window)
     rows = [row for row in _rows(report) if name.casefold() in row["name"].casefold()]
-    shown = rows[:_CLASSES]
+    shown = rows[: tuning.MANY]
     counts = known.statistics.counts(window, "job", [row["name"] for row in shown]) if state.ready else {}
     return page(
         request,
@@ -92,7 +89,7 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
         level=known.level.value,
         name=name,
         windows=[(each.value, path(request, "job_class", {"window": each.value}, name=name)) for each in Window],
-        running=running[:_RUNNING],
+        running=running[: tuning.SOME],
         running_count=len(running),
         options=None if definition is None else job_options(definition, visit.site.client.settings),
         signature="" if definition is None else str(definition.signature),
@@ -111,7 +108,9 @@ def _failures(visit: Visit, name: str) -> dict[str, Any]:
     found = failed_jobs(visit.site)
     reading = found.view.update()
     chosen = JobFilter(job=exactly(name))
-    groups, kinds = found.view.index.groups(chosen, offset=0, limit=_GROUPS, parts=PARTS) if reading.ready else ([], 0)
+    groups, kinds = (
+        found.view.index.groups(chosen, offset=0, limit=tuning.SOME, parts=tuning.PARTS) if reading.ready else ([], 0)
+    )
     return {
         "reading": reading,
         "kinds": kinds,
@@ -142,7 +141,7 @@ def _recurring(visit: Visit, name: str) -> list[Row]:
 def _last(visit: Visit, name: str) -> dict[str, Any]:
     """Its last runs that ended."""
     known = journal_views(visit.site)
-    found = known.index.page(JobFilter(job=exactly(name)), limit=_LAST) if known.ready else []
+    found = known.index.page(JobFilter(job=exactly(name)), limit=tuning.SOME) if known.ready else []
     return {"finished": [entry.row() for entry in found]}
 
 

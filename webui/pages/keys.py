@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.filters import known_names
 from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
@@ -18,9 +18,6 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-#: Rows on a page.
-_LIMIT = 100
-
 Text = Annotated[str, Query(max_length=1_000)]
 Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 
@@ -28,14 +25,14 @@ Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 @router.get("/limits", name="limits", dependencies=[known_names()])
 def limits(request: Request, visit: Visiting, text: Text = "", number: Number = 1) -> Response:
     """The keys of limited jobs, by name; only those that contain the text, if one is given."""
-    listing = listings.limits(visit, text=text, page=number, limit=_LIMIT)
+    listing = listings.limits(visit, text=text, page=number, limit=tuning.MANY)
     return _page(request, "limits", listing, text, number)
 
 
 @router.get("/unique", name="unique", dependencies=[known_names()])
 def unique(request: Request, visit: Visiting, text: Text = "", number: Number = 1) -> Response:
     """The keys that jobs have, by name; only those that contain the text, if one is given."""
-    listing = listings.keys(visit, text=text, page=number, limit=_LIMIT)
+    listing = listings.keys(visit, text=text, page=number, limit=tuning.MANY)
     rows: list[Row] = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
     return _page(request, "unique", Listing(rows, listing.total), text, number)
 
@@ -49,7 +46,7 @@ def _page(request: Request, route: str, listing: Listing[Row], text: str, number
         rows=listing.rows,
         total=listing.total,
         number=number,
-        limit=_LIMIT,
+        limit=tuning.MANY,
         text=text,
         at=f"{address}{'&' if text else '?'}page=",
         listed=urlencode({name: value for name, value in listed.items() if value}),

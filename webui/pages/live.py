@@ -15,11 +15,12 @@ from starlette.types import Receive, Scope, Send
 
 from palermo.errors import PalermoError
 from palermo.history.listings import life
+from palermo.webui import tuning
 from palermo.webui.pages.scheduled import JOB_LISTS, Number, asked_jobs
 from palermo.webui.site import Refused, Site, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import LiveState, live_state
-from palermo.webui.state.scheduled_view import PAGE_SIZE, scheduled_view
+from palermo.webui.state.scheduled_view import scheduled_view
 from palermo.webui.threads import Router, Threads
 
 router = Router()
@@ -27,20 +28,8 @@ router = Router()
 #: Pages with lists whose changes the queues' counts do not show.
 Of = Literal["", "scheduled", "retries", "recurring", "history", "job", "workers"]
 
-#: The most streams at a time. Pages without a stream poll instead.
-MAX_STREAMS = 100
-
-#: Seconds after which a stream ends and the browser asks again: a server that stops never waits longer for streams.
-MAX_SECONDS = 300.0
-
-#: Seconds after which a stream authenticates its user again: rights are never older than that.
-_ROLE_CHECK = 3.0
-
-#: Seconds between two checks whether the server stops.
-_CHECK = 0.25
-
 #: One for each stream: however long the broker takes, pages have threads of their own.
-_THREADS = Threads("palermo-live", MAX_STREAMS)
+_THREADS = Threads("palermo-live", tuning.THREADS)
 
 
 @router.get("/live", name="events")
@@ -58,8 +47,8 @@ async def events(
     once: something may have changed since the page was drawn. Each change is told twice.
     """
     live = await run_in_threadpool(live_state, visit.site)
-    if live.streams >= MAX_STREAMS:
-        raise Refused(503, f"{MAX_STREAMS} pages already get live updates, so this page polls instead.")
+    if live.streams >= tuning.THREADS:
+        raise Refused(503, f"{tuning.THREADS} pages already get live updates, so this page polls instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     list_version = _list_version(visit.site, of, id, request.query_params, number)
     live.streams += 1  # In the same turn of the event loop as the check above, so that the limit holds.
@@ -97,15 +86,15 @@ def _list_version(site: Site, of: Of, id: str, query: QueryParams, number: int) 
     if of in JOB_LISTS:
         # The listing that the page shows, and no other: the page is then drawn from the one that was compared.
         chosen = asked_jobs(JOB_LISTS[of], query).filter
-        return lambda: scheduled_view(site).version(chosen, offset=(number - 1) * PAGE_SIZE)
+        return lambda: scheduled_view(site).version(chosen, offset=(number - 1) * tuning.ROWS)
     return str
 
 
 async def _changes(visit: Visit, live: LiveState, every: float, list_version: Callable[[], str]) -> AsyncIterator[str]:
     yield "retry: 2000\nevent: hello\ndata: 1\n\n"
-    site, steps, role_steps = visit.site, max(1, round(every / _CHECK)), round(_ROLE_CHECK / _CHECK)
+    site, steps, role_steps = visit.site, max(1, round(every / tuning.BRIEF)), round(tuning.FRESH / tuning.BRIEF)
     before, new = "", False
-    for nth in range(int(MAX_SECONDS / _CHECK)):
+    for nth in range(int(tuning.WINDOW / tuning.BRIEF)):
         if site.stopping.is_set():
             return
         if nth and nth % role_steps == 0 and not await visit.is_current():
@@ -117,7 +106,7 @@ async def _changes(visit: Visit, live: LiveState, every: float, list_version: Ca
             # A comment line keeps proxies from closing a silent stream.
             yield f"event: change\ndata: {now}\n\n" if new or again else ": \n\n"
             before = now
-        await anyio.sleep(_CHECK)
+        await anyio.sleep(tuning.BRIEF)
 
 
 def _version(live: LiveState, every: float, list_version: Callable[[], str]) -> str:

@@ -9,18 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.views.facts import facts_of_row
-from palermo.webui.filters import LISTED, known_names, state_filter
+from palermo.webui import tuning
+from palermo.webui.filters import LISTED, checked_depth, known_names, state_filter
 from palermo.webui.render.facets import facets
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
 from palermo.webui.state.live_state import live_state, running_jobs, totals_of
-from palermo.webui.state.search import DEPTHS, checked_depth, search_soon
+from palermo.webui.state.search import search_soon
 from palermo.webui.threads import Router
 
 router = Router()
-
-#: Maximum number of rows on a page.
-LIMIT = 100
 
 
 @router.get("/running", name="running", dependencies=[known_names(*LISTED)])
@@ -34,7 +32,7 @@ def running(request: Request, visit: Visiting) -> Response:
         "running.html",
         asked_for=wanted,
         silent=totals_of(snapshot).silent,
-        running=found[:LIMIT],
+        running=found[: tuning.MANY],
         facets=facets(wanted, {name: Counter(row[name] or "" for row in found) for name in ("job", "queue", "worker")}),
         total=len(found),
     )
@@ -45,7 +43,7 @@ def waiting(
     request: Request,
     visit: Visiting,
     number: Annotated[int, Query(ge=1, le=400, alias="page")] = 1,
-    depth: int = DEPTHS[0],
+    depth: int = tuning.DEPTHS[0],
 ) -> Response:
     """The queues with waiting jobs, or with a filter the matching ones among the first jobs of each queue."""
     wanted = state_filter(request.query_params)
@@ -60,6 +58,6 @@ def waiting(
             found=None,
         )
     filter = replace(wanted.filter, state="waiting")
-    found = search_soon(visit, str(filter), filter, limit=LIMIT, depth=checked_depth(depth))
+    found = search_soon(visit, str(filter), filter, limit=tuning.MANY, depth=checked_depth(depth))
     # Not live: each reading holds jobs of the queues for a moment.
     return page(request, "waiting.html", asked_for=wanted, watched=None, listed=None, found=found)

@@ -19,34 +19,20 @@ from palermo.history.series import Window
 from palermo.jobs import registry
 from palermo.views.facts import facts_of_row
 from palermo.views.filter import JobFilter
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.filters import LISTED, filter_query, known_names, list_filter
+from palermo.webui.filters import LISTED, checked_depth, filter_query, known_names, list_filter
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, runs_plot, spark, throughput
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.listings import MAX_DEPTH
 from palermo.webui.state.live_state import QueuePage, foremost_workers, live_state, running_jobs, totals_of
 from palermo.webui.state.scheduled_view import scheduled_view
 from palermo.webui.threads import Router
 
-#: The most running jobs that the overview lists, and the most workers.
-_RUNNING_ANYWHERE, _WORKERS = 50, 20
-
-
 router = Router()
-
-#: Jobs on a page.
-LIMIT = 25
-
-#: How many jobs of a queue a filter reads: first, and when a reader asks for more.
-DEPTHS = (500, 2_500, MAX_DEPTH)
-
-#: The most running jobs of a queue that are listed, and the most tenants, limits and workers.
-_RUNNING, _TENANTS, _LIMITS, _CONSUMERS = 20, 10, 10, 50
 
 Text = Annotated[str, Query(max_length=200)]
 Number = Annotated[int, Query(ge=1, le=400, alias="page")]
@@ -66,8 +52,8 @@ def overview(request: Request, visit: Visiting) -> Response:
         at=path(request, "queues") + "?page=",
         totals=totals_of(snapshot),
         scheduled=scheduled_view(visit.site).count(),
-        running=running_jobs(snapshot)[:_RUNNING_ANYWHERE],
-        workers=foremost_workers(snapshot)[:_WORKERS],
+        running=running_jobs(snapshot)[: tuning.ROWS],
+        workers=foremost_workers(snapshot)[: tuning.SOME],
         number_of_workers=len(snapshot.workers),
         queue_names={row["name"] for row in snapshot.queues},
         processed_rate=live.sampler.throughput()[0],
@@ -116,10 +102,9 @@ def queue(
     name: str,
     newest: bool = False,
     number: Number = 1,
-    depth: int = DEPTHS[0],
+    depth: int = tuning.DEPTHS[0],
 ) -> Response:
-    if depth not in DEPTHS:
-        raise Refused(422, f"depth is {depth}: a filter reads {', '.join(map(str, DEPTHS[:-1]))} or {DEPTHS[-1]} jobs.")
+    checked_depth(depth)
     live = live_state(visit.site)
     snapshot = live.snapshot()
     rows = [row for row in snapshot.queues if row["name"] == name]
@@ -141,11 +126,11 @@ def queue(
         unseen = str(error)
     jobs = found.rows
     searched = line.pending if wanted.everything else min(depth, line.pending)
-    how = {"newest": "1" if newest else "", "depth": "" if depth == DEPTHS[0] else str(depth)}
+    how = {"newest": "1" if newest else "", "depth": "" if depth == tuning.DEPTHS[0] else str(depth)}
     kept = {each: value for each, value in ({"filter": asked.text} | how).items() if value}
     # A page that reads thousands of jobs is not read again after each change.
-    updates: dict[str, Any] = {} if depth == DEPTHS[0] else {"watched": None}
-    deeper = next((each for each in DEPTHS if each > depth), None) if searched < line.pending else None
+    updates: dict[str, Any] = {} if depth == tuning.DEPTHS[0] else {"watched": None}
+    deeper = next((each for each in tuning.DEPTHS if each > depth), None) if searched < line.pending else None
     return page(
         request,
         "queue.html",
@@ -158,13 +143,13 @@ def queue(
         jobs=jobs,
         types=Counter(row["content_type"] for row in jobs).most_common(),
         unseen=unseen,
-        running=running_jobs(snapshot, name)[:_RUNNING],
+        running=running_jobs(snapshot, name)[: tuning.SOME],
         asked_for=asked,
         query=asked.query,
         operations=[each for each in failed_jobs(visit.site).operations.running() if each.waits_in == name],
         newest=newest,
         number=number,
-        limit=LIMIT,
+        limit=tuning.ROWS,
         total=line.pending if wanted.everything else found.total or 0,
         searched=searched,
         deeper=deeper,
@@ -173,7 +158,7 @@ def queue(
         listed=urlencode(kept | ({"page": str(number)} if number > 1 else {})),
         pause=journal_views(visit.site).pause(name) if line.paused else None,
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
-        consumers=_consumers(snapshot.workers, name)[:_CONSUMERS],
+        consumers=_consumers(snapshot.workers, name)[: tuning.ROWS],
         form=blank_form(queue=name),
         **updates,
         **_sharing(visit, name),
@@ -200,7 +185,7 @@ def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
     found: dict[str, Any] = {"tenant_jobs": 0, "tenants": [], "limits": []}
     with suppress(PalermoError):
         tenants = visit.inspector.tenants.list(queue, limit=sys.maxsize).rows
-        found |= {"tenant_jobs": sum(one["pending"] for one in tenants), "tenants": tenants[:_TENANTS]}
+        found |= {"tenant_jobs": sum(one["pending"] for one in tenants), "tenants": tenants[: tuning.SOME]}
     snapshot = live_state(visit.site).snapshot(5.0)
     jobs = {job["job"] for job in running_jobs(snapshot, queue)}
     jobs |= {job for job in registry.names() if registry.get(job).queue == queue}
@@ -209,7 +194,7 @@ def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
         with suppress(PalermoError):
             # A key is the name of its job, with a colon and more if the job has several keys.
             limited = [row for row in visit.inspector.keys.limits() if row["key"].partition(":")[0] in jobs]
-            found["limits"] = limited[:_LIMITS]
+            found["limits"] = limited[: tuning.SOME]
     return found
 
 
@@ -238,10 +223,10 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
 def _jobs(visit: Visit, name: str, wanted: JobFilter, *, newest: bool, number: int, depth: int) -> Listing[Row]:
     """A page of the jobs that the filter matches, among the first `depth` jobs; the total is how many match."""
     if wanted.everything:
-        return listings.jobs(visit, name, page=number, limit=LIMIT, newest=newest)
+        return listings.jobs(visit, name, page=number, limit=tuning.ROWS, newest=newest)
     rows = listings.jobs(visit, name, page=1, limit=depth, newest=newest).rows
     found = [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if wanted.matches(facts_of_row(row))]
-    return Listing(found[(number - 1) * LIMIT : number * LIMIT], len(found))
+    return Listing(found[(number - 1) * tuning.ROWS : number * tuning.ROWS], len(found))
 
 
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")

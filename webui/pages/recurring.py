@@ -26,7 +26,7 @@ from palermo.history.recurring_runs import RUN_ID, PastRun
 from palermo.jobs.definition import check_job_name
 from palermo.jobs.redaction import unmasked
 from palermo.views.filter import JobFilter
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.pages.forms import (
     FORM_ERRORS,
     NO_PROBLEMS,
@@ -46,9 +46,6 @@ from palermo.webui.state.live_state import live_state, running_jobs
 from palermo.webui.threads import Router
 
 router = Router()
-
-#: The times that are shown of a recurring job, and the most of its past runs.
-_UPCOMING, _PAST = 10, 40
 
 
 Text = Annotated[str, Form(max_length=1_000)]
@@ -250,7 +247,7 @@ def _own_page(
     name = row["name"]
     # The ids of its runs begin with its name.
     wanted = JobFilter(job=exactly(row["job"]), text=f"{name}@")
-    found = known.index.page(wanted, limit=_PAST) if state.ready else []
+    found = known.index.page(wanted, limit=tuning.ROWS) if state.ready else []
     runs = [_run(entry) for entry in found if entry.id.startswith(f"{name}@")]
     return page(
         request,
@@ -292,7 +289,7 @@ def _upcoming(row: Row) -> list[tuple[str | None, str]]:
     zone = ZoneInfo(row["tz"]) if row["cron"] else UTC
     return [
         (iso_instant(tick), f"{datetime.fromtimestamp(tick, zone):%a %Y-%m-%d %H:%M:%S %Z}")
-        for tick in islice(times.ticks(clock.now()), _UPCOMING)
+        for tick in islice(times.ticks(clock.now()), tuning.SOME // 2)
     ]
 
 

@@ -18,17 +18,17 @@ from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.text import count
 from palermo.inspector.scheduled import GONE, Which
 from palermo.views.filter import JobFilter
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.filters import LISTED, ListFilter, known_names, list_filter, state_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
-from palermo.webui.pages.failures import UNTYPED, check_typed
+from palermo.webui.pages.failures import check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields
 from palermo.webui.pages.job_form import Time
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
-from palermo.webui.state.scheduled_view import PAGE_SIZE, RETRY, StillReading, scheduled_view
+from palermo.webui.state.scheduled_view import RETRY, StillReading, scheduled_view
 from palermo.webui.threads import Router
 
 router = Router()
@@ -36,9 +36,6 @@ router = Router()
 Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 
 _CHOICE = known_names(*NAMES, *LISTED, "page")
-
-#: Seconds that a form waits for its command, before it redirects to the list.
-PATIENCE = 5.0
 
 #: The outcome of each action, in a word or two.
 _DONE = {CANCEL: "Cancelled", RUN: "Enqueued", MOVE: "Moved", RETRY: "Enqueued", GIVE_UP: "Gave up"}
@@ -86,7 +83,7 @@ def jobs(request: Request, visit: Visiting, job_list: Listed, number: Number = 1
     wanted = asked_jobs(job_list, request.query_params)
     reading, progress = False, None
     try:
-        listing = listings.scheduled(visit, wanted.filter, page=number, limit=PAGE_SIZE, soon=True)
+        listing = listings.scheduled(visit, wanted.filter, page=number, limit=tuning.ROWS, soon=True)
     except StillReading:
         listing, reading, progress = Listing([], None), True, scheduled_view(visit.site).progress()
     pages = f"{wanted.query}&page=" if wanted.query else "page="
@@ -107,7 +104,7 @@ def jobs(request: Request, visit: Visiting, job_list: Listed, number: Number = 1
         reading=reading,
         progress=progress,
         number=number,
-        limit=PAGE_SIZE,
+        limit=tuning.ROWS,
         at=f"?{pages}",
     )
 
@@ -122,7 +119,7 @@ def confirm(request: Request, visit: Visiting, job_list: Listed, choice: Chosen)
     _check(job_list, choice.act)
     wanted, number = asked_jobs(job_list, request.query_params), len(choice.ids)
     if choice.every:
-        number = scheduled_view(visit.site).page(wanted.filter, limit=PAGE_SIZE).total or 0
+        number = scheduled_view(visit.site).page(wanted.filter, limit=tuning.ROWS).total or 0
     if not number:
         text = f"No {job_list.state} job matches that any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, job_list.name, list_query(request)), text, level="note")
@@ -158,7 +155,7 @@ def act(
     if problems:
         return _ask(request, job_list, asked_jobs(job_list, request.query_params), act, ids, number, time, problems)
     retries = True if job_list is RETRIES else None
-    rows = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=PATIENCE)
+    rows = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=tuning.LONG_WAIT)
     text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
     return redirect(request, path(request, job_list.name, request.url.query), text, level=level)
 
@@ -179,7 +176,7 @@ def act_on_job(
     at, later = time.read_move(problems) if act == MOVE else (None, None)
     if problems:
         return _ask(request, job_list, list_filter({}), act, [id], 1, time, problems)
-    rows = actions.alter_scheduled(visit, act, id, at=at, later=later, wait=PATIENCE)
+    rows = actions.alter_scheduled(visit, act, id, at=at, later=later, wait=tuning.LONG_WAIT)
     text, level = outcome(act, rows, id=id)
     to = path(request, "job", {"queue": queue}, id=id)
     return redirect(request, to, text, level=level)
@@ -205,7 +202,7 @@ def _ask(
         ids=ids,
         number=number,
         asks=None if ids else wanted.text,
-        typed=f"{number}" if number > UNTYPED else "",
+        typed=f"{number}" if number > tuning.UNTYPED else "",
         what=count(number, f"{job_list.state} job"),
         listed=list_query(request),
         back=path(request, job_list.name, list_query(request)),

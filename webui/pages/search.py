@@ -12,18 +12,16 @@ from palermo.core.topology import is_made_id
 from palermo.errors import OptionInvalid
 from palermo.history.listings import life
 from palermo.views.filter import CHIPS, Chip, JobFilter, chips, parse_filter
-from palermo.webui.filters import known_names
+from palermo.webui import tuning
+from palermo.webui.filters import checked_depth, known_names
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import find_job
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.search import DEPTHS, Group, checked_depth, names, search_soon
+from palermo.webui.state.search import Group, names, search_soon
 from palermo.webui.threads import Router
 
 router = Router()
-
-#: Rows of each group.
-LIMIT = 10
 
 #: The groups' titles.
 TITLES = {
@@ -45,7 +43,7 @@ class Link(NamedTuple):
 
 @router.get("/search", name="search", dependencies=[known_names()])
 def search_page(
-    request: Request, visit: Visiting, q: Annotated[str, Query(max_length=1_000)] = "", depth: int = DEPTHS[0]
+    request: Request, visit: Visiting, q: Annotated[str, Query(max_length=1_000)] = "", depth: int = tuning.DEPTHS[0]
 ) -> Response:
     """Jobs in all states that match words and chips; the page of the job if the query is its id."""
     try:
@@ -56,7 +54,7 @@ def search_page(
         return _page(request, q)
     if query.text and query == JobFilter(text=query.text) and is_made_id(query.text) and _is_known(visit, query.text):
         return RedirectResponse(path(request, "job", id=query.text), status_code=303)
-    found = search_soon(visit, q, query, limit=LIMIT, depth=depth)
+    found = search_soon(visit, q, query, limit=tuning.SOME, depth=depth)
     asked = chips(q)
     return _page(
         request,
@@ -85,7 +83,7 @@ def _page(
         parts=[(chip, " ".join(str(other) for other in asked if other != chip)) for chip in asked] if asked[1:] else [],
         chips=CHIPS,
         titles=TITLES,
-        limit=LIMIT,
+        limit=tuning.SOME,
         **known,
     )
 

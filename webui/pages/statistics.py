@@ -14,6 +14,7 @@ from palermo.history.series import Window, times
 from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.inspector.rates import Snapshot
 from palermo.views.filter import filter_of
+from palermo.webui import tuning
 from palermo.webui.filters import filter_query, known_names, only_one, time_range
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
@@ -23,9 +24,6 @@ from palermo.webui.state.live_state import live_state, totals_of
 from palermo.webui.threads import Router
 
 router = Router()
-
-#: The most rows of a table. The API has all.
-_ROWS = 100
 
 Name = Annotated[str | None, Query(max_length=1_000)]
 Instant = Annotated[str | None, Query(max_length=100)]
@@ -60,7 +58,7 @@ def statistics(
         asks={"since": since or "", "until": until or ""},
         chosen=next(iter(chosen.items()), None),
         everything=path(request, "statistics", {"window": window.value}),
-        rows=_ROWS,
+        rows=tuning.MANY,
         waiting_plot=None if waiting is None else charts.waiting_plot(waiting, report.deploys if report else ()),
         waiting_most=max((count or 0 for count in waiting.most), default=0) if waiting else 0,
         **report_context(request, report, window if asked is None else None, **chosen),

@@ -9,16 +9,13 @@ from starlette.responses import Response
 
 from palermo.core.text import count
 from palermo.errors import PalermoError
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.filters import known_names
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Visiting
 from palermo.webui.threads import Router
 
 router = Router()
-
-#: Tenants on a page.
-LIMIT = 50
 
 Text = Annotated[str, Query(max_length=127)]
 Number = Annotated[int, Query(ge=1, le=1_000, alias="page")]
@@ -30,7 +27,7 @@ def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number 
     chosen = queue or next(iter(shared), "")
     rows, total = [], 0
     if chosen:
-        listing = visit.inspector.tenants.list(chosen, offset=(number - 1) * LIMIT, limit=LIMIT)
+        listing = visit.inspector.tenants.list(chosen, offset=(number - 1) * tuning.ROWS, limit=tuning.ROWS)
         rows, total = listing.rows, listing.total or 0
     return page(
         request,
@@ -40,7 +37,7 @@ def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number 
         rows=[{**row, "key": nth} for nth, row in enumerate(rows)],
         total=total,
         number=number,
-        limit=LIMIT,
+        limit=tuning.ROWS,
         listed=urlencode({"queue": chosen} | ({"page": str(number)} if number > 1 else {})),
     )
 

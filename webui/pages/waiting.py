@@ -8,20 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.inspector.jobs import WaitingJobs
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.failed.operations import Action
 from palermo.webui.filters import LISTED, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
-from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed, told
+from palermo.webui.pages.failures import check_typed, told
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.threads import Router
 
 router = Router()
-
-#: The first jobs of a queue among which those that a filter matches are counted.
-DEPTH = 10_000
 
 
 @router.api_route(
@@ -38,7 +35,7 @@ def confirm(request: Request, visit: Visiting, name: str, choice: Chosen) -> Res
         # The count of all is known; to look at a queue for a filter takes its jobs for a moment.
         wanted = list_filter(request.query_params).filter
         size = visit.inspector.queues.size(name)
-        number = size if wanted.everything else visit.inspector.jobs.count(name, wanted, depth=DEPTH)
+        number = size if wanted.everything else visit.inspector.jobs.count(name, wanted, depth=tuning.DEPTH)
     if not number:
         said = "No waiting job matches that any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "queue", list_query(request), name=name), said, level="note")
@@ -76,7 +73,7 @@ def act(
             to=to,
             unserved=unserved == to,
             expected=number if ids else None,
-            wait=PATIENCE,
+            wait=tuning.WAIT,
         )
     if problems:
         return _ask(request, visit, name, act, ids, number, to=to or "", unserved=unserved, problems=problems)
@@ -107,11 +104,11 @@ def _ask(
         ids=ids,
         number=number,
         asks=None if ids else asked.text,
-        depth=DEPTH,
-        typed=f"{number}" if number > UNTYPED else "",
+        depth=tuning.DEPTH,
+        typed=f"{number}" if number > tuning.UNTYPED else "",
         listed=list_query(request),
         back=path(request, "queue", list_query(request), name=name),
-        behind=max(0, visit.inspector.queues.size(name) - DEPTH) if filtered else 0,
+        behind=max(0, visit.inspector.queues.size(name) - tuning.DEPTH) if filtered else 0,
     )
 
 

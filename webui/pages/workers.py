@@ -18,7 +18,7 @@ from palermo.history.series import Window
 from palermo.history.worker_lives import WorkerLife
 from palermo.jobs.redaction import masked_worker
 from palermo.views.filter import JobFilter
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.filters import filter_query, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen
 from palermo.webui.render.charts import usage_plot, usage_spark
@@ -83,7 +83,7 @@ def workers(request: Request, visit: Visiting) -> Response:
         hosts=by_host(snapshot.workers),
         totals=totals_of(snapshot),
         queue_names={row["name"] for row in snapshot.queues},
-        deaths=[life.row() for life in deaths(visit.site)[:_DEATHS]],
+        deaths=[life.row() for life in deaths(visit.site)[: tuning.SOME]],
         deployed=_deployed(visit),
         releases=Counter(row["release"] for row in snapshot.workers if row["release"]).most_common(),
     )
@@ -111,13 +111,6 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     )
 
 
-#: The most workers that died on the page of all.
-_DEATHS = 20
-
-#: Seconds of finished jobs on the page of one worker, and the most of them.
-_LAST_HOUR, _FINISHED = 3_600.0, 100
-
-
 @router.get("/workers/{id:palermo}", name="worker")
 def worker(request: Request, visit: Visiting, id: str) -> Response:
     """One worker, with the jobs that it runs and those that it ran in the last hour; or what is known of it."""
@@ -138,14 +131,14 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
     known = journal_views(visit.site)
     state = known.wait_until_read()
     # Whole seconds, so that requests within one second share a count.
-    wanted = JobFilter(worker=exactly(id), since=float(int(time.time() - _LAST_HOUR)))
+    wanted = JobFilter(worker=exactly(id), since=float(int(time.time() - 3_600.0)))
     return page(
         request,
         "worker.html",
         watched={"of": "workers"},
         worker=row,
         used=usage.newest(parts),
-        used_since=iso_instant(answers[0].at) if answers and now - answers[0].at < usage.KEPT - usage.PART else None,
+        used_since=iso_instant(answers[0].at) if answers and now - answers[0].at < tuning.WINDOW - usage.PART else None,
         **_charts(visit, parts, now),
         running=[{**job, "worker": id} for job in row["jobs"]],
         deployed=_deployed(visit),
@@ -153,7 +146,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         level=known.level.value,
         off=known.off,
         total=known.index.count(wanted) if state.ready else 0,
-        finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)] if state.ready else [],
+        finished=[entry.row() for entry in known.index.page(wanted, limit=tuning.MANY)] if state.ready else [],
         query=list_filter({"filter": f"since:1h {JobFilter(worker=exactly(id))}"}).query,
     )
 
@@ -168,7 +161,7 @@ def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
         watched={"of": "history"},
         worker=life.row(),
         total=known.index.count(wanted),
-        finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)],
+        finished=[entry.row() for entry in known.index.page(wanted, limit=tuning.MANY)],
         query=filter_query(JobFilter(worker=exactly(life.id))),
     )
 

@@ -11,20 +11,20 @@ from starlette.responses import RedirectResponse, Response
 from palermo.contract.rows import Row
 from palermo.core.text import count, some_of
 from palermo.errors import NotFound, PalermoError, UsageError
-from palermo.webui import workflow_actions
+from palermo.webui import tuning, workflow_actions
 from palermo.webui.filters import LISTED, known_names, list_filter
 from palermo.webui.render.formats import element_key, pretty_json
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.workflow_graph import BOX, HIGH, layers_of, workflow_picture
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.workflows import MEMBERS, workflow_detail, workflow_rows
+from palermo.webui.state.workflows import workflow_detail, workflow_rows
 from palermo.webui.threads import Router
 
 router = Router()
 
-#: Workflows on a page, and steps.
-LIMIT, STEPS = 50, 300
+#: Steps in the graph, or on a page of their list.
+STEPS = 300
 
 #: The most characters of an output in the list of steps.
 _OUTPUT = 200
@@ -39,7 +39,7 @@ def workflows(request: Request, visit: Visiting, number: Number = 1) -> Response
     """The workflows that run or have failed, and those that have ended, newest first."""
     asked = list_filter(request.query_params)
     state = journal_views(visit.site).wait_until_read()
-    listing = workflow_rows(visit, asked.filter, page=number, limit=LIMIT)
+    listing = workflow_rows(visit, asked.filter, page=number, limit=tuning.ROWS)
     query = f"{asked.query}&" if asked.query else ""
     return page(
         request,
@@ -51,7 +51,7 @@ def workflows(request: Request, visit: Visiting, number: Number = 1) -> Response
         journal=state,
         off=journal_views(visit.site).off,
         number=number,
-        limit=LIMIT,
+        limit=tuning.ROWS,
         at=f"?{query}page=",
     )
 
@@ -100,7 +100,7 @@ def _page(request: Request, visit: Visit, found: Row, number: int = 1, **more: A
             "number": number,
             "limit": STEPS,
             "at": path(request, "workflow", query, id=found["id"]) + ("&page=" if found["inside"] else "?page="),
-            "most_members": MEMBERS,
+            "most_members": tuning.SOME,
             "problem": "",
             "typed": {"name": "", "value": ""},
             **more,

@@ -15,8 +15,8 @@ from palermo.core.journal_records import RecordKind
 from palermo.history.series import Cell
 from palermo.history.statistics import Deploy, Report
 from palermo.inspector.rates import Sample
+from palermo.webui import tuning
 from palermo.webui.render.formats import took
-from palermo.webui.state.live_state import WINDOW
 from palermo.webui.state.waiting import WaitingJobs
 
 #: The units of a small chart.
@@ -33,7 +33,7 @@ _LEAST = 1.5
 
 #: Seconds that one bar of the overview covers, and the number of its bars.
 BAR = 5.0
-BARS = int(WINDOW / BAR)
+BARS = int(tuning.WINDOW / BAR)
 
 
 #: What the values of a plot are. The script knows how each is written.
@@ -260,7 +260,7 @@ def throughput(samples: Sequence[Sample], now: float, *, report: Report | None =
     """
     end = now // BAR * BAR + BAR
     if report is not None:
-        samples = [*_samples_before(samples, report, end - WINDOW, now), *samples]
+        samples = [*_samples_before(samples, report, end - tuning.WINDOW, now), *samples]
     processed, failed = [0.0] * BARS, [0.0] * BARS
     for sample in samples:
         for bar, share in _bars_of(sample, end):
@@ -271,15 +271,15 @@ def throughput(samples: Sequence[Sample], now: float, *, report: Report | None =
     return Throughput(
         processed_count=sum(sample.processed for sample in samples),
         failed_count=sum(sample.failed for sample in samples),
-        seen=WINDOW if report is not None else sum(sample.span for sample in samples),
+        seen=tuning.WINDOW if report is not None else sum(sample.span for sample in samples),
         plot=Plot(
             unit="jobs/s",
-            start=end - WINDOW,
+            start=end - tuning.WINDOW,
             step=BAR,
             bars={"done": "succeeded", "failed": "failed"},
             lines={},
             rows=[(round(done, 3), round(lost, 3)) for done, lost in zip(good, bad, strict=True)],
-            deploys=[] if report is None else [each for each in report.deploys if each.at >= end - WINDOW],
+            deploys=[] if report is None else [each for each in report.deploys if each.at >= end - tuning.WINDOW],
             jobs=jobs,
         ),
     )

@@ -2,7 +2,7 @@
 
 Ages are counted by one clock, this process's: `now`. The instants are of other machines: the publisher's when a job was
 enqueued, the worker's when it started or failed. An age is never below zero. An instant of the past that lies more than
-AHEAD seconds in the future was written by a clock that is ahead, and the pages say so in place of an age. Only `due`
+a minute in the future was written by a clock that is ahead, and the pages say so in place of an age. Only `due`
 writes instants that lie in the future by their nature. The pages' script keeps the same rule.
 """
 
@@ -16,13 +16,9 @@ from typing import Any
 from markupsafe import Markup
 from msgspec import Struct
 
+from palermo.contract.rows import MAX_SHOWN
 from palermo.core.text import count as plural
-
-#: Seconds by which another machine's clock may be ahead before the pages say so.
-AHEAD = 60.0
-
-#: The most characters of one value that a page shows. The API has all of it.
-MAX_SHOWN = 100_000
+from palermo.webui import tuning
 
 # A string may end at the end of the whole text, where it was cut. Otherwise the search would begin again at each quote
 # in it.
@@ -118,7 +114,7 @@ def ago(instant: str, now: datetime) -> str:
     seconds = since(instant, now)
     if seconds is None:
         return instant
-    if seconds < -AHEAD:
+    if seconds < -tuning.MINUTE:
         return _ahead(seconds)
     return "now" if seconds < 1 else f"{_short(seconds)} ago"
 
@@ -132,7 +128,7 @@ def due(instant: str, now: datetime) -> str:
 def elapsed(instant: str, now: datetime) -> str:
     """`3 min 12 s`: how long something has gone on that began at this instant."""
     seconds = since(instant, now)
-    return _ahead(seconds) if seconds is not None and seconds < -AHEAD else duration(seconds)
+    return _ahead(seconds) if seconds is not None and seconds < -tuning.MINUTE else duration(seconds)
 
 
 def _ahead(seconds: float) -> str:

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from palermo.webui import tuning
 from palermo.webui.security.user_file import UserFile, token_hash, verify
 from palermo.webui.site import Refused, User
 
@@ -25,9 +26,6 @@ log = logging.getLogger("palermo.audit")
 
 #: The keys of the ASGI scope under which the guard stores the client's address, and our host as the browser wrote it.
 CLIENT, HOST = "palermo.client", "palermo.host"
-
-#: Seconds that a right password is remembered, and the most that are remembered.
-_CACHED, _MAX_CACHED = 600.0, 1_000
 
 #: Hashes computed at a time, and the most that may wait: each takes 64 MiB and some 50 ms.
 _MAX_HASHING, _MAX_WAITING = 2, 32
@@ -88,8 +86,8 @@ class FileAuthentication:
         if user is None or not is_right:
             log.warning("sign-in failed by=%s from=%s", name, client or "-")
             return None
-        self._verified[digest] = time.monotonic() + _CACHED
-        if len(self._verified) > _MAX_CACHED:
+        self._verified[digest] = time.monotonic() + tuning.WINDOW
+        if len(self._verified) > tuning.CACHED:
             self._verified.popitem(last=False)
         return user
 

@@ -11,21 +11,14 @@ from starlette.responses import Response
 
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
+from palermo.webui import tuning
 from palermo.webui.security import cookies
 from palermo.webui.site import Refused, Role, User, Visit
 
 _COOKIE = "palermo_openid"
 
-#: Seconds that a user may take at the provider.
-_KEPT = 600
-
-#: Seconds that the provider may take for each answer.
-_TIMEOUT = 10.0
-
 #: The claims that may name the user, in the order in which they are looked for.
 _NAMES = ("preferred_username", "email", "sub")
-
-_MAX_NAME = 200
 
 
 class OpenIdProvider:
@@ -55,7 +48,7 @@ class OpenIdProvider:
             client_kwargs={
                 "scope": " ".join(settings.web_oidc_scopes),
                 "code_challenge_method": "S256",
-                "timeout": _TIMEOUT,
+                "timeout": tuning.LONG_WAIT,
                 "token_endpoint_auth_method": "client_secret_basic" if settings.web_oidc_client_secret else "none",
             },
         )
@@ -72,7 +65,7 @@ class OpenIdProvider:
         state = request.scope["session"] = {"then": then}
         response: Response = await self._asked(self._app.authorize_redirect(request, back))
         value = cookies.sealed(self._secret, state, "openid")
-        cookies.set_cookie(response, visit, _name(request), value, max_age=_KEPT)
+        cookies.set_cookie(response, visit, _name(request), value, max_age=int(tuning.WINDOW))
         return response
 
     async def user(self, request: Request) -> tuple[User, str]:
@@ -91,7 +84,7 @@ class OpenIdProvider:
         return self._user_of(token.get("userinfo") or {}), str(state.get("then", ""))
 
     def _user_of(self, claims: Mapping[str, Any]) -> User:
-        name = next((str(claims[name]).strip() for name in _NAMES if claims.get(name)), "")[:_MAX_NAME]
+        name = next((str(claims[name]).strip() for name in _NAMES if claims.get(name)), "")[: tuning.TEXT]
         if not name:
             raise Refused(403, f"the provider sent no name of the user: none of {', '.join(_NAMES)}.")
         given = claims.get(self._claim, [])

@@ -17,6 +17,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
+from palermo.webui import tuning
 from palermo.webui.site import Refused
 
 #: The names of this machine that no other site can have.
@@ -41,9 +42,6 @@ MAX_BODY = 2 * 1024 * 1024
 
 #: The most fields of a form. A page of jobs to choose from has some hundreds.
 MAX_FIELDS = 10_000
-
-#: Seconds that a body may take to arrive.
-TIMEOUT = 30.0
 
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 
@@ -230,7 +228,7 @@ async def read_body(receive: Receive, headers: Headers) -> bytes:
         raise _too_large()
     body = bytearray()
     try:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(tuning.STALE):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -241,7 +239,7 @@ async def read_body(receive: Receive, headers: Headers) -> bytes:
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
-        raise Refused(408, f"the request did not arrive within {TIMEOUT:g} s.") from None
+        raise Refused(408, f"the request did not arrive within {tuning.STALE:g} s.") from None
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:

@@ -15,15 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.settings.settings import Settings
+from palermo.webui import tuning
 from palermo.webui.security import cookies
 from palermo.webui.security.auth import CLIENT, FileAuthentication
 from palermo.webui.security.openid import OpenIdProvider
 from palermo.webui.site import Role, User, Visit
 
 _COOKIE = "palermo_session"
-
-#: The most ended sessions that are remembered. A new one replaces the oldest.
-_MAX_ENDED = 10_000
 
 
 class Session(Struct, frozen=True):
@@ -70,7 +68,7 @@ class Sessions:
         session = self.find(request)
         if session is not None:
             self._ended[session.id] = None
-            if len(self._ended) > _MAX_ENDED:
+            if len(self._ended) > tuning.CACHED:
                 self._ended.popitem(last=False)
         response.delete_cookie(_name(request), path=visit.root or "/", httponly=True, samesite="lax")
 

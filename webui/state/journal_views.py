@@ -24,17 +24,9 @@ from palermo.history.statistics import Rates, Report, Statistics, summarize_rang
 from palermo.history.worker_lives import WorkerLives
 from palermo.metrics.totals import JournalTotals
 from palermo.views.filter import AuditFilter
+from palermo.webui import tuning
 from palermo.webui.site import Refused, Site
 from palermo.webui.state.refreshing import RefreshingByKey
-
-#: Seconds that a report of statistics is shown.
-_REPORT_CACHED = 1.0
-
-#: Seconds after which all counts of an instant are in the journal.
-_COUNTS_COME = 60.0
-
-#: The most actions that are looked through for a pause.
-_ACTIONS = 200
 
 
 class JournalViews:
@@ -52,7 +44,7 @@ class JournalViews:
         self.statistics = Statistics()
         self.recurring_runs = RecurringRuns()
         self.lives = WorkerLives()
-        self._reports: RefreshingByKey[Report | None] = RefreshingByKey(fresh=_REPORT_CACHED)
+        self._reports: RefreshingByKey[Report | None] = RefreshingByKey(fresh=tuning.FRESH)
         self._ranges: RefreshingByKey[Report] = RefreshingByKey()
         #: The counters for Prometheus: see webui/monitoring.py.
         self.totals = JournalTotals(lambda: self.following.progress.ready)
@@ -118,7 +110,7 @@ class JournalViews:
         key = (since, until, *sorted(chosen.items()))
         kept = self._ranges.of(key, lambda: summarize_range(self._client, since, until, **chosen))
         # What is over stays as it is, once the last counts have come.
-        known = kept.get(_REPORT_CACHED if until > recent.until - _COUNTS_COME else math.inf)
+        known = kept.get(tuning.FRESH if until > recent.until - tuning.MINUTE else math.inf)
         begins = self.statistics.begins
         return replace(
             known,
@@ -140,7 +132,7 @@ class JournalViews:
         if not self.ready:
             return None
         suffix = " all" if queue is None else ""
-        rows = self.audit.page(AuditFilter(action=f"pause{suffix},resume{suffix}"), limit=_ACTIONS)
+        rows = self.audit.page(AuditFilter(action=f"pause{suffix},resume{suffix}"), limit=tuning.LIMIT)
         own = (row for row in rows if row["queue"] == queue and row["outcome"] == "done")
         pauses = list(takewhile(lambda row: row["action"] == f"pause{suffix}", own))
         return next((row for row in pauses if row["what"]), pauses[0] if pauses else None)

@@ -7,15 +7,10 @@ from palermo.contract.row_types import JobRow, KeyRow, LimitRow, RecurringRow
 from palermo.contract.rows import Listing, Row
 from palermo.jobs.redaction import masked_arguments, masked_row
 from palermo.views.filter import EVERYTHING, JobFilter
+from palermo.webui import tuning
 from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.scheduled_view import scheduled_view
-
-#: The most rows on a page, and the most jobs that pages lead into a queue: reading a page holds all jobs before it.
-MAX_LIMIT, MAX_DEPTH = 500, 10_000
-
-#: Seconds that the topology is cached.
-_CACHED = 2.0
 
 
 def jobs(
@@ -26,14 +21,14 @@ def jobs(
     limit: int,
     newest: bool = False,
     filter: JobFilter = EVERYTHING,
-    depth: int = MAX_DEPTH,
+    depth: int = tuning.DEPTH,
 ) -> Listing[JobRow]:
     """A page of a queue's waiting jobs; with a filter, of those among its first `depth` jobs that match.
 
     Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
     """
-    if page * limit > MAX_DEPTH:
-        raise Refused(422, f"pages reach only {MAX_DEPTH:,} jobs into a queue; newest=true starts at its end.")
+    if page * limit > tuning.DEPTH:
+        raise Refused(422, f"pages reach only {tuning.DEPTH:,} jobs into a queue; newest=true starts at its end.")
     listing = visit.inspector.jobs.list(
         queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=filter, depth=depth
     )
@@ -69,4 +64,4 @@ class Topology(Refreshing[Row]):
 
 def topology(site: Site) -> Topology:
     """The event topology of a site, at most 2 seconds old; clear it after a change."""
-    return site.component(Topology, lambda: Topology(site.inspector.events.topology, fresh=_CACHED))
+    return site.component(Topology, lambda: Topology(site.inspector.events.topology, fresh=tuning.FRESH))

@@ -26,6 +26,7 @@ from palermo.inspector.problems import WORST_FIRST, mixed, queue_problem, restin
 from palermo.inspector.queues import unserved_text
 from palermo.inspector.rates import Sample, Samples, Snapshot
 from palermo.jobs.redaction import masked_worker
+from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
@@ -35,35 +36,6 @@ from palermo.webui.state.usage import WorkerUsage
 from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
 
 log = logging.getLogger("palermo.webui")
-
-#: The most queues on a page, which is also the most queues of failed jobs below them, and the most queues in trouble on
-#: a page while others have a worker.
-QUEUES_SHOWN, TROUBLED_SHOWN = 100, 50
-
-#: Seconds that the oldest job of a queue is cached, the most queues that are read for one page, and the seconds that
-#: the oldest job of a queue is remembered after nobody asks for it any more.
-_OLDEST_CACHED, _OLDEST_READ, _OLDEST_KEPT = 10.0, 20, 60.0
-
-#: Queues that are read at the same time.
-_AT_ONCE = 8
-
-#: Seconds between two samples while a user looks, and while nobody looks.
-VIEWED_INTERVAL, IDLE_INTERVAL = 2.0, 10.0
-
-#: The part of `publish_timeout` for which a page waits for a new sample, before it shows the last one.
-_PATIENCE = 0.05
-
-#: How many times as long as a sample took it is shown (see Sampler), and the seconds for which each is.
-_SHOWN_FOR, _MAX_AGE = 10.0, 0.5
-
-#: Seconds for which it is remembered when a worker was seen last.
-_SEEN_KEPT = 86_400.0
-
-#: Seconds without a request for a page after which nobody looks.
-_VIEWED = 60.0
-
-#: Seconds that samples are kept: the time that the chart shows.
-WINDOW = 600.0
 
 
 class QueueSummary(Struct, frozen=True, kw_only=True):
@@ -136,7 +108,7 @@ class LiveState:
         #: How many pages have a stream open. Only the event loop touches it.
         self.streams = 0
 
-    def snapshot(self, max_age: float = _MAX_AGE) -> Snapshot:
+    def snapshot(self, max_age: float = tuning.BRIEF) -> Snapshot:
         """Queues and workers, at most `max_age` seconds old. Raises BrokerError."""
         return self.sampler.snapshot(max_age)
 
@@ -167,14 +139,14 @@ class LiveState:
         rows = [row for row in snapshot.queues if wanted in row["name"].casefold() and (row["pending"] or not waiting)]
         failed: list[Row] = [row for row in rows if is_failed(row["name"]) and not waiting]
         ordered = sorted((row for row in rows if not is_failed(row["name"])), key=order)
-        jobs = mixed(ordered, order, page=QUEUES_SHOWN, most=TROUBLED_SHOWN)
+        jobs = mixed(ordered, order, page=tuning.MANY, most=tuning.ROWS)
         failed.sort(key=lambda row: not row["pending"])
         oldest = self.oldest.of(jobs)
         return QueuePage(
-            rows=self._summaries(jobs[(number - 1) * QUEUES_SHOWN : number * QUEUES_SHOWN], oldest, resting),
-            failed=self._summaries(failed[:QUEUES_SHOWN], oldest, resting),
+            rows=self._summaries(jobs[(number - 1) * tuning.MANY : number * tuning.MANY], oldest, resting),
+            failed=self._summaries(failed[: tuning.MANY], oldest, resting),
             number=number,
-            limit=QUEUES_SHOWN,
+            limit=tuning.MANY,
             total=len(jobs),
             total_failed=len(failed),
             troubled=sum(order(row) < len(WORST_FIRST) for row in jobs),
@@ -218,7 +190,7 @@ class OldestJobs:
         now = time.monotonic()
         with self._lock:
             self._known = {
-                name: known for name, known in self._known.items() if waits.get(name, now - known[0] <= _OLDEST_KEPT)
+                name: known for name, known in self._known.items() if waits.get(name, now - known[0] <= tuning.MINUTE)
             }
         if self._stale(waiting):
             self._asked_for = waiting
@@ -232,8 +204,8 @@ class OldestJobs:
             return {name: since for name, (_, since) in self._known.items()}
 
     def _read(self) -> None:
-        stale = self._stale(self._asked_for)[:_OLDEST_READ]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        stale = self._stale(self._asked_for)[: tuning.SOME]
+        with ThreadPoolExecutor(tuning.AT_ONCE) as pool:
             # One after the other they took 250 ms on RabbitMQ: most of that is waiting for answers.
             for name, since in zip(stale, pool.map(self._oldest, stale), strict=True):
                 with self._lock:
@@ -244,7 +216,7 @@ class OldestJobs:
         now = time.monotonic()
         with self._lock:
             read = {name: self._known[name][0] if name in self._known else -math.inf for name in queues}
-        return sorted((name for name in read if now - read[name] > _OLDEST_CACHED), key=read.__getitem__)
+        return sorted((name for name in read if now - read[name] > tuning.RECENT), key=read.__getitem__)
 
     def _oldest(self, queue: str) -> str | None:
         try:
@@ -261,7 +233,7 @@ def ages(oldest: Mapping[str, str | None], now: float) -> dict[str, float | None
 
 def live_state(site: Site) -> LiveState:
     """The live state of a site; made by the first call."""
-    patience = _PATIENCE * site.client.settings.publish_timeout
+    patience = tuning.GLANCE * site.client.settings.publish_timeout
 
     def reads_failed() -> bool:
         found = site.existing(FailedJobs)
@@ -376,17 +348,17 @@ class Sampler:
         self._stop = stop
         self._clock = clock
         self._lock = threading.Lock()
-        self._samples = Samples(WINDOW)
+        self._samples = Samples(tuning.WINDOW)
         self._versions = itertools.count(1)
         self._waiting = WaitingHistory()
         #: When each worker was seen last, in Unix seconds.
         self.seen: dict[str, float] = {}
         self.usage = WorkerUsage(inspector)
         self._last_request = 0.0
-        self._sample = Refreshing(self._read, slow=_SHOWN_FOR, longest=VIEWED_INTERVAL, stored=self._store, clock=clock)
+        self._sample = Refreshing(self._read, slow=tuning.SLOW, longest=tuning.FRESH, stored=self._store, clock=clock)
         self._thread: threading.Thread | None = None
 
-    def snapshot(self, max_age: float = _MAX_AGE, *, by_person: bool = True) -> Snapshot:
+    def snapshot(self, max_age: float = tuning.BRIEF, *, by_person: bool = True) -> Snapshot:
         """Queues and workers, at most `max_age` seconds old, if the broker answers soon; else as they were last.
 
         They may be older if asking takes long (see the class), unless `max_age` is 0. A request `by_person` makes the
@@ -458,11 +430,11 @@ class Sampler:
     @property
     def _interval(self) -> float:
         """Seconds from the end of a sample to the beginning of the next one that no page asks for."""
-        if self._clock() - self._last_request >= _VIEWED:
-            return IDLE_INTERVAL
+        if self._clock() - self._last_request >= tuning.MINUTE:
+            return tuning.RECENT
         shown = self._sample.shown_for
-        if shown <= _MAX_AGE:
-            return VIEWED_INTERVAL
+        if shown <= tuning.BRIEF:
+            return tuning.FRESH
         # The next sample may take twice as long as the last one.
         return shown - min(2 * self._sample.took, shown / 2)
 
@@ -472,7 +444,7 @@ class Sampler:
             fresh = replace(fresh, version=self._version_of(fresh))
             self._samples.add(fresh)
             self._waiting.add(fresh.queues, fresh.at)
-            since = fresh.at - _SEEN_KEPT
+            since = fresh.at - tuning.DAY
             self.seen = {id: at for id, at in self.seen.items() if at > since}
             self.seen |= {row["id"]: fresh.at for row in fresh.workers}
         return fresh

@@ -10,16 +10,11 @@ from palermo.core.text import shorter
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.jobs import registry
+from palermo.webui import tuning
 from palermo.webui.site import Site
 from palermo.webui.state.live_state import live_state
 from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.search import job_names
-
-#: The most jobs and queues that are offered, and the most characters of a signature.
-MOST, LONGEST = 300, 200
-
-#: Seconds for which the offers are cached.
-_CACHED = 10.0
 
 #: The areas whose time zones people live in. Other zones may be typed.
 _AREAS = (
@@ -49,7 +44,7 @@ def offers(site: Site) -> Offers:
 
     At most ten seconds old. If the broker does not tell something, it is left out.
     """
-    return site.component(_CachedOffers, lambda: _CachedOffers(lambda: _known(site), fresh=_CACHED)).get()
+    return site.component(_CachedOffers, lambda: _CachedOffers(lambda: _known(site), fresh=tuning.RECENT)).get()
 
 
 def _known(site: Site) -> Offers:
@@ -57,12 +52,12 @@ def _known(site: Site) -> Offers:
     queues: list[str] = []
     with suppress(PalermoError):
         for job in site.inspector._ask(lambda broker: broker.keys.announced(), again=True).values():
-            jobs[job.name] = "" if job.signature is None else shorter(str(job.signature), LONGEST)
+            jobs[job.name] = "" if job.signature is None else shorter(str(job.signature), tuning.TEXT)
     for name in registry.names():
-        jobs[name] = shorter(str(registry.get(name).signature), LONGEST)
+        jobs[name] = shorter(str(registry.get(name).signature), tuning.TEXT)
     with suppress(PalermoError):
         queues = [row["name"] for row in live_state(site).snapshot(5.0).queues if not is_failed(row["name"])]
-    return Offers({name: jobs[name] for name in sorted(jobs)[:MOST]}, tuple(queues[:MOST]))
+    return Offers({name: jobs[name] for name in sorted(jobs)[: tuning.LIMIT]}, tuple(queues[: tuning.LIMIT]))
 
 
 @cache

@@ -15,20 +15,12 @@ from palermo.errors import PalermoError
 from palermo.inspector.doctor import away, broker_findings
 from palermo.inspector.problems import COUNTED, DEATHS, Outcomes, PresentProblem, outcomes, present
 from palermo.inspector.rates import Snapshot
+from palermo.webui import tuning
 from palermo.webui.site import Site
 from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, ages, live_state
 from palermo.webui.state.refreshing import Refreshing
-
-#: Seconds between two looks at the broker, and after which a look is too old to be counted in the navigation.
-LOOK_EVERY, LOOK_COUNTS = 60.0, 600.0
-
-#: Seconds that the page waits for a look at the broker.
-_PATIENCE = 2.0
-
-#: Seconds that what is wrong is cached for the navigation.
-_CACHED = 2.0
 
 
 class BrokerLook(Struct, frozen=True):
@@ -48,8 +40,8 @@ class Problems:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._look = Refreshing(self._examine, fresh=LOOK_EVERY)
-        self._counted = Refreshing(self._count, fresh=_CACHED)
+        self._look = Refreshing(self._examine, fresh=tuning.MINUTE)
+        self._counted = Refreshing(self._count, fresh=tuning.FRESH)
 
     def now(self) -> list[PresentProblem]:
         """What is wrong with queues, workers and jobs. Raises BrokerError."""
@@ -66,14 +58,14 @@ class Problems:
         snapshot = live.sampler.last if live else None
         number = len(self._present(snapshot, live.oldest.known())) if live and snapshot else 0
         look = self._look.last
-        if look is not None and look.at is not None and time.time() - look.at < LOOK_COUNTS:
+        if look is not None and look.at is not None and time.time() - look.at < tuning.WINDOW:
             number += len(look.of_level("problem"))
         return number
 
     def look(self) -> BrokerLook:
         """The last look at the broker. Begins another if one is due, and waits for it a moment."""
         with suppress(TimeoutError):
-            return self._look.get(wait=_PATIENCE, patience=_PATIENCE)
+            return self._look.get(wait=tuning.WAIT, patience=tuning.WAIT)
         return BrokerLook()
 
     def _examine(self) -> BrokerLook:

@@ -8,13 +8,9 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+from palermo.webui import tuning
+
 T = TypeVar("T")
-
-#: Maximum number of values that one RefreshingByKey keeps.
-MAX_KEPT = 64
-
-#: Seconds after which the last value is too old to be shown instead of a short wait for the next one.
-STALE = 30.0
 
 
 class Refreshing(Generic[T]):
@@ -89,7 +85,7 @@ class Refreshing(Generic[T]):
         """
         asked = self.begin(max_age)
         try:
-            return asked.result(patience if patience is not None and 0 <= self.age < STALE else wait)
+            return asked.result(patience if patience is not None and 0 <= self.age < tuning.STALE else wait)
         except TimeoutError:
             if (made := self._made) is None:
                 raise
@@ -133,7 +129,7 @@ class RefreshingByKey(Generic[T]):
         with self._lock:
             found = self._kept.setdefault(key, Refreshing(make, **self._options))
             self._kept.move_to_end(key)
-            while len(self._kept) > MAX_KEPT:
+            while len(self._kept) > tuning.MANY:
                 self._kept.popitem(last=False)
             return found
 

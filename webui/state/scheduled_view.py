@@ -26,33 +26,9 @@ from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.scheduled import GONE, Which
 from palermo.views.filter import EVERYTHING, JobFilter
+from palermo.webui import tuning
 from palermo.webui.site import Refused, Site
-from palermo.webui.state.refreshing import STALE, RefreshingByKey, start_thread
-
-#: A listing is cached for at least MIN_CACHED seconds, and for CACHE_FACTOR times as long as reading it took.
-MIN_CACHED, CACHE_FACTOR = 0.5, 10.0
-
-#: The most listings that may be under way at a time.
-MAX_RUNNING = 8
-
-#: The most jobs whose due times are remembered.
-MAX_DUE_TIMES = 10_000
-
-#: Seconds that one listing may take before it is given up.
-READ_TIMEOUT = 60.0
-
-#: The most scheduled jobs that pages lead through, and the rows of a page by default.
-MAX_DEPTH, PAGE_SIZE = 1_000_000, 50
-
-#: Seconds that a page waits for a number that is not its subject.
-_SHORT_TIMEOUT = 0.3
-
-#: The same for each of several numbers.
-_GLANCE = 0.05
-
-#: The parts of the usual time for which a page waits: for its list, before it shows how far the reading is, and for a
-#: newer list than the one before.
-_PATIENCE, _NEWER = 0.1, 0.05
+from palermo.webui.state.refreshing import RefreshingByKey, start_thread
 
 #: The command that runs jobs at once if they wait for a retry, and no other jobs.
 RETRY = "retry"
@@ -82,10 +58,10 @@ class ScheduledView:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._listings: RefreshingByKey[Listing[Any]] = RefreshingByKey(
-            fresh=MIN_CACHED, slow=CACHE_FACTOR, longest=STALE
+            fresh=tuning.BRIEF, slow=tuning.SLOW, longest=tuning.STALE
         )
         self._due: OrderedDict[str, float] = OrderedDict()
-        self._running = threading.Semaphore(MAX_RUNNING)
+        self._running = threading.Semaphore(tuning.AT_ONCE)
         #: Listings run one at a time: the leader serves only one at once, and without a leader this process becomes it.
         self._read_lock = threading.Lock()
 
@@ -102,28 +78,30 @@ class ScheduledView:
 
         Raises BrokerError, and Refused (422) if the page is too deep.
         """
-        if offset + limit > MAX_DEPTH:
-            raise Refused(422, f"pages reach only {MAX_DEPTH:,} scheduled jobs.")
+        if offset + limit > tuning.MAX_JOBS:
+            raise Refused(422, f"pages reach only {tuning.MAX_JOBS:,} scheduled jobs.")
         waits = self._timeout if timeout is None else timeout
         return self._listing(ListingKey(chosen, None, offset, limit), waits, patience)
 
     def soon(self, chosen: JobFilter, *, offset: int = 0, limit: int = 100) -> Listing[JobRow]:
         """`page` for people: the list of a few seconds ago, or StillReading, where reading it takes a while."""
-        waits, patience = self._timeout * _PATIENCE, self._timeout * _NEWER
+        waits, patience = self._timeout * tuning.PATIENCE, self._timeout * tuning.GLANCE
         return self.page(chosen, offset=offset, limit=limit, timeout=waits, patience=patience)
 
     def progress(self) -> tuple[int, int] | None:
         """How many jobs have been read for the listing under way, and how many are read; None if that is not known."""
         asked = start_thread(self._reading_inspector.scheduled.progress, "palermo-progress")
         try:
-            return asked.result(_SHORT_TIMEOUT)
+            return asked.result(tuning.BRIEF)
         except (TimeoutError, PalermoError):
             return None
 
     def count(self, state: str | None = None) -> int | None:
         """The number of the scheduled jobs in a state, or in any; None if it cannot be had quickly."""
         try:
-            return self._listing(ListingKey(JobFilter(state=state)), _SHORT_TIMEOUT if state is None else _GLANCE).total
+            return self._listing(
+                ListingKey(JobFilter(state=state)), tuning.BRIEF if state is None else tuning.GLANCE
+            ).total
         except PalermoError:
             return None
 
@@ -149,12 +127,12 @@ class ScheduledView:
 
     def version(self, chosen: JobFilter, *, offset: int = 0) -> str:
         """A text that changes when a page of the chosen jobs or their number changes. Raises BrokerError."""
-        page = self.page(chosen, offset=offset, limit=PAGE_SIZE, timeout=_SHORT_TIMEOUT)
+        page = self.page(chosen, offset=offset, limit=tuning.ROWS, timeout=tuning.BRIEF)
         return _digest([page.total, [[row["id"], row["run_at"]] for row in page.rows]])
 
     def recurring_version(self) -> str:
         """A text that changes when the recurring jobs change. Raises BrokerError."""
-        return _digest(self._listing(ListingKey(None), _SHORT_TIMEOUT).rows)
+        return _digest(self._listing(ListingKey(None), tuning.BRIEF).rows)
 
     def alter(
         self,
@@ -221,7 +199,7 @@ class ScheduledView:
                 if row["run_at"] is not None:
                     self._due[row["id"]] = parse_instant(row["run_at"])
                     self._due.move_to_end(row["id"])
-            while len(self._due) > MAX_DUE_TIMES:
+            while len(self._due) > tuning.CACHED:
                 self._due.popitem(last=False)
 
     def _due_time(self, ids: Collection[str]) -> JobFilter:
@@ -262,5 +240,5 @@ def scheduled_view(site: Site) -> ScheduledView:
 
 
 def _made(site: Site) -> ScheduledView:
-    reading = Inspector(site.client, max_shown_bytes=MAX_SHOWN, within=READ_TIMEOUT)
+    reading = Inspector(site.client, max_shown_bytes=MAX_SHOWN, within=tuning.MINUTE)
     return ScheduledView(reading, Inspector(site.client), timeout=site.client.settings.publish_timeout)

@@ -25,38 +25,20 @@ from palermo.inspector.rates import Snapshot
 from palermo.jobs import registry
 from palermo.views.facts import facts_of_row
 from palermo.views.filter import CHIPS, STATES, Chip, JobFilter
+from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
-from palermo.webui.site import Refused, Site, Visit
+from palermo.webui.site import Site, Visit
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import LiveState, live_state, running_jobs
 from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.scheduled_view import StillReading
 
-#: How many jobs of each queue a search reads, and how many scheduled ones: first, and when a reader asks for more.
-DEPTHS = (500, 5_000, 50_000)
-
-#: How many queues a search reads at the first depth, and the seconds after which it leaves out the rest, by depth.
-QUEUES, LONGEST = 20, (5.0, 30.0, 60.0)
-
-#: Places that one search looks at at the same time.
-_AT_ONCE = 8
-
-#: Seconds that a search waits for the first reading of the failed jobs, and of the journal.
-_PATIENCE = 1.0
-
-#: The part of `publish_timeout` for which the page waits for all places before it shows what was found until then, and
-#: the seconds for which a search waits for the page to look again.
-_MOMENT, _KEPT = 0.05, 10.0
-
-#: The most names of each kind that have the words of a search.
-_NAMES = 8
+#: The seconds after which a search leaves out the queues that it has not read, by depth.
+_LONGEST = (tuning.LONG_WAIT, tuning.STALE, tuning.MINUTE)
 
 #: Where a place has not been looked at yet.
 _SEARCHED = "which are still being searched"
-
-#: The most names of each kind that are offered while somebody types, and seconds that these names are cached.
-_QUEUES_OFFERED, _JOBS_OFFERED, _TENANTS_OFFERED, _OFFERED_FOR = 30, 60, 10, 10.0
 
 #: The places, in the order in which they are shown. The history has all jobs that ended, also those that failed.
 GROUPS = ("failed", "retrying", "scheduled", "waiting", "running", "finished")
@@ -86,7 +68,7 @@ class Found(Struct, frozen=True, kw_only=True):
 
     query: JobFilter
     groups: tuple[Group, ...]
-    #: The depth that was searched, one of DEPTHS.
+    #: The depth that was searched, one of tuning.DEPTHS.
     depth: int
 
     @property
@@ -112,14 +94,7 @@ class Found(Struct, frozen=True, kw_only=True):
     @property
     def deeper(self) -> int | None:
         """The depth at which a search finds more; None if nothing was cut, or if there is no such depth."""
-        return next((depth for depth in DEPTHS if depth > self.depth), None) if self.cut else None
-
-
-def checked_depth(depth: int) -> int:
-    """The depth, if it is one of DEPTHS. Raises Refused (422)."""
-    if depth not in DEPTHS:
-        raise Refused(422, f"depth is {depth}: a search reads {', '.join(map(str, DEPTHS[:-1]))} or {DEPTHS[-1]} jobs.")
-    return depth
+        return next((depth for depth in tuning.DEPTHS if depth > self.depth), None) if self.cut else None
 
 
 def search(visit: Visit, query: JobFilter, *, limit: int, depth: int) -> Found:
@@ -137,7 +112,7 @@ class Looks:
         self._limit = limit
         self._wanted = wanted = _wanted(query)
         live = live_state(visit.site)
-        pool = ThreadPoolExecutor(_AT_ONCE)
+        pool = ThreadPoolExecutor(tuning.AT_ONCE)
         # The last snapshot may be old: with its queues a search begins, and those that only the new one has follow.
         last, self._asked = live.sampler.last, pool.submit(live.snapshot)
         self._ended = {
@@ -205,7 +180,7 @@ class UnfinishedSearches:
         """The search of this text and depth that a page has left a moment ago."""
         now = time.monotonic()
         with self._lock:
-            self._kept = {key: each for key, each in self._kept.items() if now - each[0] < _KEPT}
+            self._kept = {key: each for key, each in self._kept.items() if now - each[0] < tuning.RECENT}
             return self._kept.pop((text, depth), (0.0, None))[1]
 
     def keep(self, text: str, depth: int, looks: Looks) -> None:
@@ -218,7 +193,7 @@ def search_soon(visit: Visit, text: str, query: JobFilter, *, limit: int, depth:
     """What a search finds within a moment; the next look with the same text has the rest. Raises BrokerError."""
     unfinished = visit.site.component(UnfinishedSearches, UnfinishedSearches)
     looks = unfinished.take(text, depth) or Looks(visit, query, limit=limit, depth=depth, soon=True)
-    found = looks.found(_MOMENT * visit.site.client.settings.publish_timeout)
+    found = looks.found(tuning.GLANCE * visit.site.client.settings.publish_timeout)
     if not looks.over:
         unfinished.keep(text, depth, looks)
     return found
@@ -235,7 +210,7 @@ def _wanted(query: JobFilter) -> set[str]:
 
 def _failed(site: Site, query: JobFilter, limit: int) -> Group:
     known = failed_jobs(site)
-    state = known.view.update(_PATIENCE)
+    state = known.view.update(tuning.WAIT)
     if not state.ready:
         text = f"failed jobs, which are still being read: {state.seen:,} of {state.total or state.behind:,} so far"
         return Group(state="failed", total=None, unseen=(text,), reading=True)
@@ -284,10 +259,10 @@ def _scheduled(visit: Visit, query: JobFilter, depth: int, soon: bool) -> _Rows:
 def _waiting(
     visit: Visit, query: JobFilter, depth: int, pool: Executor, last: Snapshot | None, asked: Future[Snapshot]
 ) -> _Rows:
-    until = time.monotonic() + LONGEST[DEPTHS.index(depth)]
-    most_queues = QUEUES if depth == DEPTHS[0] else None
+    until = time.monotonic() + _LONGEST[tuning.DEPTHS.index(depth)]
+    most_queues = tuning.SOME if depth == tuning.DEPTHS[0] else None
     # Reading a page of a queue holds all jobs before it.
-    most = min(depth, listings.MAX_DEPTH)
+    most = min(depth, tuning.DEPTH)
     looks: dict[str, Future[Listing[Row] | None]] = {}
 
     def begin(snapshot: Snapshot) -> list[str]:
@@ -353,7 +328,7 @@ def _finished(site: Site, query: JobFilter, limit: int) -> Group:
         return Group(
             state="finished", total=None, unseen=("finished jobs: the journal does not tell the tenant of a job",)
         )
-    progress = views.wait_until_read(_PATIENCE)
+    progress = views.wait_until_read(tuning.WAIT)
     if not progress.ready:
         text = f"finished jobs: the journal is still being read, {count(progress.records, 'record')} so far"
         return Group(state="finished", total=None, unseen=(text,), reading=True)
@@ -410,7 +385,7 @@ class Suggestions(Refreshing[dict[str, list[str]]]):
 
 
 def _offered(site: Site) -> dict[str, list[str]]:
-    return site.component(Suggestions, lambda: Suggestions(lambda: _known(site), fresh=_OFFERED_FOR)).get()
+    return site.component(Suggestions, lambda: Suggestions(lambda: _known(site), fresh=tuning.RECENT)).get()
 
 
 def _known(site: Site) -> dict[str, list[str]]:
@@ -422,9 +397,9 @@ def _known(site: Site) -> dict[str, list[str]]:
     ready = failed is not None and failed.view.state.ready
     tenants = failed.view.index.names("tenant") if failed is not None and ready else ()
     return {
-        "queue": queues[:_QUEUES_OFFERED],
-        "job": sorted(job_names(site))[:_JOBS_OFFERED],
-        "tenant": sorted(tenants)[:_TENANTS_OFFERED],
+        "queue": queues[: tuning.ROWS],
+        "job": sorted(job_names(site))[: tuning.ROWS],
+        "tenant": sorted(tenants)[: tuning.SOME],
     }
 
 
@@ -464,7 +439,7 @@ def names(site: Site, query: JobFilter) -> Names:
 
     def chosen(known: Iterable[str]) -> tuple[str, ...]:
         found = [name for name in known if wanted in name.casefold()]
-        return tuple(sorted(found, key=lambda name: (name.casefold() != wanted, name))[:_NAMES])
+        return tuple(sorted(found, key=lambda name: (name.casefold() != wanted, name))[: tuning.SOME])
 
     snapshot = live_state(site).snapshot(5.0)
     offered = _offered(site)

@@ -3,12 +3,10 @@
 from contextlib import suppress
 
 from palermo.errors import PalermoError
+from palermo.webui import tuning
 from palermo.webui.site import Site
 from palermo.webui.state.live_state import live_state, totals_of
 from palermo.webui.state.scheduled_view import scheduled_view
-
-#: Maximum age of the counts of queues and workers, in seconds.
-_RECENT = 10.0
 
 
 def tab_counts(site: Site) -> dict[str, int | None]:
@@ -16,6 +14,6 @@ def tab_counts(site: Site) -> dict[str, int | None]:
     later = scheduled_view(site)
     counts = {"scheduled": later.count("scheduled"), "retries": later.count("retrying")}
     with suppress(PalermoError):
-        totals = totals_of(live_state(site).snapshot(_RECENT))
+        totals = totals_of(live_state(site).snapshot(tuning.RECENT))
         counts |= {"running": totals.busy, "waiting": totals.pending, "failures": totals.failed}
     return counts

@@ -3,9 +3,10 @@
 from msgspec import Struct
 
 from palermo.inspector.rates import Snapshot
+from palermo.webui import tuning
 
-#: Seconds after which a sample that has no answer counts as the broker's silence: the first one may take ten.
-_SILENT = 15.0
+#: Seconds after which a sample without an answer counts as the broker's silence: the first one may take ten.
+_SILENT = tuning.RECENT + tuning.LONG_WAIT
 
 
 class SeenTrouble(Struct, frozen=True):

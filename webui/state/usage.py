@@ -12,19 +12,11 @@ from msgspec import Struct
 
 from palermo.contract.rows import Row
 from palermo.inspector.inspector import Inspector
-
-#: Seconds for which answers are kept; between two questions to all; and between two answers of a worker that are kept.
-KEPT, EVERY, _APART = 600.0, 4.0, 2.0
-
-#: The most workers that are asked, and the most answers of each that are kept.
-MOST_WORKERS, _MOST_ANSWERS = 500, 300
-
-#: Seconds before an answer for which it still holds, if there was none in between.
-_HOLDS = 30.0
+from palermo.webui import tuning
 
 #: The seconds of a part of a chart, and the number of parts.
-PART = 10.0
-PARTS = int(KEPT / PART)
+PART = tuning.RECENT
+PARTS = int(tuning.WINDOW / PART)
 
 
 class Answer(Struct, frozen=True):
@@ -59,12 +51,12 @@ class WorkerUsage:
     def ask(self, workers: Sequence[Row], now: float) -> None:
         """Ask these workers, and forget others; does nothing if that was done a moment ago. Raises BrokerError."""
         with self._lock:
-            if 0 <= now - self._asked_at < EVERY:
+            if 0 <= now - self._asked_at < 2 * tuning.FRESH:
                 return
             self._asked_at = now
             alive = {row["id"] for row in workers}
             self._answers = {id: answers for id, answers in self._answers.items() if id in alive}
-        ids = [row["id"] for row in workers if row["answers"]][:MOST_WORKERS]
+        ids = [row["id"] for row in workers if row["answers"]][: tuning.LIMIT]
         for row in self._inspector.workers.usage(ids):
             self.add(row["worker"], row["memory"], row["cpu"], now)
         self.version += 1
@@ -72,21 +64,21 @@ class WorkerUsage:
     def add(self, worker: str, memory: float | None, cpu: float | None, now: float) -> None:
         """Keep the answer of a worker, unless one of a moment ago is kept."""
         with self._lock:
-            if worker not in self._answers and len(self._answers) >= MOST_WORKERS:
+            if worker not in self._answers and len(self._answers) >= tuning.LIMIT:
                 return
-            answers = self._answers.setdefault(worker, deque(maxlen=_MOST_ANSWERS))
-            if not answers or not 0 <= now - answers[-1].at < _APART:
+            answers = self._answers.setdefault(worker, deque(maxlen=int(tuning.WINDOW / tuning.FRESH)))
+            if not answers or not 0 <= now - answers[-1].at < tuning.FRESH:
                 answers.append(Answer(now, memory, cpu))
 
     def answers(self, worker: str, now: float) -> list[Answer]:
         """The answers of a worker in the last ten minutes, oldest first."""
         with self._lock:
-            return [each for each in self._answers.get(worker, ()) if now - KEPT < each.at <= now]
+            return [each for each in self._answers.get(worker, ()) if now - tuning.WINDOW < each.at <= now]
 
 
 def begin(now: float) -> float:
     """The instant at which the first part of a chart begins."""
-    return now // PART * PART + PART - KEPT
+    return now // PART * PART + PART - tuning.WINDOW
 
 
 def parts(answers: Iterable[Answer], now: float) -> list[Part]:
@@ -97,7 +89,7 @@ def parts(answers: Iterable[Answer], now: float) -> list[Part]:
         assert each is not None
         cpu, since = None, each.at
         if before is not None and before.at < each.at:
-            since = max(before.at, each.at - _HOLDS)
+            since = max(before.at, each.at - tuning.STALE)
             if before.cpu is not None and each.cpu is not None:
                 # Processes that ended may count no more: see palermo.worker.limits.processor_time.
                 cpu = max(0.0, each.cpu - before.cpu) / (each.at - before.at) * 100

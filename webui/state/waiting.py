@@ -10,10 +10,10 @@ from msgspec import Struct
 from palermo.contract.rows import Row
 from palermo.core.topology import is_failed
 from palermo.history.series import FINE, Grid, Window, begin
+from palermo.webui import tuning
 
 #: The windows that are kept, and the most queues.
 WINDOWS = (Window.HOUR, Window.DAY)
-MOST_QUEUES = 500
 
 #: Stands for all queues together, whose name is never empty.
 _ALL = ""
@@ -44,7 +44,7 @@ class WaitingHistory:
             for name, count in waiting.items():
                 cells = names.get(name)
                 if cells is None:
-                    if len(names) > MOST_QUEUES and name != _ALL:
+                    if len(names) > tuning.LIMIT and name != _ALL:
                         continue
                     cells = names[name] = {}
                 if number not in cells:

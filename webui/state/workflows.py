@@ -20,16 +20,11 @@ from palermo.history.index import WORKFLOW
 from palermo.inspector.workflow_rows import info_of_record, step_rows, workflow_row
 from palermo.jobs.redaction import masked_value
 from palermo.views.filter import Facts, JobFilter
+from palermo.webui import tuning
 from palermo.webui.site import Site, Visit
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, running_jobs
 from palermo.webui.state.refreshing import Refreshing
-
-#: Seconds that the list of live workflows is cached.
-_CACHED = 2.0
-
-#: The most of a map's running members, and of its members that are workflows, that are listed.
-MEMBERS = 20
 
 
 class LiveWorkflows(Refreshing[Sequence[WorkflowInfo]]):
@@ -39,7 +34,7 @@ class LiveWorkflows(Refreshing[Sequence[WorkflowInfo]]):
 def live_workflows(site: Site) -> LiveWorkflows:
     """The live workflows of a site, at most 2 seconds old; clear it after a change."""
     return site.component(
-        LiveWorkflows, lambda: LiveWorkflows(lambda: site.inspector.workflows._all()[::-1], fresh=_CACHED)
+        LiveWorkflows, lambda: LiveWorkflows(lambda: site.inspector.workflows._all()[::-1], fresh=tuning.FRESH)
     )
 
 
@@ -94,7 +89,7 @@ def workflow_detail(visit: Visit, id: str, inside: str = "") -> Row:
             "output": masked_value(row["output"], site.hidden),
             **_run(runs.get(row["id"])),
             "jobs": list(_members(running, info.id, row)),
-            "inner": sorted(path for path in counted if path.startswith(f"{row['name']}:"))[:MEMBERS],
+            "inner": sorted(path for path in counted if path.startswith(f"{row['name']}:"))[: tuning.SOME],
         }
         for row in rows
     ]
@@ -145,4 +140,4 @@ def _members(running: Mapping[str, Row], id: str, row: Row) -> Iterator[Row]:
     if row["running"]:
         prefix = step_id(id, f"{row['name']}:")
         found = [job for job in running.values() if job["id"].startswith(prefix)]
-        yield from ({"id": job["id"], "worker": job["worker"]} for job in found[:MEMBERS])
+        yield from ({"id": job["id"], "worker": job["worker"]} for job in found[: tuning.SOME])

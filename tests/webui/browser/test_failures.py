@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from palermo.core.topology import FAILED_QUEUE
-from palermo.webui.pages import failures
+from palermo.webui import tuning
 from palermo.worker.handle import WorkerHandle
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
@@ -65,7 +65,7 @@ def test_a_failed_job_is_found_read_mended_requeued_and_succeeds(web: Web, open_
 
 
 def test_a_large_group_is_requeued_by_its_number(web: Web, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "UNTYPED", 19)
+    monkeypatch.setattr(tuning, "UNTYPED", 19)
     publish_many_failed(web.client, 20)
     publish_failed(web.client, (message("other", queue="other"), failure("KeyError")))
     page = open_page("/failures?by=groups")
