@@ -15,7 +15,7 @@ from palermo.settings.settings import Settings
 from palermo.webui import tuning
 from palermo.webui.state.live_state import OldestJobs
 from tests.harness.rig import Rig
-from tests.helpers import eventually
+from tests.helpers import HANGS, eventually
 from tests.history.written import write
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
@@ -224,7 +224,7 @@ def test_oldest_jobs_are_known_of_queues_in_front_or_seen_before(web: Web, monke
     names = many(50)
     publish(web.client, *(message(name, queue=name) for name in names))
     front, last = [{"name": name, "pending": 1} for name in names], {"name": names[-1], "pending": 1}
-    oldest = OldestJobs(web.inspector)
+    oldest = OldestJobs(web.inspector, patience=HANGS)
 
     assert list(oldest.of(front)) == names[:20]
     assert [*oldest.of([last])] == names[-1:]

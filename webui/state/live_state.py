@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -103,7 +104,7 @@ class LiveState:
         `rates` gives the rates of queues, as far as they are known. `patience` and `reads_failed` are as in Sampler.
         """
         self.sampler = Sampler(inspector, stop=stop, hidden=hidden, patience=patience, reads_failed=reads_failed)
-        self.oldest = OldestJobs(inspector)
+        self.oldest = OldestJobs(inspector, patience=patience)
         self._rates = rates
         #: How many pages have a stream open. Only the event loop touches it.
         self.streams = 0
@@ -171,8 +172,9 @@ class LiveState:
 class OldestJobs:
     """Since when the oldest job of each queue has waited. It reads the first message of a queue now and then."""
 
-    def __init__(self, inspector: Inspector) -> None:
-        self._inspector = inspector
+    def __init__(self, inspector: Inspector, *, patience: float) -> None:
+        """`patience` is how long, in seconds, a page waits for queues to be read."""
+        self._inspector, self._patience = inspector, patience
         self._known: dict[str, tuple[float, str | None]] = {}
         #: Held for a moment only: pages of errors count problems by what is known here.
         self._lock = threading.Lock()
@@ -183,7 +185,7 @@ class OldestJobs:
     def of(self, rows: Iterable[Row]) -> dict[str, str | None]:
         """Since when the oldest job has waited, by queue; None if the queue cannot be read.
 
-        Empty queues and queues of failed jobs are left out. Of those that were never read the first are read first.
+        Empty queues and queues of failed jobs are left out, and those that could not be read within `patience`.
         """
         waits = {row["name"]: row["pending"] > 0 and not is_failed(row["name"]) for row in rows}
         waiting = [name for name in waits if waits[name]]
@@ -194,7 +196,8 @@ class OldestJobs:
             }
         if self._stale(waiting):
             self._asked_for = waiting
-            self._reading.get(0)
+            with suppress(TimeoutError):
+                self._reading.get(0, wait=self._patience)
         known = self.known()
         return {name: known[name] for name in waiting if name in known}
 
