@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq import diagnosis
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
@@ -174,6 +175,20 @@ async def test_a_step_whose_end_is_stored_does_not_run_again(broker: RabbitmqBro
 
         await broker.workflows.signal("a", "waits", StoredResult("application/json", b"1"))
         await until(lambda: left(broker), [])
+
+
+async def test_the_doctor_warns_of_workflows_that_take_much_memory(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def found() -> list[str]:
+        return [one.level for one in await broker.diagnose() if one.check == "workflows"]
+
+    async with time_kept(broker):
+        await begin(broker, await consume(await another()), "a")
+    assert await found() == []
+
+    monkeypatch.setattr(diagnosis, "_MUCH", 10)
+    assert await found() == ["warning"]
 
 
 async def test_deleting_a_queue_cancels_the_steps_that_wait_in_it(broker: RabbitmqBroker, another: Open) -> None:

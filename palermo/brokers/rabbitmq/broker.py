@@ -495,7 +495,8 @@ class RabbitmqBroker:
         await self._registration.done()
         from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 
-        return await Diagnosis(self._session, await self._consume_connection(), self._facts, self._unreadable).run()
+        connection = await self._consume_connection()
+        return await Diagnosis(self._session, connection, self._facts, self.workflows, self._unreadable).run()
 
     async def _unreadable(self) -> Mapping[str, int]:
         """How many records this session and the workers could not read, by stream or queue; reads all but history."""

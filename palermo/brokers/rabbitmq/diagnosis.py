@@ -22,6 +22,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Difference, Probe
 from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.cluster.facts import Facts
+from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
 from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
 from palermo.contract.broker import Finding, SessionParameters
 from palermo.core.text import count
@@ -70,6 +71,9 @@ _CLOCK = 2.0
 
 _PERMISSIONS = "rabbitmqctl set_permissions -p VHOST USER '.*' '.*' '.*', or the patterns of docs/guides/deploying.md."
 
+#: Bytes of workflows above which the leader's memory, and the time that the next leader needs to read them, matter.
+_MUCH = 100_000_000
+
 #: Differences from our own queues by which a queue loses jobs, and how.
 _LOSING = {
     "durable": "its jobs are lost when the server restarts",
@@ -90,6 +94,7 @@ class Diagnosis:
         session: SessionParameters,
         connection: Connection,
         facts: Facts,
+        workflows: RabbitmqWorkflows,
         unreadable: Callable[[], Awaitable[Mapping[str, int]]],
     ) -> None:
         """`unreadable` counts the records that cannot be read, by stream or queue."""
@@ -98,6 +103,7 @@ class Diagnosis:
         self._kind = session.queue_type
         self._connection = connection
         self._facts = facts
+        self._workflows = workflows
         self._unreadable = unreadable
         self._found: list[Finding] = []
         self._has_exchange = False
@@ -129,6 +135,8 @@ class Diagnosis:
         )
         async with self._noting("events"):
             self._found += await look_at_events(self._session, self._connection, self._facts)
+        async with self._noting("workflows"):
+            self._found += workflows(await self._workflows.size())
         await self._try_out()
         if not any(found.check == "alarms" and found.level == "problem" for found in self._found):
             async with self._noting("records"):
@@ -283,6 +291,15 @@ def records(unreadable: Mapping[str, int]) -> list[Finding]:
         )
         for source, number in unreadable.items()
     ] or [Finding.ok("records", "Palermo's own streams and queues have none that cannot be read")]
+
+
+def workflows(size: int) -> list[Finding]:
+    """The finding about workflows that are stored, if they take much space."""
+    if size <= _MUCH:
+        return []
+    text = f"those that run or have failed take {size / 1_000_000:,.0f} MB, which the leader has in memory"
+    advice = "Cancel failed ones that nobody retries (palermo workflows), and pass references between steps, not data."
+    return [Finding.warning("workflows", text, advice)]
 
 
 def differing(queue: str, difference: Difference, server: str, *, ours: str) -> Finding:

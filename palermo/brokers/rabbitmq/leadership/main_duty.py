@@ -192,6 +192,8 @@ class MainDuty(Work):
                 | operations.EndSteps()
             ):
                 return await self._workflows.ask(partial(reply, operation=operation))
+            case operations.MeasureWorkflows():
+                return await self._workflows.size()
             case operations.ListRecurring():
                 return [AsJson(entry) for entry in await self._recurring_jobs.entries()]
             case operations.ChangeRecurring(change):

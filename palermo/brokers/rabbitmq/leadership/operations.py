@@ -329,6 +329,10 @@ class RequeueSteps(BriefOperation[list[dict[str, Any] | None]], frozen=True):
     messages: list[AsJson[Message]]
 
 
+class MeasureWorkflows(Operation[int], frozen=True):
+    """The reply is how many bytes of workflows the leader has in memory, and its ledger."""
+
+
 class HasEnded(BriefOperation[bool], frozen=True):
     """The reply is whether the leader knows how this run of a step has ended."""
 

@@ -102,6 +102,10 @@ class RabbitmqWorkflows:
                 return await self._ask(operations.HasEnded(*run))
         return False
 
+    async def size(self) -> int:
+        """How many bytes of workflows are stored."""
+        return await self._ask(operations.MeasureWorkflows()) if await self.exist() else 0
+
     async def leaving(self, jobs: Iterable[Message], how: How = How.CANCELLED) -> None:
         """End these steps, which are about to be removed; other jobs are left alone."""
         steps = [AsJson(_bare(job)) for job in jobs if step_of(job.extra) is not None]

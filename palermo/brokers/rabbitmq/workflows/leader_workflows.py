@@ -225,6 +225,14 @@ class LeaderWorkflows:
             await self._engine.pass_time(wall_clock())
             return await question(self._engine)
 
+    async def size(self) -> int:
+        """How many bytes of workflows are in memory, and in the ledger."""
+
+        async def measure(_: Workflows) -> int:
+            return sum(len(packed.data) for packed in self._store.all.values())
+
+        return await self.ask(measure)
+
     def _on_report(self, report: Report) -> None:
         self._reports.append(report)
         self._news.set()
