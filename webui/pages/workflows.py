@@ -1,8 +1,10 @@
 """The page of workflows, and the page of one: its graph, its steps, and what an operator does to it."""
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import Form, Query
 from starlette.requests import Request
@@ -85,18 +87,20 @@ def _page(request: Request, visit: Visit, found: Row, number: int = 1, **more: A
     picture = workflow_picture(steps)
     if picture is None:
         steps = sorted(steps, key=lambda row: layers[row["name"]])
-    first = (number - 1) * STEPS
-    shown = [_shown(row, layers[row["name"]]) for row in steps[first : first + STEPS]]
+    shown = [_shown(row, layers[row["name"]]) for row in steps[(number - 1) * STEPS : number * STEPS]]
+    queues = {row["queue"] for row in steps if row["queue"]}
     query = {"inside": found["inside"]}
     return page(
         request,
         "workflow.html",
         **{
             "workflow": found,
-            "picture": picture,
+            "picture": picture if number == 1 else None,
             "box": BOX,
             "high": HIGH,
             "steps": shown,
+            "links": _links(request, found["id"], steps),
+            "queues": {name: path(request, "queue", name=name) for name in queues},
             "number": number,
             "limit": STEPS,
             "at": path(request, "workflow", query, id=found["id"]) + ("&page=" if found["inside"] else "?page="),
@@ -108,18 +112,52 @@ def _page(request: Request, visit: Visit, found: Row, number: int = 1, **more: A
     )
 
 
+#: What a step's state is called, and how its badge looks.
+_STATES = {
+    "pending": ("in queue", ""),
+    "working": ("running", "busy"),
+    "expanded": ("running inside", "busy"),
+    "done": ("done", "good"),
+    "failed": ("failed", "bad"),
+    "discarded": ("discarded", "warn"),
+    "cancelled": ("cancelled", "warn"),
+}
+
+#: What is said of a condition.
+_WHEN = {"done": "", "failed": " (if one failed)", "over": " (however they ended)"}
+
+
 def _shown(row: Row, layer: int) -> Row:
-    """The row of a step with what the template needs."""
+    """The row of a step with what the template needs: 300 of them are shown at once, so all of it is made here."""
     output = None if row["output"] is None else pretty_json(row["output"]).text
     cut = output is not None and len(output) > _OUTPUT
+    word, look = _STATES.get(row["state"], (row["state"], ""))
     return {
         **row,
         "short": row["name"].rpartition("/")[2],
         "layer": layer + 1,
         "key": element_key(row["name"]),
+        "word": "waits for signal" if row["kind"] == "signal" and row["state"] == "pending" else word,
+        "look": look,
+        "comes_after": "; ".join(some_of(one["steps"]) + _WHEN[one["when"]] for one in row["after"]),
         "why": "" if row["why"] in _said_elsewhere(row) else row["why"],
         "output": f"{output[:_OUTPUT]}…" if output is not None and cut else output,
     }
+
+
+def _links(request: Request, id: str, rows: Iterable[Row]) -> dict[str, str]:
+    """By step, the page of the steps that it added, or of its job; of one without a job, its place in the table."""
+    # The path of an id, with a place for the name of the step.
+    inside, job = path(request, "workflow", {"inside": "-"}, id=id)[:-1], path(request, "job", id="-")[:-1]
+    return {row["name"]: _link(row, inside, job) for row in rows}
+
+
+def _link(row: Row, inside: str, job: str) -> str:
+    if row["kind"] == "workflow":
+        return inside + quote(row["name"], safe="")
+    if row["id"] is not None and row["state"] not in ("waiting", "skipped"):
+        return job + quote(row["id"], safe="")
+    return f"#step-{element_key(row['name'])}"
 
 
 def _said_elsewhere(row: Row) -> tuple[str, ...]:

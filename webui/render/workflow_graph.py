@@ -24,7 +24,7 @@ _LAYER, _ROOM, _EDGE = 48, 14, 10
 #: The room around the picture; the most characters of a name.
 _MARGIN, _NAME = 8, 18
 
-#: The sweeps over all layers, forth and back.
+#: The most sweeps over all layers, forth and back; two that make nothing better are the last ones.
 _SWEEPS = 8
 
 #: A place in a layer: a step, or an edge that passes through the layer.
@@ -142,9 +142,9 @@ def _ordered(columns: list[list[_Place]], links: _Links) -> list[list[_Place]]:
     for place, those in links.items():
         for each in those:
             after[each].append(place)
-    best, fewest = columns, _crossings(columns, links)
+    best, fewest, since = columns, _crossings(columns, links), 0
     for sweep in range(_SWEEPS):
-        if not fewest:
+        if not fewest or since == 2:
             break
         forth = sweep % 2 == 0
         columns = [*columns] if forth else columns[::-1]
@@ -152,8 +152,9 @@ def _ordered(columns: list[list[_Place]], links: _Links) -> list[list[_Place]]:
             columns[nth] = _by_barycentre(columns[nth - 1], columns[nth], links if forth else after)
         columns = columns if forth else columns[::-1]
         crossings = _crossings(columns, links)
+        since += 1
         if crossings < fewest:
-            best, fewest = columns, crossings
+            best, fewest, since = columns, crossings, 0
     return best
 
 

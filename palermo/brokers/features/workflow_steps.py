@@ -267,12 +267,12 @@ def read_flow(state: str | bytes | None) -> StoredFlow | None:
 
 def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
     """A workflow as a list of all shows it."""
-    known, flow = view(stored.flow), stored.flow
+    known, flow, root = view(stored.flow), stored.flow, stored.message
     plans, states = plans_of(flow), [known.steps[plan.name].phase for plan in flow.plans]
     return WorkflowInfo(
         id=id,
-        job=stored.message.job,
-        queue=stored.message.queue,
+        job=root.job,
+        queue=root.queue,
         state=str(known.whole.phase) if known.whole.over else "running",
         began_at=stored.began_at,
         done=states.count(Phase.DONE),
