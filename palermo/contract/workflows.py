@@ -30,10 +30,10 @@ class StepInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: float | None = None
     #: Of a map.
     members: MembersInfo | None = None
-    #: The wire name of its job, and its queue; "" in a list of all workflows.
+    #: The wire name of its job, and its queue.
     job: str = ""
     queue: str = ""
-    #: What it returned, if a later step takes it and it is short; None in a list of all workflows.
+    #: What it returned, if a later step takes it and it is short.
     output: StoredResult | None = None
 
 
@@ -53,15 +53,14 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     done: int
     failed: int
     total: int
+    #: The number of its jobs that wait in queues or run, and the signals that it waits for.
+    jobs: int = 0
+    waits_for: tuple[str, ...] = ()
     #: The steps by path, in the order in which they were added; the journal has the first ones of a large workflow.
-    steps: Mapping[str, StepInfo]
+    #: Empty in a list of all workflows.
+    steps: Mapping[str, StepInfo] = {}
     #: How many more steps there were.
     left_out: int = 0
-
-    @property
-    def waits_for(self) -> list[str]:
-        """The signals that it waits for."""
-        return sorted(path for path, step in self.steps.items() if step.signal and step.state == "pending")
 
     @property
     def cleaned_up(self) -> list[str]:
@@ -77,10 +76,10 @@ class Workflows(Protocol):
     """The part of a broker that keeps workflows, `Broker.workflows`. All methods raise BrokerUnavailable."""
 
     async def all(self) -> list[WorkflowInfo]:
-        """All workflows that run or have failed, oldest first."""
+        """All workflows that run or have failed, oldest first, without their steps."""
 
     async def find(self, id: str) -> WorkflowInfo | None:
-        """The workflow with this id, with the jobs and outputs of its steps.
+        """The workflow with this id and its steps, with their jobs and outputs.
 
         None if there is none, or if it is over and has not failed.
         """

@@ -388,6 +388,11 @@ def _signals(flow: Flow) -> Iterator[tuple[str, Plan]]:
         yield from ((prefix + plan.name, plan) for plan in plans if plan.signal)
 
 
+def signals_out(flow: Flow, known: View) -> list[str]:
+    """The paths of the signals that are waited for."""
+    return [path for path, _ in _signals(flow) if path in known.out]
+
+
 def due(flow: Flow) -> float | None:
     """When time changes the workflow next, in Unix seconds; None for never."""
     times = [*flow.alarms.values(), *([] if flow.deadline is None or flow.expired else [flow.deadline])]
@@ -416,7 +421,7 @@ def cancelled(flow: Flow) -> Flow:
     """
     flow = replace(flow, cancels=flow.cancels + 1)
     known = view(flow)
-    for path in [path for path, _ in _signals(flow) if path in known.out]:
+    for path in signals_out(flow, known):
         flow = ended(flow, StepEnd(path=path, how=How.CANCELLED, generation=generation_of(flow, path)))
     kept = set() if flow.cancels > 1 else set(_clean_ups(flow, known))
     gone = {path for path, status in known.steps.items() if status.phase is Phase.WAITING and path not in kept}

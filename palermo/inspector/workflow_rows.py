@@ -36,17 +36,10 @@ def workflow_row(info: WorkflowInfo) -> Row:
         "done": info.done,
         "failed": info.failed,
         "total": info.total,
-        "jobs": sum(_jobs_out(step) for step in info.steps.values()),
+        "jobs": info.jobs,
         "waits_for": [printable(name) for name in info.waits_for],
         "left_out": info.left_out,
     }
-
-
-def _jobs_out(step: StepInfo) -> int:
-    """The number of its jobs that wait in a queue or run."""
-    if step.members is not None:
-        return step.members.out
-    return int(step.state == "pending" and not step.signal)
 
 
 def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:

@@ -22,7 +22,7 @@ from palermo.core.plain import message_from_plain
 from palermo.core.step_values import STEP, Output, Use, Value, as_json, pack, unpack
 from palermo.core.unique_keys import key_in
 from palermo.core.workflow import MAX_ADDED, PORTION, Graph, Member, StepJob, step_headers, step_id
-from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_of, plans_of, view
+from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_of, plans_of, signals_out, view
 
 log = logging.getLogger("palermo.broker")
 
@@ -214,7 +214,7 @@ _ENDS = {Phase.DONE: RecordKind.SUCCEEDED, Phase.FAILED: RecordKind.FAILED, Phas
 
 async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: float) -> dict[str, Any]:
     """The record of a workflow's end. palermo/inspector/workflows.py reads it."""
-    root, phase, info = stored.message, known.whole.phase, info_of(id, stored)
+    root, phase, info = stored.message, known.whole.phase, with_steps(info_of(id, stored), stored.flow)
     steps = dict(list(info.steps.items())[:_MOST_NAMED])
     record: dict[str, Any] = {
         "kind": _ENDS[phase],
@@ -266,9 +266,11 @@ def read_flow(state: str | bytes | None) -> StoredFlow | None:
 
 
 def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
-    """A workflow as a list of all shows it."""
+    """A workflow as a list of all shows it, without its steps."""
     known, flow, root = view(stored.flow), stored.flow, stored.message
-    plans, states = plans_of(flow), [known.steps[plan.name].phase for plan in flow.plans]
+    states = [known.steps[plan.name].phase for plan in flow.plans]
+    signals = signals_out(flow, known)
+    members = sum(one.released - one.over_count for one in flow.maps.values())
     return WorkflowInfo(
         id=id,
         job=root.job,
@@ -278,17 +280,25 @@ def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
         done=states.count(Phase.DONE),
         failed=states.count(Phase.FAILED),
         total=len(states),
-        steps={
-            path: StepInfo(
-                state=str(status.phase),
-                after=plans[path].after,
-                signal=plans[path].signal,
-                until=flow.alarms.get(path),
-                members=_members_of(flow, known, path, plans[path].members),
-            )
-            for path, status in known.steps.items()
-        },
+        jobs=len(known.out) - len(signals) + members,
+        waits_for=tuple(sorted(signals)),
     )
+
+
+def with_steps(info: WorkflowInfo, flow: Flow) -> WorkflowInfo:
+    """The same with its steps."""
+    known, plans = view(flow), plans_of(flow)
+    steps = {
+        path: StepInfo(
+            state=str(status.phase),
+            after=plans[path].after,
+            signal=plans[path].signal,
+            until=flow.alarms.get(path),
+            members=_members_of(flow, known, path, plans[path].members),
+        )
+        for path, status in known.steps.items()
+    }
+    return replace(info, steps=steps)
 
 
 def _members_of(flow: Flow, known: View, path: str, total: int | None) -> MembersInfo | None:
@@ -327,8 +337,7 @@ def location_of(stored: StoredFlow) -> JobLocation:
     if known.whole.over:
         return JobLocation(state=JobState.FAILED, message=root)
     done, count = sum(status.over for status in known.steps.values()), len(known.steps)
-    plans = plans_of(stored.flow)
-    signals = sorted(path for path in known.out if path in plans and plans[path].signal)
+    signals = sorted(signals_out(stored.flow, known))
     running = RunningJob(
         id=root.id,
         job=root.job,

@@ -32,6 +32,7 @@ from palermo.brokers.features.workflow_steps import (
     record_of,
     released,
     with_jobs,
+    with_steps,
 )
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
@@ -345,7 +346,10 @@ class Workflows:
     async def find(self, id: str) -> WorkflowInfo | None:
         (state,) = await self._states([id])
         stored = read_flow(state)
-        return None if stored is None else await with_jobs(info_of(id, stored), Data(id, self._store.flow_data, {}))
+        if stored is None:
+            return None
+        info = with_steps(info_of(id, stored), stored.flow)
+        return await with_jobs(info, Data(id, self._store.flow_data, {}))
 
     async def failed_jobs(self, id: str) -> list[str]:
         (state,) = await self._states([id])
