@@ -28,7 +28,7 @@ from palermo.client.job_message import JobCall, build_message, call_of
 from palermo.client.prepare import new_id
 from palermo.contract import clock
 from palermo.contract.serialization import Serializers
-from palermo.core.header_json import dumps
+from palermo.core.header_json import dumps, loads
 from palermo.core.lifecycle import StoredResult
 from palermo.core.message import Message, to_headers
 from palermo.core.step_values import Use, Value, pack, unpack
@@ -42,6 +42,7 @@ from palermo.jobs.definition import JobDefinition, define
 from palermo.jobs.job_registry import registry
 from palermo.jobs.models import MARK
 from palermo.jobs.options import ENQUEUE_OPTIONS, WORKFLOW_OPTIONS, WorkflowOptions, read_options
+from palermo.tracing import trace_headers
 
 if TYPE_CHECKING:
     from palermo.client.client import Client
@@ -151,6 +152,8 @@ class Building:
         self.prefix = f"{path}/" if path else ""
         self.steps: dict[str, Step[Any]] = {}
         self.deadline: float | None = None
+        #: The headers that all steps get: which job adds them, and in which trace.
+        self.headers = dict(parent_header())
         self._added: dict[str, AddedStep] = {}
         self._size = 0
         self._thread = threading.get_ident()
@@ -236,6 +239,7 @@ class Workflow:
         flow = cls()
         workflow, path, _ = step_of(message.extra) or (message.id, "", 0)
         flow._building = Building(workflow, path)
+        flow._building.headers |= trace_headers()
         flow._building.deadline = None if path else definition.deadline
         return flow
 
@@ -335,6 +339,9 @@ class Workflow:
         """Add steps that were prepared elsewhere."""
         for added in graph.steps:
             name = added.plan.name
+            if added.job is not None:
+                headers = dumps({**loads(added.job.headers), **self._building.headers})
+                added = with_fields(added, job=with_fields(added.job, headers=headers))
             self._building.add(name, Step(self._building, name, added.plan.after), added)
 
     def returned(self, value: Any, serialize: Callable[[Any], StoredResult] | None) -> bytes:
@@ -455,7 +462,7 @@ class Workflow:
             queue=chosen.get("queue", call.queue),
             now=None,
             run_at=due_at(clock.now(), delay=None, run_at=given.get("run_at"), declared=None),
-            extra=parent_header(),
+            extra=building.headers,
         )
         times = {"delay": chosen.get("delay"), "expires": chosen.get("expires")}
         return message, {key: value for key, value in times.items() if value}
@@ -477,7 +484,7 @@ class Workflow:
             content_type=OCTETS,
             created_at=int(now),
             queued_at=now,
-            extra=parent_header(),
+            extra={**parent_header(), **trace_headers()},
         )
 
 

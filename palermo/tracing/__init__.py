@@ -51,7 +51,7 @@ class _WithHeaders:
     """The span of an enqueue that only other tracers have."""
 
     def traced(self, message: Message) -> Message:
-        headers = {name: value for function in _header_sources for name, value in function().items()}
+        headers = trace_headers()
         return replace(message, extra={**message.extra, **headers}) if headers else message
 
 
@@ -69,6 +69,16 @@ def enqueuing(job: "JobDefinition | str | None") -> AbstractContextManager[Enque
     from palermo.tracing.spans import enqueue_span
 
     return enqueue_span(provider, "" if job is None else job if isinstance(job, str) else job.name)
+
+
+def trace_headers() -> dict[str, str]:
+    """The headers that join runs of later messages to the current span; empty if nothing is traced."""
+    provider = _provider()
+    if provider is None:
+        return {name: value for function in _header_sources for name, value in function().items()}
+    from palermo.tracing.spans import current_headers
+
+    return current_headers()
 
 
 def running(message: Message, *, worker: str, crashed: bool = False) -> AbstractContextManager[Running | None]:

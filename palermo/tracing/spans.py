@@ -67,6 +67,14 @@ def _fail(span: Span, kind: str, message: str) -> None:
     span.set_status(StatusCode.ERROR, f"{kind}: {message}")
 
 
+def current_headers() -> dict[str, str]:
+    """The headers that join later spans to the current one."""
+    headers: dict[str, str] = {}
+    with _harmless():
+        propagate.inject(headers)
+    return headers
+
+
 class EnqueueSpan:
     """See palermo.tracing.Enqueuing."""
 
@@ -74,9 +82,7 @@ class EnqueueSpan:
         """Without a job (""), the span is for many."""
         self.count = 0
         self._span, self._job = span, job
-        self._headers: dict[str, str] = {}
-        with _harmless():
-            propagate.inject(self._headers)
+        self._headers = current_headers()
 
     def traced(self, message: Message) -> Message:
         with _harmless():

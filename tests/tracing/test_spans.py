@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from palermo.core.failure import Failure
 from palermo.core.lifecycle import Raised, Succeeded
 from palermo.core.message import Message
 from palermo.errors import QueueNameInvalid
+from palermo.jobs import registry
 from palermo.settings.settings import Settings
+from palermo.testing import Palermo
 from tests.worker.bench import Bench
 
 
@@ -250,3 +253,47 @@ def test_an_unreadable_context_begins_a_trace(spans: InMemorySpanExporter, heade
 
     [span] = spans.get_finished_spans()
     assert span.parent is None
+
+
+def test_a_workflow_is_one_trace_with_all_its_steps(provider: TracerProvider, spans: InMemorySpanExporter) -> None:
+    with Palermo() as site, registered() as flows:
+        flows["outer"].enqueue()
+        site.work_until_idle()
+        [enqueued, *runs] = spans.get_finished_spans()
+        assert sorted(span.name.rpartition(".")[2] for span in runs) == ["inner", "one", "one", "one", "outer", "two"]
+        assert {span.context.trace_id for span in runs} == {enqueued.context.trace_id}
+        above = {span.name.rpartition(".")[2]: span.parent.span_id for span in runs if span.parent is not None}
+        [outer] = [span for span in runs if span.name == "process traced.outer"]
+        assert above["inner"] == above["two"] == outer.context.span_id
+
+        spans.clear()
+        flow = palermo.Workflow()
+        flow.step(flows["two"])
+        with provider.get_tracer("shop").start_as_current_span("order"):
+            flow.enqueue()
+        site.work_until_idle()
+        assert len(spans.get_finished_spans()) == 3
+        assert len({span.context.trace_id for span in spans.get_finished_spans()}) == 1
+
+
+@contextmanager
+def registered() -> Iterator[dict[str, Any]]:
+    """A workflow with a map, with another one inside, and with a job."""
+
+    @palermo.job(name="traced.one")
+    def one(number: int) -> None: ...
+
+    @palermo.job(name="traced.two")
+    def two() -> None: ...
+
+    @palermo.workflow(name="traced.inner")
+    def inner(flow: palermo.Workflow) -> None:
+        flow.map(one, range(3))
+
+    @palermo.workflow(name="traced.outer")
+    def outer(flow: palermo.Workflow) -> None:
+        flow.after(flow.step(inner)).step(two)
+
+    yield {"outer": outer, "two": two}
+    for name in ("one", "two", "inner", "outer"):
+        registry.unregister(f"traced.{name}")
