@@ -136,8 +136,8 @@ def not_listed() -> Iterator[str]:
     failures = [kind.value for kind in RecordKind if is_wanted(kind, JournalLevel.FAILURES)]
     yield from compare("internals/journal.md", failures, "\n| `{}` | failures |")
     yield from compare("internals/journal.md", {kind.value for kind in RecordKind} - {*failures}, "\n| `{}` | all |")
-    for page in ("internals/protocol.md", "internals/on-the-broker.md"):
-        yield from compare(page, named(r'internal\([\w.]+, f?"([a-z.-]+)', "rabbitmq", "py"), "`~{}")
+    internal = named(r'internal\([\w.]+, f?"([a-z.-]+)', "rabbitmq", "py")
+    yield from compare("internals/on-the-broker.md", internal, "`~{}")
     yield from compare("internals/on-the-broker.md", named(r"create table (\w+)", "sqlite", "sql"), "`{}`")
     keys = named(r"""key\(f?['"]([a-z-]+)[:'"{]""", "redis", "py", "lua") - {"nothing"}
     yield from compare("internals/redis.md", keys, "`{}")
