@@ -66,6 +66,9 @@ _NOT_FOR_PROGRAMS = (
     *("enqueue_message", "begin_watch", "page", "waiting", "lines", "queue_of", "count_matching", "ids_with", "row"),
 )
 
+#: The orders that Palermo itself gives to workers.
+_OWN_ORDERS = ("cancel", "lines", "memory", "outcome")
+
 #: Classes that programs get, and never make.
 _GOT = (palermo.Step, palermo.Inspector)
 
@@ -484,7 +487,11 @@ def settings_table() -> list[str]:
 
 def hooks_table() -> list[str]:
     """All hooks, with the process in which each runs."""
-    rows = ((f"`{row.name}`", row.process, row.arguments, row.on_false, row.on_raise) for row in HOOKS)
+    long = "the job's arguments (a global hook gets the JobDefinition first)"
+    rows = (
+        (f"`{row.name}`", row.process, row.arguments.replace(long, "arguments"), row.on_false, row.on_raise)
+        for row in HOOKS
+    )
     return _table("hook | process | called with | returning False | raising", rows)
 
 
@@ -506,8 +513,8 @@ def signals_table() -> list[str]:
 
 def orders_table() -> list[str]:
     """What `palermo control` can ask of a worker."""
-    rows = ((row.action, row.meaning, row.answer) for row in ORDERS)
-    return _table("action | what the worker does | its answer", rows)
+    rows = ((row.action, row.meaning) for row in ORDERS if row.action not in _OWN_ORDERS)
+    return _table("action | what the worker does", rows)
 
 
 def metrics_table(metrics: Iterable[Metric]) -> list[str]:
