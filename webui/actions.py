@@ -5,10 +5,8 @@ Each function checks the user's role, acts through the inspector, and writes the
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent import futures
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Unpack
 
 import msgspec.structs
@@ -17,7 +15,7 @@ from palermo.client.actor import record_action
 from palermo.client.handle import Job
 from palermo.client.recorded_jobs import RecordedJob
 from palermo.contract import clock
-from palermo.contract.row_types import AlteredRow, QueueRow
+from palermo.contract.row_types import QueueRow
 from palermo.contract.rows import Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.failure import printable
@@ -34,12 +32,11 @@ from palermo.jobs.options import EnqueueOptions
 from palermo.views.filter import JobFilter
 from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.failed.operations import Action, Operation, new_id
+from palermo.webui.failed.operations import Operation, operations
 from palermo.webui.site import Refused, Role, Visit
 from palermo.webui.state.journal_views import by_whom
 from palermo.webui.state.listings import topology
 from palermo.webui.state.live_state import invalidate_snapshot, live_state
-from palermo.webui.state.refreshing import start_thread
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view
 
 log = logging.getLogger("palermo.audit")
@@ -191,76 +188,93 @@ def read_failures(visit: Visit) -> None:
 
 def stop_operation(visit: Visit, id: str) -> Operation:
     """Stop a long command before its next job."""
-    operation = failed_jobs(visit.site).operations.get(id)
+    operation = operations(visit.site).get(id)
     with audited_action(visit, "stop operation", Role.OPERATOR, operation=id):
         operation.stop()
     return operation
 
 
 def _on_failed(
-    visit: Visit,
-    action: Action,
-    which: Which,
-    *,
-    expected: int | None = None,
-    wait: float,
-    **changes: Any,
+    visit: Visit, action: str, which: Which, *, expected: int | None = None, wait: float, **changes: Any
 ) -> Operation:
     """Start a command on failed jobs; `changes` are those of inspector.failed.requeue."""
+    view = failed_jobs(visit.site).view
+
+    def act(operation: Operation, meant: Which) -> None:
+        command: Any = getattr(_patient(visit).failed, action)
+        try:
+            command(meant, **changes, **view.watching(operation.watching()))
+        except PalermoError:
+            view.request_reading()
+            raise
+
     edited = any(changes.get(name) for name in ("args", "kwargs"))
     told = {"to": changes.get("queue") or "-", "edited": edited}
-    done = _operate(visit, action, which, action, Role.OPERATOR, told, expected=expected, wait=wait, **changes)
-    if done.over and (isinstance(which, str) or done.status == "failed") and done.problems and not done.taken:
+    turn = view.exclusive()
+    done = _operate(visit, action, action, Role.OPERATOR, which, act, told, expected=expected, wait=wait, turn=turn)
+    if done.over and isinstance(which, str) and done.problems and not done.taken:
         error = done.problems[0]
-        raise gone(visit, which, error) if isinstance(which, str) and isinstance(error, NotFound) else error
+        raise gone(visit, which, error) if isinstance(error, NotFound) else error
     return done
+
+
+def _patient(visit: Visit) -> Inspector:
+    """An inspector without a time limit: a command takes as long as there are jobs."""
+    return Inspector(visit.site.client, visit.actor, hidden=visit.site.hidden)
 
 
 def _operate(
     visit: Visit,
-    action: Action,
-    which: Which | WaitingJobs,
+    action: str,
     name: str,
     role: Role,
+    which: Which,
+    act: Callable[[Operation, Any], object],
     told: Mapping[str, object],
     *,
-    expected: int | None,
     wait: float,
-    **fields: Any,
+    about: str | None = None,
+    expected: int | None = None,
+    turn: AbstractContextManager[object] | None = None,
+    place: str = "failures",
+    waits_in: str = "",
 ) -> Operation:
-    """Start an operation with these fields, and wait for its end for so many seconds.
+    """Have `act` called with an operation and the jobs that are meant, and wait for its end for so many seconds.
 
-    The audit log has its start, by this name and with what is `told` of it, and its end.
+    The audit log has its start, by this name and with what is `told` of it, and its end. Raises what made it fail.
     """
-    if not isinstance(which, str | JobFilter):
-        which = list(dict.fromkeys(which))
-        expected = len(which) if expected is None else expected
-    elif isinstance(which, str) and expected is None:
-        expected = 1
-    about = _about(visit, which, fields.get("waits_in", ""))
+    ids = [which] if isinstance(which, str) else [] if isinstance(which, JobFilter) else list(dict.fromkeys(which))
+    if ids and expected is None:
+        expected = len(ids)
+    about = about or (describe_ids(ids) if ids else _about(visit, which, waits_in))
     operation = Operation(
-        id=new_id(), action=action, by=visit.user.name, about=about, expected=expected, which=which, **fields
+        action=action, by=visit.user.name, about=about, expected=expected, place=place, waits_in=waits_in
     )
 
     def ended(done: Operation) -> None:
-        audit_done(visit, f"{done.action} ended", operation=done.id, status=done.status, jobs=done.taken, of=done.about)
+        facts = {"status": done.status, "jobs": done.taken, "gone": done.gone, "of": done.about}
+        audit_done(visit, f"{name} ended", operation=done.id, **facts)
 
     with audited_action(visit, name, role, of=about, **told) as facts:
-        failed_jobs(visit.site).operations.start(operation, done=ended)
+        for id in ids:
+            check_id(id)
+        operations(visit.site).start(operation, lambda begun: act(begun, ids or which), turn=turn, done=ended)
         facts["operation"] = operation.id
     operation.wait(wait)
+    if operation.over and operation.status == "failed" and operation.problems and not operation.taken:
+        raise operation.problems[0]
     return operation
 
 
-def _about(visit: Visit, which: Which | WaitingJobs, waits_in: str) -> str:
-    """A short text for the jobs that are meant: failed ones, or those that wait in this queue."""
-    if isinstance(which, JobFilter) and waits_in:
+def _about(visit: Visit, which: object, waits_in: str) -> str:
+    """A short text for the jobs that a filter means: failed ones, or those that wait in this queue."""
+    if not isinstance(which, JobFilter):
+        return ""
+    if waits_in:
         return f"jobs waiting in {waits_in} with {which}"
-    if isinstance(which, JobFilter):
-        group = which.group and failed_jobs(visit.site).group_name(which.group)
-        said = msgspec.structs.replace(which, group=group)
-        return "all failed jobs" if which.everything else f"failed jobs with {said}"
-    return describe_ids([which] if isinstance(which, str) else list(which))
+    group = which.group and failed_jobs(visit.site).group_name(which.group)
+    said = msgspec.structs.replace(which, group=group)
+    return "all failed jobs" if which.everything else f"failed jobs with {said}"
 
 
 # -- waiting jobs
@@ -271,7 +285,7 @@ WAITING_ROLES: dict[str, Role] = {"cancel": Role.OPERATOR, "move": Role.OPERATOR
 
 def alter_waiting(
     visit: Visit,
-    action: Action,
+    action: str,
     queue: str,
     which: WaitingJobs,
     *,
@@ -287,10 +301,30 @@ def alter_waiting(
     if action == "move":
         check_move(queue, to or "")
         _check_served(visit, to, unserved)
-    told = {"queue": queue, "to": to or "-"}
-    role = WAITING_ROLES[action]
+
+    def act(operation: Operation, meant: WaitingJobs) -> None:
+        jobs, watching = _patient(visit).jobs, operation.watching()
+        match action:
+            case "discard":
+                jobs.discard(queue, meant, **watching)
+            case "cancel":
+                jobs.cancel_waiting(queue, meant, **watching)
+            case _:
+                jobs.move(queue, meant, to or "", **watching)
+
+    name, told = f"{action} waiting", {"queue": queue, "to": to or "-"}
     return _operate(
-        visit, action, which, f"{action} waiting", role, told, expected=expected, wait=wait, waits_in=queue, queue=to
+        visit,
+        action,
+        name,
+        WAITING_ROLES[action],
+        which,
+        act,
+        told,
+        expected=expected,
+        wait=wait,
+        place="queue",
+        waits_in=queue,
     )
 
 
@@ -445,45 +479,26 @@ def alter_scheduled(
     later: float | None = None,
     retries: bool | None = None,
     wait: float = tuning.STALE,
-) -> list[AlteredRow] | None:
-    """Cancel, run, move, retry or give up scheduled jobs. Returns the rows of inspector.scheduled.cancel.
+) -> Operation:
+    """Cancel, run, move, retry or give up scheduled jobs. Its rows are those of inspector.scheduled.cancel.
 
     Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. With `retries` only jobs that
-    wait for a retry are meant.
-    Returns None if that takes longer than `wait` seconds; the command then goes on.
+    wait for a retry are meant. Returns when that is done, or after `wait` seconds.
     """
-    ids = None if isinstance(which, JobFilter) else [which] if isinstance(which, str) else list(dict.fromkeys(which))
-    for id in ids or ():
-        check_id(id)
-    name, to = _SCHEDULED[action], iso_instant(at) or (f"{later:g}s later" if later is not None else "-")
-    about = describe_ids(ids) if ids is not None else _filtered(which) if isinstance(which, JobFilter) else ""
 
-    def on_end(work: Future[list[AlteredRow]]) -> None:
-        problem = work.exception()
-        came = {"error": type(problem).__name__} if problem else _states(work.result())
-        audit_done(visit, f"{name} ended", of=about, **came)
+    def act(operation: Operation, meant: ScheduledWhich) -> None:
+        alter = scheduled_view(visit.site).alter
+        operation.rows = rows = alter(action, meant, at=at, later=later, actor=visit.actor, retries=retries)
+        operation.expected, operation.taken = len(rows), sum(row["state"] != GONE for row in rows)
 
-    with audited_action(visit, name, Role.OPERATOR, of=about, to=to) as facts:
-        work = scheduled_view(visit.site).alter(
-            action, which if ids is None else ids, at=at, later=later, actor=visit.actor, retries=retries
-        )
-        if not futures.wait([work], wait).done:
-            facts["ended"] = False
-            work.add_done_callback(on_end)
-            return None
-        rows = work.result()
-        facts |= _states(rows)
-    return rows
-
-
-def _states(rows: list[AlteredRow]) -> dict[str, object]:
-    gone = sum(row["state"] == GONE for row in rows)
-    return {"jobs": len(rows) - gone, "gone": gone}
-
-
-def _filtered(chosen: JobFilter) -> str:
-    """A short text for the scheduled jobs that a filter means."""
-    return "all scheduled jobs" if chosen.everything else f"scheduled jobs with {chosen}"
+    about = None
+    if isinstance(which, JobFilter):
+        about = "all scheduled jobs" if which.everything else f"scheduled jobs with {which}"
+    told = {"to": iso_instant(at) or (f"{later:g}s later" if later is not None else "-")}
+    place = "retries" if retries else "scheduled"
+    return _operate(
+        visit, action, _SCHEDULED[action], Role.OPERATOR, which, act, told, about=about, wait=wait, place=place
+    )
 
 
 # -- recurring jobs
@@ -528,32 +543,23 @@ def run_recurring(visit: Visit, name: str) -> str:
 
 def replay(
     visit: Visit, group: str, *, topic: str | None = None, age: float | None = None, wait: float = 5.0
-) -> int | None:
-    """Replay the events of the last `age` seconds to a group. Returns how many.
+) -> Operation:
+    """Replay the events of the last `age` seconds to a group; `taken` counts them.
 
-    Returns None if that takes longer than `wait` seconds; it then goes on. Raises NotFound, TopicInvalid,
-    BrokerRefused.
+    Returns when that is done, or after `wait` seconds. Raises NotFound, TopicInvalid, BrokerRefused.
     """
     since = None if age is None else clock.now() - age
-    # Not the visit's inspector: its time limit is too short for a replay.
-    inspector = Inspector(visit.site.client, visit.actor)
 
-    def on_end(work: "Future[int]") -> None:
-        problem = work.exception()
-        came: dict[str, object] = {"error": type(problem).__name__} if problem else {"events": work.result()}
-        audit_done(visit, "replay events ended", group=group, **came)
-
-    with audited_action(visit, "replay events", Role.OPERATOR, group=group, topic=topic or "-") as facts:
+    def act(operation: Operation, _: object) -> None:
         if group not in {row["group"] for row in topology(visit.site).get()["groups"]}:
             raise NotFound(f"no group {group[:80]!r} subscribes to events.")
-        done = start_thread(lambda: inspector.events.replay(group, topic=topic, since=since), "palermo-replay")
-        if not futures.wait([done], wait).done:
-            facts["ended"] = False
-            done.add_done_callback(on_end)
-            return None
-        facts["events"] = replayed = done.result()
-    topology(visit.site).clear()
-    return replayed
+        operation.taken = _patient(visit).events.replay(group, topic=topic, since=since)
+        topology(visit.site).clear()
+
+    told, about = {"group": group, "topic": topic or "-"}, f"events of {group}"
+    return _operate(
+        visit, "replay", "replay events", Role.OPERATOR, (), act, told, about=about, wait=wait, place="topics"
+    )
 
 
 def unsubscribe(visit: Visit, group: str) -> None:

@@ -58,7 +58,7 @@ def test_jobs_are_requeued_with_changes_or_by_their_ids(web: Web, caplog: pytest
     assert (row["taken"], row["gone"], row["outcome"]) == (2, 1, "Requeued 2 jobs, 1 had gone.")
     assert web.ids("failed") == ["0", "2", "4"]
     assert "requeue by=local" in caplog.text
-    assert "jobs=2 of=1, 3, nowhere" in caplog.text
+    assert "jobs=2 gone=1 of=1, 3, nowhere" in caplog.text
 
 
 def test_blanks_around_a_text_are_part_of_it_and_blank_fields_no_filter(web: Web) -> None:

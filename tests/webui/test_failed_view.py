@@ -21,7 +21,7 @@ from palermo.views.filter import JobFilter
 from palermo.webui import tuning
 from palermo.webui.failed.entry import EntryBuilder, split
 from palermo.webui.failed.index import Index
-from palermo.webui.failed.operations import Operation, Operations, new_id
+from palermo.webui.failed.operations import Operation, Operations
 from palermo.webui.failed.view import FailedJobReader, FailedView
 from tests.helpers import HANGS, eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
@@ -84,20 +84,33 @@ def fail_another(client: Client, id: str = "new") -> None:
     publish_failed(client, (message(id), failure(at=1_800_000_000)))
 
 
+class Commands:
+    """Commands on the failed jobs of one view."""
+
+    def __init__(self, inspector: Inspector, view: FailedView) -> None:
+        self.operations = Operations()
+        self._inspector, self._view = inspector, view
+
+    def finished(
+        self, action: str, which: Any, *, operation: Operation | None = None, done: Any = repr, **changes: Any
+    ) -> Operation:
+        operation = operation or command(action, expected=len(which))
+
+        def act(operation: Operation) -> None:
+            getattr(self._inspector.failed, action)(which, **changes, **self._view.watching(operation.watching()))
+
+        self.operations.start(operation, act, turn=self._view.exclusive(), done=done)
+        assert operation.wait(HANGS)
+        return operation
+
+
 @pytest.fixture
-def operations(inspector: Inspector, view: FailedView) -> Operations:
-    return Operations(inspector, view)
+def commands(inspector: Inspector, view: FailedView) -> Commands:
+    return Commands(inspector, view)
 
 
-def command(action: str, which: object, **more: object) -> Operation:
-    values = {"by": "tester", "about": "jobs", "expected": None, **more}
-    return Operation(id=new_id(), action=action, which=which, **values)  # type: ignore[arg-type]
-
-
-def finished(operations: Operations, *what: Any, **more: Any) -> Operation:
-    operation = operations.start(command(*what, **more), done=lambda _: None)
-    assert operation.wait(HANGS)
-    return operation
+def command(action: str, **more: Any) -> Operation:
+    return Operation(action=action, by="tester", about="jobs", **more)
 
 
 def test_looking_takes_nothing_and_leaves_the_order(client: Client, inspector: Inspector, view: FailedView) -> None:
@@ -163,10 +176,10 @@ def test_an_index_that_was_emptied_is_filled_by_the_next_look(read: FailedView, 
     assert len(ids(later(read, clock, 2.0))) == 3
 
 
-def test_a_requeue_reads_nothing(inspector: Inspector, read: FailedView, operations: Operations, clock: Clock) -> None:
+def test_a_requeue_reads_nothing(inspector: Inspector, read: FailedView, commands: Commands, clock: Clock) -> None:
     at = read.state.at
 
-    done = finished(operations, "requeue", ["0", "2", "gone"], expected=3)
+    done = commands.finished("requeue", ["0", "2", "gone"])
     clock.now += 2 * tuning.BRIEF
     state = read.update(0)
 
@@ -175,8 +188,8 @@ def test_a_requeue_reads_nothing(inspector: Inspector, read: FailedView, operati
     assert [row["id"] for row in inspector.jobs.list("mail")] == ["0", "2"]
 
 
-def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(read: FailedView, operations: Operations) -> None:
-    done = finished(operations, "requeue", ["1"], args=[1], kwargs={"x": object()}, expected=1)
+def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(read: FailedView, commands: Commands) -> None:
+    done = commands.finished("requeue", ["1"], args=[1], kwargs={"x": object()})
 
     assert (done.status, done.taken, done.gone) == ("done", 0, 0)
     assert "stays in `failed`" in done.outcome()
@@ -184,30 +197,29 @@ def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(read: FailedView, op
 
 
 def test_an_interrupted_command_says_that_the_rest_stays() -> None:
-    ended = command("requeue", ALL, status="failed", taken=3, problems=[BrokerUnavailable("connection lost.")])
+    ended = command("requeue", status="failed", taken=3, problems=[BrokerUnavailable("connection lost.")])
 
     for said in ("Requeued 3 jobs, then failed. connection lost.", "give the command again", "both requeued and still"):
         assert said in ended.outcome()
 
 
-def test_a_stopped_command_leaves_the_rest(inspector: Inspector, read: FailedView, operations: Operations) -> None:
-    operation = command("discard", ALL)
+def test_a_stopped_command_leaves_the_rest(inspector: Inspector, read: FailedView, commands: Commands) -> None:
+    operation = command("discard")
     operation.stop()
 
-    operations.start(operation, done=lambda _: None)
+    commands.finished("discard", ALL, operation=operation)
 
-    assert operation.wait(HANGS)
     assert (operation.status, operation.taken, len(ids(read))) == ("stopped", 0, 3)
     assert inspector.queues.size(FAILED_QUEUE) == 3
 
 
 def test_a_command_runs_while_the_queue_is_being_read(
-    client: Client, inspector: Inspector, view: FailedView, operations: Operations
+    client: Client, inspector: Inspector, view: FailedView, commands: Commands
 ) -> None:
     publish_many_failed(client, 400)
     view.update(0)
 
-    finished(operations, "discard", ["399"], expected=1)
+    commands.finished("discard", ["399"])
 
     eventually(lambda: view.update(0.5).ready)
     assert view.index.count(ALL) == inspector.queues.size(FAILED_QUEUE) == 399
@@ -246,24 +258,23 @@ def test_a_reading_during_a_command_counts_the_jobs_it_holds(client: Client, rea
     assert len(ids(later(read, clock))) == 4
 
 
-def test_kept_commands_are_bounded(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_commands_are_bounded(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "MANY", 3)
 
-    done = [finished(operations, "discard", ["nowhere"], expected=1) for _ in range(6)]
+    done = [commands.finished("discard", ["nowhere"]) for _ in range(6)]
 
-    assert len(operations._all) <= 4
-    assert operations.get(done[-1].id) is done[-1]
+    assert len(commands.operations._all) <= 4
+    assert commands.operations.get(done[-1].id) is done[-1]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_command_is_over_even_if_what_is_called_at_its_end_fails(operations: Operations) -> None:
+def test_a_command_is_over_even_if_what_is_called_at_its_end_fails(commands: Commands) -> None:
     def fail(operation: Operation) -> None:
         raise OSError("no space left for the log")
 
-    operation = operations.start(command("discard", ["nowhere"], expected=1), done=fail)
+    commands.finished("discard", ["nowhere"], done=fail)
 
-    assert operation.wait(HANGS)
-    assert operations.running() == []
+    assert commands.operations.running() == []
     # Its thread ends here, so that its error is not taken for one of the next test.
     eventually(lambda: "palermo-discard" not in {thread.name for thread in threading.enumerate()})
 

@@ -15,6 +15,8 @@ from palermo.core.message import Message
 from palermo.settings.settings import Settings
 from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
+from palermo.webui.failed.operations import operations
+from palermo.webui.failed.operations import operations
 from palermo.webui.site import Role, User
 from palermo.webui.state.journal_views import journal_views
 from tests.contract.workers import consume
@@ -143,7 +145,7 @@ def test_a_form_on_failed_jobs_keeps_page_and_filter(web: Web) -> None:
     several = web.press(chosen, "/failures/act")
     edit = web.http.get(link(several, "/failures/f15/edit"))
     # What takes longer than the form waits.
-    [command, *_] = failed_jobs(web.app.state.site).operations._all
+    [command, *_] = operations(web.app.state.site)._all
     progress = web.http.get(f"/failures/operations/{command}", params=listed)
 
     assert ["Requeued 1 job." in requeued.text, "Discarded 1 job." in discarded.text] == [True, True]
@@ -386,7 +388,7 @@ def test_a_requeue_shows_what_its_jobs_have_come_to(web: Web) -> None:
 
     told = "Of 4 requeued jobs 1 succeeded, 1 failed again, 2 still wait or run."
     eventually(lambda: told in web.shown("/failures"))
-    [command] = failed_jobs(web.app.state.site).operations._all
+    [command] = operations(web.app.state.site)._all
     assert told in web.shown(f"/failures/operations/{command}")
 
 

@@ -12,7 +12,8 @@ from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
 from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Chosen, Id, Rows, Text
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.failed.operations import Action, Operation
+from palermo.webui.failed.operations import Operation
+from palermo.webui.failed.operations import operations as known_operations
 from palermo.webui.filters import asked_filter
 from palermo.webui.site import Visiting
 from palermo.webui.threads import Router
@@ -61,10 +62,10 @@ class Change(BaseModel):
 
 
 class OperationRow(BaseModel):
-    """A long command on failed jobs, or one of the pages on waiting jobs."""
+    """A long command on jobs or events."""
 
     id: str
-    action: Action
+    action: str = Field(description="requeue, discard, cancel, move, run, retry, give up or replay.")
     status: Literal["waiting", "running", "done", "stopped", "failed"]
     by: str
     about: str
@@ -191,13 +192,13 @@ def discard(visit: Visiting, id: Id, response: Response) -> OperationRow:
 @operations_router.get("", name="api_operations")
 def operations(visit: Visiting) -> Operations:
     """The long commands that are running or waiting."""
-    return Operations.whole([_shown(each) for each in failed_jobs(visit.site).operations.running()])
+    return Operations.whole([_shown(each) for each in known_operations(visit.site).running()])
 
 
 @operations_router.get("/{id:palermo}", name="api_operation")
 def operation(visit: Visiting, id: Id) -> OperationRow:
     """The progress of a long command, or its outcome."""
-    return _shown(failed_jobs(visit.site).operations.get(id))
+    return _shown(known_operations(visit.site).get(id))
 
 
 @operations_router.post("/{id:palermo}/stop", name="api_stop_operation")

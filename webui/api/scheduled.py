@@ -174,10 +174,10 @@ def _page(visit: Visit, page: int, limit: int, **conditions: str | None) -> Rows
 def _altered(
     visit: Visit, action: str, which: Which, *, at: float | None = None, later: float | None = None
 ) -> AlteredRows:
-    rows = actions.alter_scheduled(visit, action, which, at=at, later=later)
-    if rows is None:
+    done = actions.alter_scheduled(visit, action, which, at=at, later=later)
+    if not done.over:
         raise Refused(503, "the operation is still running in the background. Check the list for its progress.")
-    return AlteredRows(rows=rows, total=len(rows))
+    return AlteredRows(rows=list(done.rows), total=len(done.rows))
 
 
 def _moment(moment: Moment) -> dict[str, float]:

@@ -6,7 +6,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.row_types import Instant
-from palermo.webui import actions
+from palermo.webui import actions, tuning
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Removed, Rows
 from palermo.webui.site import Visiting
 from palermo.webui.state.listings import topology
@@ -66,8 +66,8 @@ def topics(visit: Visiting) -> Topics:
 @router.post("/{group:palermo}/replay", name="api_replay_topics")
 def replay(visit: Visiting, group: Group, old: Replay) -> Replayed:
     """Replay kept events to this group, as jobs with new ids. Role: operator."""
-    told = actions.replay(visit, group, topic=old.topic, age=old.age, wait=30.0)
-    return Replayed(told=told)
+    done = actions.replay(visit, group, topic=old.topic, age=old.age, wait=tuning.STALE)
+    return Replayed(told=done.taken if done.over else None)
 
 
 @router.delete("/{group:palermo}", name="api_remove_topics")

@@ -5,12 +5,11 @@ from palermo.contract.rows import MAX_SHOWN, job_row
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
-from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import FindJudge, not_found_error
 from palermo.jobs.redaction import masked_row
 from palermo.views.filter import JobFilter
 from palermo.webui import tuning
-from palermo.webui.failed.operations import Operations
+from palermo.webui.failed.operations import operations
 from palermo.webui.failed.view import FailedJobReader, FailedView, ViewState
 from palermo.webui.site import Refused, Site
 
@@ -20,10 +19,9 @@ class FailedJobs:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        operations(site)  # A site that ends closes it before this view.
         self._reader = FailedJobReader(site.client, site.hidden)
         self.view = FailedView(site.inspector, self._reader)
-        # An inspector without a time limit: a command takes as long as there are jobs.
-        self.operations = Operations(Inspector(site.client, hidden=site.hidden), self.view)
 
     def wait_until_read(self) -> ViewState:
         """Wait until the view is filled. Returns its state.
@@ -68,8 +66,7 @@ class FailedJobs:
         return job_row(message, JobState.FAILED, self._site.client.serializers, max_bytes=MAX_SHOWN)
 
     def close(self) -> None:
-        """End the running commands and throw the view away. Nothing is lost by that."""
-        self.operations.close()
+        """Throw the view away. Nothing is lost by that."""
         self.view.close()
 
     def _count(self) -> int:

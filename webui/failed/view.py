@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -154,15 +155,24 @@ class FailedView:
             with self._lock:
                 self._waiting -= 1
 
-    def forget(self, jobs: Sequence[TakenJob]) -> None:
-        """Forget jobs that this process has taken out of their queue."""
-        self.index.drop(job.id for job in jobs)
+    def watching(self, told: dict[str, Any]) -> dict[str, Any]:
+        """What a command on failed jobs tells: this view forgets the jobs that it takes, and then `told` is told."""
+        removed = 0
 
-    def count_removed(self, messages: int) -> None:
-        """Count messages that this process has taken out of the queues. Two copies of one job count as two."""
-        with self._lock:
-            self._counted -= messages
-            self._counted_at = -float("inf")
+        def progress(swept: SweepProgress) -> None:
+            nonlocal removed
+            with self._lock:
+                # Messages: two copies of one job count as two.
+                self._counted -= swept.removed + swept.moved - removed
+                self._counted_at = -float("inf")
+            removed = swept.removed + swept.moved
+            told["progress"](swept)
+
+        def taken(jobs: Sequence[TakenJob]) -> None:
+            self.index.drop(job.id for job in jobs)
+            told["on_taken"](jobs)
+
+        return {**told, "progress": progress, "on_taken": taken}
 
     def message(self, id: str) -> tuple[Message, bool] | None:
         """The failed job with this id, and whether the view has all of it; None if it is not in the view."""

@@ -24,7 +24,7 @@ from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FACETS, FailureGroup
-from palermo.webui.failed.operations import Operation
+from palermo.webui.failed.operations import DONE, Operation, operations
 from palermo.webui.filters import LISTED, ListFilter, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
@@ -91,8 +91,8 @@ def page_of_failures(
         "asked_for": wanted,
         "by": by,
         "facets": [],
-        "operations": found.operations.running(),
-        "results": _results(visit, found.operations.last_requeue()),
+        "operations": [each for each in operations(visit.site).running() if each.place == "failures"],
+        "results": _results(visit, operations(visit.site).last_requeue()),
         "number": number,
         "limit": limit,
         "rows": [],
@@ -322,12 +322,13 @@ def _form(request: Request, id: str) -> FormPage:
 @router.get("/failures/operations/{id:palermo}", name="operation")
 def operation(request: Request, visit: Visiting, id: str) -> Response:
     """The progress of a long command, and its outcome; the query is that of the list that it was begun from."""
-    found = failed_jobs(visit.site).operations.get(id)
+    found = operations(visit.site).get(id)
     return page(
         request,
         "failures_operation.html",
         operation=found,
         results=_results(visit, found),
+        did=DONE[found.action],
         query=request.url.query,
         asked_at=iso_instant(found.asked_at),
         ended=iso_instant(found.ended_at),

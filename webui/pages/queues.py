@@ -21,6 +21,7 @@ from palermo.views.facts import facts_of_row
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
+from palermo.webui.failed.operations import operations
 from palermo.webui.filters import LISTED, checked_depth, filter_query, known_names, list_filter
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, runs_plot, spark, throughput
@@ -146,7 +147,7 @@ def queue(
         running=running_jobs(snapshot, name)[: tuning.SOME],
         asked_for=asked,
         query=asked.query,
-        operations=[each for each in failed_jobs(visit.site).operations.running() if each.waits_in == name],
+        operations=[each for each in operations(visit.site).running() if each.waits_in == name],
         newest=newest,
         number=number,
         limit=tuning.ROWS,

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.row_types import AlteredRow
 from palermo.contract.rows import Listing
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.core.text import count
 from palermo.inspector.scheduled import GONE, Which
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
+from palermo.webui.failed.operations import Operation
 from palermo.webui.filters import LISTED, ListFilter, known_names, list_filter, state_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.failures import check_typed
@@ -155,8 +155,8 @@ def act(
     if problems:
         return _ask(request, job_list, asked_jobs(job_list, request.query_params), act, ids, number, time, problems)
     retries = True if job_list is RETRIES else None
-    rows = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=tuning.LONG_WAIT)
-    text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
+    done = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=tuning.LONG_WAIT)
+    text, level = outcome(act, done, id=ids[0] if len(ids) == 1 else "")
     return redirect(request, path(request, job_list.name, request.url.query), text, level=level)
 
 
@@ -176,8 +176,8 @@ def act_on_job(
     at, later = time.read_move(problems) if act == MOVE else (None, None)
     if problems:
         return _ask(request, job_list, list_filter({}), act, [id], 1, time, problems)
-    rows = actions.alter_scheduled(visit, act, id, at=at, later=later, wait=tuning.LONG_WAIT)
-    text, level = outcome(act, rows, id=id)
+    done = actions.alter_scheduled(visit, act, id, at=at, later=later, wait=tuning.LONG_WAIT)
+    text, level = outcome(act, done, id=id)
     to = path(request, "job", {"queue": queue}, id=id)
     return redirect(request, to, text, level=level)
 
@@ -209,9 +209,10 @@ def _ask(
     )
 
 
-def outcome(act: str, rows: list[AlteredRow] | None, *, id: str = "") -> tuple[str, str]:
+def outcome(act: str, done: Operation, *, id: str = "") -> tuple[str, str]:
     """The outcome in a sentence, and the level of its message. `id` is given for a single job."""
-    if rows is None:
+    rows = done.rows
+    if not done.over:
         return "This takes a while and continues by itself: the list shows the progress.", "note"
     gone = sum(row["state"] == GONE for row in rows)
     if id and gone:

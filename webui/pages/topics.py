@@ -37,15 +37,15 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
     if age not in AGES:
         raise Refused(422, f"{age[:40]!r} is not one of {', '.join(AGES)}.")
     try:
-        told = actions.replay(visit, group, topic=topic.strip() or None, age=AGES[age][1])
+        done = actions.replay(visit, group, topic=topic.strip() or None, age=AGES[age][1])
     except TopicInvalid as error:
         return _page(
             request, visit, here=path(request, "topics"), asked=f"replay-{element_key(group)}", problem=str(error)
         )
     text = f"The replay to {group} continues; its queue shows the progress."
-    if told is not None:
-        text = f"Replayed {count(told, 'event')} to {group}."
-    return redirect(request, path(request, "topics"), text, level="done" if told else "note")
+    if done.over:
+        text = f"Replayed {count(done.taken, 'event')} to {group}."
+    return redirect(request, path(request, "topics"), text, level="done" if done.taken else "note")
 
 
 @router.post("/topics/{group:palermo}/remove", name="remove_topics")

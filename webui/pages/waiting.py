@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from palermo.inspector.jobs import WaitingJobs
 from palermo.webui import actions, tuning
-from palermo.webui.failed.operations import Action
 from palermo.webui.filters import LISTED, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.failures import check_typed, told
@@ -47,7 +46,7 @@ def act(
     request: Request,
     visit: Visiting,
     name: str,
-    act: Annotated[Action, Form()],
+    act: Annotated[str, Form(max_length=20)],
     id: Annotated[list[str] | None, Form()] = None,
     filter: Annotated[str, Form(max_length=10_000)] = "",
     all: Annotated[bool, Form()] = False,

@@ -10,7 +10,6 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -143,10 +142,10 @@ class ScheduledView:
         at: datetime | float | None = None,
         later: float | None = None,
         retries: bool | None = None,
-    ) -> Future[list[AlteredRow]]:
-        """Start to cancel, run, move or give up scheduled jobs; with `retries` only those that wait for a retry.
+    ) -> list[AlteredRow]:
+        """Cancel, run, move or give up scheduled jobs; with `retries` only those that wait for a retry.
 
-        Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. The future gets the rows of
+        Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. Returns the rows of
         palermo.inspector.scheduled.
         """
         acting = self._acting_inspector.on_behalf_of(actor).scheduled
@@ -160,22 +159,19 @@ class ScheduledView:
         do = done_by[action]
         within = JobFilter(state="retrying") if retries else EVERYTHING
 
-        def act() -> list[AlteredRow]:
-            try:
-                if isinstance(which, JobFilter) or later is not None:
-                    return do(which, within=within)
-                ids = _ids(which)
-                there = self._due_time(ids)
-                rows = do(ids, within=replace(there, state=within.state))
-                missing = [row["id"] for row in rows if row["state"] == GONE]
-                if there.everything or not missing:
-                    return rows
-                # The missing jobs may have been moved to another time since they were listed.
-                return [row for row in rows if row["state"] != GONE] + do(missing, within=within)
-            finally:
-                self.clear()
-
-        return start_thread(act, f"palermo-{action.replace(' ', '-')}")
+        try:
+            if isinstance(which, JobFilter) or later is not None:
+                return do(which, within=within)
+            ids = _ids(which)
+            there = self._due_time(ids)
+            rows = do(ids, within=replace(there, state=within.state))
+            missing = [row["id"] for row in rows if row["state"] == GONE]
+            if there.everything or not missing:
+                return rows
+            # The missing jobs may have been moved to another time since they were listed.
+            return [row for row in rows if row["state"] != GONE] + do(missing, within=within)
+        finally:
+            self.clear()
 
     def clear(self) -> None:
         """Empty the cache."""
