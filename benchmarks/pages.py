@@ -1,6 +1,7 @@
 """The web pages with very many jobs and records behind them: `python -m benchmarks.pages [times|watched]`.
 
-    times     the median and the worst time of every page, beside a worker that always has jobs
+    times     the median and the worst time of every page, beside a worker that always has jobs; and the processor time
+              that `palermo web` spends on it
     watched   the throughput of two workers while a reader loads pages in a loop, against that without a reader
 
 The goals of `times` are 300 ms at the median and 1 s at worst, once the pages have read all failed jobs and records.
@@ -37,14 +38,14 @@ _READ, _EVERY, _TURN = ("/", "/workers", "/failures"), 0.2, 2.0
 #: Pages with a filter, which read more than the first rows.
 _FILTERED = (
     "/failures?by=groups",
-    "/failures?text=customer",
-    "/failures?error=Refused&worker=*@worker-host",
-    "/scheduled?queue=queue-3",
-    "/scheduled?due_from=24h&due_until=48h",
+    "/failures?filter=customer",
+    "/failures?filter=error:Refused+worker:*@worker-host",
+    "/scheduled?filter=queue:queue-3",
+    "/scheduled?filter=due_from:24h+due_until:48h",
     "/scheduled?page=100",
-    "/retries?queue=queue-3",
-    "/history?text=order+4711+",
-    "/history?state=failed",
+    "/retries?filter=queue:queue-3",
+    "/history?filter=%22order+4711+%22",
+    "/history?filter=state:failed",
     "/search?q=4711",
     "/search?q=error%3ARefused+queue%3Aqueue-3",
     "/statistics?window=month",
@@ -209,18 +210,20 @@ def addresses(http: httpx.Client) -> list[str]:
     return [*dict.fromkeys(found), *_FILTERED]
 
 
-def times(place: Ground, rounds: int, *, failed: int, scheduled: int, records: int) -> None:
+def times(place: Ground, rounds: int, *, queues: int, failed: int, scheduled: int, records: int) -> None:
     """Print the median and the worst time of each page."""
-    print(f"{failed:,} failed jobs, {scheduled:,} scheduled jobs, {records:,} records", flush=True)
+    print(f"{queues:,} queues, {failed:,} failed jobs, {scheduled:,} scheduled jobs, {records:,} records", flush=True)
     began = time.perf_counter()
     shop.put_failed(place, failed)
     shop.put_scheduled(scheduled)
     shop.put_journal(place, records)
     place.make(jobs.QUEUE)
+    for number in range(queues - 1):
+        jobs.noop.options(queue=f"queue-{number}").enqueue(jobs.ORDER)
     print(f"written in {time.perf_counter() - began:.0f} s", flush=True)
     with (
         working(place, 1) as supply,
-        served(place) as (url, _),
+        served(place) as (url, pid),
         httpx.Client(base_url=url, timeout=300, follow_redirects=True) as http,
     ):
         began = time.perf_counter()
@@ -229,17 +232,20 @@ def times(place: Ground, rounds: int, *, failed: int, scheduled: int, records: i
         print(f"read by the pages in {time.perf_counter() - began:.0f} s", flush=True)
         asked = addresses(http)
         taken: dict[str, list[float]] = {path: [] for path in asked}
-        size = dict.fromkeys(asked, 0)
+        size, spent = dict.fromkeys(asked, 0), dict.fromkeys(asked, 0.0)
         for _ in range(rounds):
             supply.fill()
             for path in asked:
+                before = cpu_seconds([pid])
                 milliseconds, size[path] = _timed(http, path)
                 taken[path].append(milliseconds)
-    print(f"\n{'page':58} {'median ms':>9} {'worst ms':>9} {'kB':>6}")
+                spent[path] += cpu_seconds([pid]) - before
+    print(f"\n{'page':58} {'median ms':>9} {'worst ms':>9} {'CPU ms':>7} {'kB':>6}")
     for path, found in sorted(taken.items(), key=lambda each: -statistics.median(each[1])):
         median, worst = statistics.median(found), max(found)
         missed = "  missed" if median > GOAL or worst > WORST else ""
-        print(f"{path[:58]:58} {median:>9.0f} {worst:>9.0f} {size[path] / 1_000:>6.0f}{missed}")
+        cpu = 1_000 * spent[path] / len(found)
+        print(f"{path[:58]:58} {median:>9.0f} {worst:>9.0f} {cpu:>7.0f} {size[path] / 1_000:>6.0f}{missed}")
 
 
 def _timed(http: httpx.Client, path: str) -> tuple[float, int]:
@@ -255,7 +261,7 @@ def main() -> None:
     parser.add_argument("row", nargs="?", choices=("times", "watched"), default="times", help="default: %(default)s")
     add_url(parser)
     parser.add_argument("--rounds", type=int, default=10, help="default: %(default)s")
-    for what, count in (("failed", 200_000), ("scheduled", 100_000), ("records", 1_000_000)):
+    for what, count in (("queues", 100), ("failed", 200_000), ("scheduled", 100_000), ("records", 1_000_000)):
         parser.add_argument(f"--{what}", type=int, default=count, metavar="N", help="of `times`; default: %(default)s")
     given = parser.parse_args()
     with ground(given.url) as place:
@@ -264,7 +270,8 @@ def main() -> None:
             watched(place, given.rounds)
             return
         print(f"times: {versions(place.version)}; {machine()}")
-        times(place, given.rounds, failed=given.failed, scheduled=given.scheduled, records=given.records)
+        amounts = {what: getattr(given, what) for what in ("queues", "failed", "scheduled", "records")}
+        times(place, given.rounds, **amounts)
 
 
 if __name__ == "__main__":
