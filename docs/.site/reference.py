@@ -163,6 +163,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
                 for row in (
                     *(row_types.RunningRow, row_types.AlteredRow, row_types.RecurringRow, row_types.TenantRow),
                     *(row_types.KeyRow, row_types.LimitRow, row_types.FinishedRow, row_types.ActionRow),
+                    *(row_types.TopicRow, row_types.StatisticsRow, row_types.CountsRow, row_types.TimesRow),
                 )
             ),
         ],

@@ -244,3 +244,110 @@ class ActionRow(TypedDict):
     count: Annotated[int | None, About("Number of jobs.")]
     what: Annotated[str | None, About("Details of the action.")]
     ids: Annotated[list[str], About("The jobs, at most 1,000.")]
+
+
+class TopicRow(TypedDict):
+    """A group that subscribes to events."""
+
+    group: str
+    topics: Annotated[list[str], About("Patterns: * is one word, # any number of words.")]
+    queue: Annotated[str, About("The queue in which its events wait.")]
+    function: Annotated[str, About("The code that handles them; empty if that isn't known.")]
+    since: Annotated[Instant | None, About("When it first subscribed.")]
+    pending: int
+    in_progress: int
+    workers: int
+    paused: bool
+
+
+class FindingRow(TypedDict):
+    """One finding of `palermo doctor`."""
+
+    check: Annotated[str, About("What was examined.")]
+    level: Annotated[str, About("ok, warning or problem.")]
+    text: str
+    advice: Annotated[str | None, About("What to do about it.")]
+    names: Annotated[list[str], About("All queues or jobs that it is about, the worst first.")]
+
+
+class TimesRow(TypedDict):
+    """Durations in seconds. Percentiles are exact to 19 percent, the other values are exact."""
+
+    count: int
+    min: float
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+class CountsRow(TypedDict):
+    """The counts of a time."""
+
+    enqueued: int
+    processed: Annotated[int, About("Runs that ended by themselves.")]
+    failed: Annotated[int, About("Those of them that failed, retried or not.")]
+    succeeded: int
+    retried: Annotated[int, About("Failed runs that are retried.")]
+    snoozed: int
+    released: Annotated[int, About("Runs whose jobs were released because their worker ended.")]
+    discarded: int
+    cancelled: int
+    wait: Annotated[TimesRow | None, About("From when a job could have been started to when it was.")]
+    run: Annotated[TimesRow | None, About("From the start of a run to its end.")]
+
+
+class QueueCountsRow(CountsRow):
+    """A queue and its counts."""
+
+    name: Annotated[str | None, About("None for queues that were counted together.")]
+    pending: int
+    in_progress: int
+    workers: int
+    paused: bool
+
+
+class JobCountsRow(CountsRow):
+    """A job and its counts."""
+
+    name: str | None
+
+
+class WorkerCountsRow(CountsRow):
+    """A worker and its counts."""
+
+    id: str | None
+    state: Annotated[str | None, About("None for a worker that has ended.")]
+    started_at: Instant | None
+    slots: int | None
+
+
+class PartRow(CountsRow):
+    """The counts of a part of the time."""
+
+    at: Annotated[Instant, About("When it begins.")]
+    seconds: Annotated[float, About("How long it is.")]
+
+
+class DeployRow(TypedDict):
+    """A deploy: the first worker of another release started."""
+
+    at: Instant
+    release: str
+
+
+class StatisticsRow(CountsRow):
+    """The statistics of a time."""
+
+    since: Instant
+    until: Instant
+    known_since: Annotated[Instant | None, About("When the journal's oldest record of that time was written.")]
+    rate: Annotated[float | None, About("Jobs processed a second.")]
+    lost: Annotated[int, About("Records that were lost while the journal was away.")]
+    queues: Annotated[list[QueueCountsRow], About("The busiest first; empty if one queue, job or worker was named.")]
+    jobs: list[JobCountsRow]
+    workers: list[WorkerCountsRow]
+    deploys: list[DeployRow]
+    series: Annotated[list[PartRow], About("The time in parts, oldest first.")]

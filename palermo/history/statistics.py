@@ -8,13 +8,14 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
 from palermo.client.client import Client
 from palermo.contract.clock import now
 from palermo.contract.journal import ReadFrom
+from palermo.contract.row_types import StatisticsRow
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
@@ -380,7 +381,7 @@ def summarize_range(client: Client, since: float, until: float, **chosen: str) -
 # -- as rows
 
 
-def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) -> Row:
+def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) -> StatisticsRow:
     """A report as a row, with the queues and workers that exist now and what each did; the busiest first.
 
     `palermo stats --json` prints it and the API returns it: its fields are a contract.
@@ -390,7 +391,7 @@ def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) ->
     """
     alive = {row["name"]: {name: row[name] for name in _NO_QUEUE} for row in queues}
     up = {row["id"]: {name: row[name] for name in _NO_WORKER} for row in workers}
-    return {
+    row = {
         "since": iso_instant(report.since),
         "until": iso_instant(report.until),
         "known_since": iso_instant(report.known) if report.known < report.until else None,
@@ -405,6 +406,7 @@ def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) ->
             {"at": iso_instant(cell.start), "seconds": cell.seconds, **cell.tally.row()} for cell in report.cells
         ],
     }
+    return cast(StatisticsRow, row)
 
 
 def rate(report: Report, tally: Tally | None = None) -> float | None:

@@ -14,7 +14,7 @@ from palermo.client.client import Client
 from palermo.contract import clock
 from palermo.contract.broker import Finding
 from palermo.contract.journal import ReadFrom
-from palermo.contract.rows import Row
+from palermo.contract.row_types import FindingRow
 from palermo.contract.trouble import unless_blocked
 from palermo.core.journal_records import JournalLevel
 from palermo.core.text import count, nearest
@@ -78,7 +78,7 @@ def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[
     return found
 
 
-def row(finding: Finding) -> Row:
+def row(finding: Finding) -> FindingRow:
     """A finding as a row, for programs."""
     return {
         "check": finding.check,

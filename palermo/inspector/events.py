@@ -2,6 +2,7 @@
 
 from palermo.contract.broker import Broker
 from palermo.contract.events import ReplayFilter, Subscription
+from palermo.contract.row_types import TopicRow
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topics import check_group, check_pattern, distributor, gateway, group_queue
@@ -9,7 +10,7 @@ from palermo.inspector.context import Context, queue_rows
 from palermo.inspector.judges import Progress
 
 
-def _row(one: Subscription, queue: Row) -> Row:
+def _row(one: Subscription, queue: Row) -> TopicRow:
     return {
         "group": one.group,
         "topics": list(one.topics),
@@ -26,12 +27,8 @@ def _row(one: Subscription, queue: Row) -> Row:
 class Events(Context):
     """The groups that subscribe to events: list them, replay old events, unsubscribe a group."""
 
-    def groups(self) -> list[Row]:
-        """All groups that subscribe to events, by name.
-
-        A row is `group`, `topics` (its patterns), `queue` (where its events wait), `function` (the code that handles
-        them, "" if that is not known), `since`, and `pending`, `in_progress`, `workers` and `paused` of the queue.
-        """
+    def groups(self) -> list[TopicRow]:
+        """All groups that subscribe to events, by name."""
         found = self._ask(lambda broker: broker.events.subscriptions(), again=True)
         if not found:
             return []

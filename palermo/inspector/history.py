@@ -1,7 +1,7 @@
 """`inspector.history`. A call reads the part of the journal that it needs, about 100,000 records a second."""
 
 from palermo.contract import clock
-from palermo.contract.row_types import ActionRow, FinishedRow
+from palermo.contract.row_types import ActionRow, FinishedRow, StatisticsRow
 from palermo.contract.rows import Listing, Row
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_id
@@ -29,7 +29,7 @@ class History(Context):
             )
         return rows
 
-    def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
+    def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> StatisticsRow:
         """The counts since a time, by default of the last 24 hours; docs/guides/history.md describes the row.
 
         Reads that part of the journal and calls `progress` with its progress.

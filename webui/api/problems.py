@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
+from palermo.contract.row_types import FindingRow
 from palermo.inspector.doctor import row
 from palermo.webui.api.rows import PROBLEM_RESPONSES
 from palermo.webui.site import Visiting
@@ -13,17 +14,12 @@ from palermo.webui.threads import Router
 router = Router(prefix="/problems", tags=["workers"], responses=PROBLEM_RESPONSES)
 
 
-class ProblemRow(BaseModel):
-    """One thing that is wrong."""
+class ProblemRow(FindingRow):
+    """One problem."""
 
     kind: Literal[
         "trouble", "unserved", "resting", "late", "paused", "all paused", "silent", "died", "failing", "retried"
     ]
-    names: list[str] = Field(description="All queues or jobs that it is about, the worst first; none if it is all.")
-    check: str = Field(description="What was looked at, as `palermo doctor` names it.")
-    level: Literal["warning", "problem"]
-    text: str
-    advice: str | None = Field(description="What to do about it.")
 
 
 class ProblemRows(BaseModel):
@@ -39,11 +35,5 @@ def problems(visit: Visiting) -> ProblemRows:
 
     `palermo doctor --json` says the same, and examines the broker and the settings too.
     """
-    rows = [
-        {
-            "kind": each.kind,
-            **row(each.finding),
-        }
-        for each in known_problems(visit.site).now()
-    ]
-    return ProblemRows.model_validate({"rows": rows, "total": len(rows)})
+    rows: list[ProblemRow] = [{"kind": each.kind, **row(each.finding)} for each in known_problems(visit.site).now()]
+    return ProblemRows(rows=rows, total=len(rows))

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from palermo.contract.row_types import Instant
+from palermo.contract.row_types import TopicRow
 from palermo.webui import actions, tuning
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Removed, Rows
 from palermo.webui.site import Visiting
@@ -15,20 +15,6 @@ from palermo.webui.threads import Router
 router = Router(prefix="/topics", tags=["topics"], responses=PROBLEM_RESPONSES)
 
 Group = Annotated[str, Path(max_length=255)]
-
-
-class TopicRow(BaseModel):
-    """A group that subscribes to events."""
-
-    group: str
-    topics: list[str] = Field(description="Patterns: * is one word, # any number of them.")
-    queue: str = Field(description="Where its events wait.")
-    function: str = Field(description='What handles them; "" where that is not known.')
-    since: Instant | None = Field(description="When it first subscribed.")
-    pending: int
-    in_progress: int
-    workers: int
-    paused: bool
 
 
 class Topics(Rows[TopicRow]):
