@@ -1,10 +1,10 @@
 """Filters of jobs and of actions as they are in addresses and in the API's bodies."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import urlencode
 
-from fastapi import Depends
+from fastapi import Depends, Query
 from msgspec import Struct
 from starlette.requests import Request
 
@@ -22,6 +22,9 @@ LISTED = ("filter", "since", "until")
 
 #: The characters of a filter that are not encoded in an address, so that people can read it.
 READABLE = ":=*,@/"
+
+#: The number of the page of a list, as addresses of pages and of the API have it.
+PageNumber = Annotated[int, Query(alias="page", ge=1, le=1_000_000_000, description="Which page, from 1.")]
 
 F = TypeVar("F", bound=JobFilter | AuditFilter)
 

@@ -16,7 +16,6 @@ from palermo.settings.settings import Settings
 from palermo.webui import tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import operations
-from palermo.webui.failed.operations import operations
 from palermo.webui.site import Role, User
 from palermo.webui.state.journal_views import journal_views
 from tests.contract.workers import consume

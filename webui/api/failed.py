@@ -3,14 +3,14 @@
 import math
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Depends, Query, Response
+from fastapi import Body, Depends, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.row_types import JobRow
 from palermo.contract.rows import iso_instant
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
-from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Chosen, Id, Rows, Text
+from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Chosen, Id, PageLimit, PageNumber, Rows, Text
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Operation
 from palermo.webui.failed.operations import operations as known_operations
@@ -20,9 +20,6 @@ from palermo.webui.threads import Router
 
 router = Router(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)
 operations_router = Router(prefix="/operations", tags=["operations"], responses=PROBLEM_RESPONSES)
-
-Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
-Limit = Annotated[int, Query(ge=1, le=tuning.LIMIT)]
 
 
 class Group(BaseModel):
@@ -121,7 +118,9 @@ Asked = Annotated[JobFilter, Depends(asked)]
 
 
 @router.get("", name="api_failed")
-def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100, newest: bool = False) -> Rows[JobRow]:
+def failed(
+    visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimit = 100, newest: bool = False
+) -> Rows[JobRow]:
     """Failed jobs, the oldest failure first, or the newest first with `newest`."""
     found = failed_jobs(visit.site)
     found.wait_until_read()
@@ -132,7 +131,7 @@ def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100,
 
 
 @router.get("/groups", name="api_failed_groups")
-def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100) -> Groups:
+def groups(visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimit = 100) -> Groups:
     """Failed jobs in groups, the largest first. A group has the same job, exception and place in the code."""
     found = failed_jobs(visit.site)
     found.wait_until_read()

@@ -1,24 +1,17 @@
 """The API of the journal: finished jobs, the life of one job, and what people did."""
 
-from typing import Annotated
-
-from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.row_types import ActionRow, FinishedRow, Instant
 from palermo.errors import NotFound
 from palermo.history.listings import life
-from palermo.webui import tuning
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Rows, Text
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, PageLimit, PageNumber, Rows, Text
 from palermo.webui.filters import asked_actions, asked_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.threads import Router
 
 router = Router(tags=["history"], responses=PROBLEM_RESPONSES)
-
-Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
-Limit = Annotated[int, Query(ge=1, le=tuning.LIMIT)]
 
 
 class Step(BaseModel):
@@ -52,8 +45,8 @@ def history(
     until: Text = None,
     longer: Text = None,
     shorter: Text = None,
-    page: Number = 1,
-    limit: Limit = 100,
+    page: PageNumber = 1,
+    limit: PageLimit = 100,
 ) -> Rows[FinishedRow]:
     """Finished jobs, newest first.
 
@@ -102,8 +95,8 @@ def audit(
     text: Text = None,
     since: Text = None,
     until: Text = None,
-    page: Number = 1,
-    limit: Limit = 100,
+    page: PageNumber = 1,
+    limit: PageLimit = 100,
 ) -> Rows[ActionRow]:
     """The actions of operators, newest first. A part of a name is enough; `=mail` is exactly `mail`."""
     filter = asked_actions({"by": by, "action": action, "queue": queue, "text": text, "since": since, "until": until})

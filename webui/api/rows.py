@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.views.filter import JobFilter
 from palermo.webui import tuning
+from palermo.webui.filters import PageNumber as PageNumber
 from palermo.webui.filters import asked_filter
 from palermo.webui.site import Refused
 
@@ -53,7 +54,6 @@ UNSERVED_MEANS = "Whether `queue` is meant although no worker serves it; else th
 Text = Annotated[str | None, Query(max_length=1_000)]
 Id = Annotated[str, Path(max_length=1_000)]
 
-PageNumber = Annotated[int, Query(ge=1, le=tuning.DEPTH, description="Which page, from 1.")]
 PageLimit = Annotated[int, Query(ge=1, le=tuning.LIMIT, description="How many rows on a page.")]
 
 

@@ -12,8 +12,8 @@ from palermo.core import times
 from palermo.errors import NotFound
 from palermo.inspector.scheduled import Which
 from palermo.jobs.redaction import masked_row
-from palermo.webui import actions, tuning
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Chosen, Id, Rows, Text
+from palermo.webui import actions
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Chosen, Id, PageLimit, PageNumber, Rows, Text
 from palermo.webui.filters import asked_filter, instant_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
@@ -24,8 +24,6 @@ router = Router(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPO
 retries_router = Router(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
 
 Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a time zone, or from now: 90s, 2h.")]
-Number = Annotated[int, Query(ge=1, le=1_000_000)]
-Limit = Annotated[int, Query(ge=1, le=tuning.LIMIT)]
 
 
 class Moment(BaseModel):
@@ -58,8 +56,8 @@ def scheduled(
     retries: bool | None = None,
     due_from: Due = None,
     due_until: Due = None,
-    page: Number = 1,
-    limit: Limit = 100,
+    page: PageNumber = 1,
+    limit: PageLimit = 100,
 ) -> Rows[JobRow]:
     """Jobs that are due later, soonest first. A part of a name is enough; `=mail` is exactly `mail`.
 
@@ -128,8 +126,8 @@ def retries(
     job: Text = None,
     due_from: Due = None,
     due_until: Due = None,
-    page: Number = 1,
-    limit: Limit = 100,
+    page: PageNumber = 1,
+    limit: PageLimit = 100,
 ) -> Rows[JobRow]:
     """Jobs that have failed and wait for the instant of their next try, soonest first.
 

@@ -25,7 +25,7 @@ from palermo.webui import actions, tuning
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FACETS, FailureGroup
 from palermo.webui.failed.operations import DONE, Operation, operations
-from palermo.webui.filters import LISTED, ListFilter, known_names, list_filter
+from palermo.webui.filters import LISTED, ListFilter, PageNumber, known_names, list_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
 from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form
@@ -78,7 +78,7 @@ def page_of_failures(
     request: Request,
     visit: Visiting,
     by: Annotated[Literal["", "jobs", "groups"], Query()] = "",
-    number: Annotated[int, Query(alias="page", ge=1, le=1_000_000)] = 1,
+    number: PageNumber = 1,
     limit: Annotated[int, Query(ge=1, le=max(tuning.SIZES))] = tuning.SIZES[0],
 ) -> Response:
     """All failed jobs, newest first, or in groups. More than a page of them opens on the groups if errors repeat."""

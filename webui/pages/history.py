@@ -10,7 +10,7 @@ from starlette.responses import Response
 from palermo.contract.rows import Row
 from palermo.views.filter import AuditFilter
 from palermo.webui import tuning
-from palermo.webui.filters import LISTED, ListFilter, audit_filter, known_names, list_filter
+from palermo.webui.filters import LISTED, ListFilter, PageNumber, audit_filter, known_names, list_filter
 from palermo.webui.render.facets import count_names, facets
 from palermo.webui.render.rendering import page
 from palermo.webui.site import Visit, Visiting
@@ -20,12 +20,11 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-Number = Annotated[int, Query(alias="page", ge=1, le=10_000_000)]
 Limit = Annotated[int, Query(ge=1, le=tuning.MANY)]
 
 
 @router.get("/history", name="history", dependencies=[known_names(*LISTED)])
-def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit = tuning.ROWS) -> Response:
+def history(request: Request, visit: Visiting, number: PageNumber = 1, limit: Limit = tuning.ROWS) -> Response:
     """Finished jobs."""
     wanted = list_filter(request.query_params)
     context = _context(visit, wanted, number, limit)
@@ -46,7 +45,7 @@ def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit 
 
 
 @router.get("/audit", name="audit", dependencies=[known_names(*LISTED)])
-def audit(request: Request, visit: Visiting, number: Number = 1, limit: Limit = tuning.ROWS) -> Response:
+def audit(request: Request, visit: Visiting, number: PageNumber = 1, limit: Limit = tuning.ROWS) -> Response:
     """What people did, and when."""
     wanted = audit_filter(request.query_params)
     context = _context(visit, wanted, number, limit)

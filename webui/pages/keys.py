@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
 from palermo.webui import actions, tuning
-from palermo.webui.filters import known_names
+from palermo.webui.filters import PageNumber, known_names
 from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Visiting
@@ -19,18 +19,17 @@ from palermo.webui.threads import Router
 router = Router()
 
 Text = Annotated[str, Query(max_length=1_000)]
-Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 
 
 @router.get("/limits", name="limits", dependencies=[known_names()])
-def limits(request: Request, visit: Visiting, text: Text = "", number: Number = 1) -> Response:
+def limits(request: Request, visit: Visiting, text: Text = "", number: PageNumber = 1) -> Response:
     """The keys of limited jobs, by name; only those that contain the text, if one is given."""
     listing = listings.limits(visit, text=text, page=number, limit=tuning.MANY)
     return _page(request, "limits", listing, text, number)
 
 
 @router.get("/unique", name="unique", dependencies=[known_names()])
-def unique(request: Request, visit: Visiting, text: Text = "", number: Number = 1) -> Response:
+def unique(request: Request, visit: Visiting, text: Text = "", number: PageNumber = 1) -> Response:
     """The keys that jobs have, by name; only those that contain the text, if one is given."""
     listing = listings.keys(visit, text=text, page=number, limit=tuning.MANY)
     rows: list[Row] = [{**row, "digest": element_key(row["key"])} for row in listing.rows]

@@ -16,7 +16,8 @@ from starlette.types import Receive, Scope, Send
 from palermo.errors import PalermoError
 from palermo.history.listings import life
 from palermo.webui import tuning
-from palermo.webui.pages.scheduled import JOB_LISTS, Number, asked_jobs
+from palermo.webui.filters import PageNumber
+from palermo.webui.pages.scheduled import JOB_LISTS, asked_jobs
 from palermo.webui.site import Refused, Site, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import LiveState, live_state
@@ -39,7 +40,7 @@ async def events(
     every: Annotated[float, Query(ge=1, le=60)] = 2.0,
     of: Of = "",
     id: Annotated[str, Query(max_length=1_000)] = "",
-    number: Number = 1,
+    number: PageNumber = 1,
 ) -> Response:
     """A stream that tells when queues or workers have changed. `of` names a page whose own list is watched too.
 

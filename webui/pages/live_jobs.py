@@ -1,16 +1,14 @@
 """The pages of running and of waiting jobs."""
 
 from collections import Counter
-from typing import Annotated
 
-from fastapi import Query
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.views.facts import facts_of_row
 from palermo.webui import tuning
-from palermo.webui.filters import LISTED, checked_depth, known_names, state_filter
+from palermo.webui.filters import LISTED, PageNumber, checked_depth, known_names, state_filter
 from palermo.webui.render.facets import facets
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
@@ -42,7 +40,7 @@ def running(request: Request, visit: Visiting) -> Response:
 def waiting(
     request: Request,
     visit: Visiting,
-    number: Annotated[int, Query(ge=1, le=400, alias="page")] = 1,
+    number: PageNumber = 1,
     depth: int = tuning.DEPTHS[0],
 ) -> Response:
     """The queues with waiting jobs, or with a filter the matching ones among the first jobs of each queue."""

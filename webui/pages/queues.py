@@ -22,7 +22,7 @@ from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import operations
-from palermo.webui.filters import LISTED, checked_depth, filter_query, known_names, list_filter
+from palermo.webui.filters import LISTED, PageNumber, checked_depth, filter_query, known_names, list_filter
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, runs_plot, spark, throughput
 from palermo.webui.render.rendering import page, path, redirect
@@ -36,7 +36,6 @@ from palermo.webui.threads import Router
 router = Router()
 
 Text = Annotated[str, Query(max_length=200)]
-Number = Annotated[int, Query(ge=1, le=400, alias="page")]
 Reason = Annotated[str, Form(max_length=500)]
 
 
@@ -68,7 +67,7 @@ def overview(request: Request, visit: Visiting) -> Response:
 
 
 @router.get("/queues", name="queues", dependencies=[known_names()])
-def queues(request: Request, visit: Visiting, name: Text = "", number: Number = 1) -> Response:
+def queues(request: Request, visit: Visiting, name: Text = "", number: PageNumber = 1) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
     listed = live.queue_page(snapshot, name=name, number=number)
@@ -102,7 +101,7 @@ def queue(
     visit: Visiting,
     name: str,
     newest: bool = False,
-    number: Number = 1,
+    number: PageNumber = 1,
     depth: int = tuning.DEPTHS[0],
 ) -> Response:
     checked_depth(depth)

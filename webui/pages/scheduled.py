@@ -6,7 +6,7 @@ Other pages here change such jobs: they show the number of jobs that are meant, 
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import Depends, Form, Query
+from fastapi import Depends, Form
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from palermo.inspector.scheduled import GONE, Which
 from palermo.views.filter import JobFilter
 from palermo.webui import actions, tuning
 from palermo.webui.failed.operations import Operation
-from palermo.webui.filters import LISTED, ListFilter, known_names, list_filter, state_filter
+from palermo.webui.filters import LISTED, ListFilter, PageNumber, known_names, list_filter, state_filter
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.failures import check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields
@@ -33,7 +33,6 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 
 _CHOICE = known_names(*NAMES, *LISTED, "page")
 
@@ -78,7 +77,7 @@ Listed = Annotated[JobList, Depends(_listed)]
 
 @router.get("/scheduled", name="scheduled", dependencies=[known_names(*LISTED)])
 @router.get("/retries", name="retries", dependencies=[known_names(*LISTED)])
-def jobs(request: Request, visit: Visiting, job_list: Listed, number: Number = 1) -> Response:
+def jobs(request: Request, visit: Visiting, job_list: Listed, number: PageNumber = 1) -> Response:
     """All jobs that are due later, or those that have failed and wait for their next try, soonest first."""
     wanted = asked_jobs(job_list, request.query_params)
     reading, progress = False, None

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from palermo.core.text import count
 from palermo.errors import PalermoError
 from palermo.webui import actions, tuning
-from palermo.webui.filters import known_names
+from palermo.webui.filters import PageNumber, known_names
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Visiting
 from palermo.webui.threads import Router
@@ -18,11 +18,10 @@ from palermo.webui.threads import Router
 router = Router()
 
 Text = Annotated[str, Query(max_length=127)]
-Number = Annotated[int, Query(ge=1, le=1_000, alias="page")]
 
 
 @router.get("/tenants", name="tenants", dependencies=[known_names()])
-def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number = 1) -> Response:
+def tenants(request: Request, visit: Visiting, queue: Text = "", number: PageNumber = 1) -> Response:
     shared = visit.inspector.tenants.totals()
     chosen = queue or next(iter(shared), "")
     rows, total = [], 0
