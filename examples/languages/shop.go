@@ -170,20 +170,16 @@ func fail(channel *amqp.Channel, queue string, delivery amqp.Delivery, failure e
 }
 
 func report(channel *amqp.Channel, delivery amqp.Delivery, how string, output any) error {
-	headers := map[string]any{}
-	for _, name := range []string{"workflow", "workflow-step", "workflow-generation"} {
-		headers[name] = delivery.Headers[name]
-	}
-	message := map[string]any{"id": delivery.MessageId, "content_type": "", "content_encoding": "", "body": "", "headers": headers}
-	end := map[string]any{"how": how, "message": message}
-	if how == "done" && delivery.Headers["workflow-output"] == true {
+	headers := delivery.Headers
+	run := map[string]any{"workflow": headers["workflow"], "step": headers["workflow-step"], "generation": headers["workflow-generation"], "how": how}
+	if how == "done" && headers["workflow-output"] == true {
 		value, err := json.Marshal(output)
 		if err != nil {
 			return err
 		}
-		end["content_type"], end["value"] = "application/json", value // a []byte becomes base64
+		run["content_type"], run["value"] = "application/json", value // a []byte becomes base64
 	}
-	body, err := json.Marshal(map[string]any{"format": 1, "end": end})
+	body, err := json.Marshal(map[string]any{"format": 1, "end": map[string]any{"runs": []any{run}}})
 	if err != nil {
 		return err
 	}

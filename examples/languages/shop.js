@@ -79,13 +79,12 @@ async function fail(channel, queue, message, error) {
 
 async function report(channel, { properties }, how, output) {
   const { workflow, 'workflow-step': step, 'workflow-generation': generation } = properties.headers;
-  const headers = { workflow, 'workflow-step': step, 'workflow-generation': generation };
-  const end = { how, message: { id: properties.messageId, content_type: '', content_encoding: '', body: '', headers } };
+  const run = { workflow, step, generation, how };
   if (how === 'done' && properties.headers['workflow-output']) {
-    end.content_type = 'application/json';
-    end.value = Buffer.from(JSON.stringify(output ?? null)).toString('base64');
+    run.content_type = 'application/json';
+    run.value = Buffer.from(JSON.stringify(output ?? null)).toString('base64');
   }
-  const body = Buffer.from(JSON.stringify({ format: 1, end }));
+  const body = Buffer.from(JSON.stringify({ format: 1, end: { runs: [run] } }));
   channel.publish('', `${exchange}.~workflows`, body, { persistent: true, mandatory: true });
   await channel.waitForConfirms();
   if (returned.length) throw new Error('the broker did not store the message');

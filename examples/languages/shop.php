@@ -111,13 +111,12 @@ function fail_job(AMQPChannel $channel, string $queue, AMQPMessage $message, Thr
 function report(AMQPChannel $channel, AMQPMessage $message, string $how, mixed $output): void
 {
     $known = $message->get('application_headers')->getNativeData();
-    $headers = array_intersect_key($known, ['workflow' => 1, 'workflow-step' => 1, 'workflow-generation' => 1]);
-    $about = ['content_type' => '', 'content_encoding' => '', 'body' => '', 'headers' => $headers];
-    $end = ['how' => $how, 'message' => ['id' => $message->get('message_id')] + $about];
+    $run = ['workflow' => $known['workflow'], 'step' => $known['workflow-step'], 'how' => $how];
+    $run += ['generation' => $known['workflow-generation']];
     if ($how === 'done' && ($known['workflow-output'] ?? false)) {
-        $end += ['content_type' => 'application/json', 'value' => base64_encode(json_encode($output))];
+        $run += ['content_type' => 'application/json', 'value' => base64_encode(json_encode($output))];
     }
-    $record = new AMQPMessage(json_encode(['format' => 1, 'end' => $end]), ['delivery_mode' => 2]);
+    $record = new AMQPMessage(json_encode(['format' => 1, 'end' => ['runs' => [$run]]]), ['delivery_mode' => 2]);
     $channel->basic_publish($record, '', EXCHANGE . '.~workflows', true);
     $channel->wait_for_pending_acks_returns(30);
 }

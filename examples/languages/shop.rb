@@ -81,13 +81,12 @@ def fail_job(channel, queue, properties, body, error)
 end
 
 def report(channel, properties, how, output)
-  headers = properties.headers.slice("workflow", "workflow-step", "workflow-generation")
-  message = { id: properties.message_id, content_type: "", content_encoding: "", body: "", headers: }
-  ending = { how:, message: }
+  workflow, step, generation = properties.headers.values_at("workflow", "workflow-step", "workflow-generation")
+  run = { workflow:, step:, generation:, how: }
   if how == "done" && properties.headers["workflow-output"]
-    ending.update(content_type: "application/json", value: [JSON.generate(output)].pack("m0"))
+    run.update(content_type: "application/json", value: [JSON.generate(output)].pack("m0"))
   end
-  channel.default_exchange.publish(JSON.generate({ format: 1, end: ending }),
+  channel.default_exchange.publish(JSON.generate({ format: 1, end: { runs: [run] } }),
                                    routing_key: "#{EXCHANGE}.~workflows", persistent: true)
   raise "the broker did not store the message" unless channel.wait_for_confirms
 end

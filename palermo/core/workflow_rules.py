@@ -219,6 +219,11 @@ def member_of(path: str) -> tuple[str, int | None]:
     return prefix + slash + name, int(number) if colon else None
 
 
+def is_member(path: str) -> bool:
+    """Whether this is a member of a map: what comes after the map rarely waits for this one."""
+    return ":" in path.rpartition("/")[2]
+
+
 def generation_of(flow: Flow, path: str) -> int:
     """The generation in which a step is to run, or has run: the highest of its own and of those that contain it."""
     if not flow.generations:

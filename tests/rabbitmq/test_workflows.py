@@ -88,7 +88,7 @@ async def test_an_end_that_cannot_be_read_is_passed_over(
         await run(broker, consumer, "before")
         publisher = await broker._outbox.open()
         for adds in (b"", b"\xc1", ADDS[:-1]):
-            report = StepReport(message=message("junk"), how=How.DONE, adds=b64encode(adds).decode())
+            report = StepReport(message=message("junk"), adds=b64encode(adds).decode())
             await publisher.send("", queue, PERSISTENT_JSON, json.dumps(report.to_record()).encode())
         await run(broker, consumer, "after")
 
@@ -167,7 +167,7 @@ async def test_a_step_whose_end_is_stored_does_not_run_again(broker: RabbitmqBro
     async with time_kept(broker):
         consumer = await consume(await another())
         step = await begin(broker, consumer, "a", pack(replace(GRAPH, steps=(*GRAPH.steps, signal))))
-        await broker.workflows.tell(step.message, How.DONE)
+        await (await broker.workflows.send_end(step.message, How.DONE))
         await consumer.close()
         consumer = await consume(await another())
 

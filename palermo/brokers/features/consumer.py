@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.features import limits
 from palermo.brokers.features.commands import CommandListener
+from palermo.brokers.features.gathered import Gathered
 from palermo.brokers.features.heartbeat import Heartbeat
 from palermo.brokers.features.steps import Job, Step, StepStore, put
 from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
@@ -28,15 +30,12 @@ from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
 from palermo.core.limits import RunLater, RunNow, demand_of, postponed
 from palermo.core.unique_rules import StartAnswer
 from palermo.core.workflow import WORKFLOW
+from palermo.core.workflow_rules import is_member
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 
 log = logging.getLogger("palermo.broker")
 
 _DONE = Ack()
-
-#: Seconds that the end of a member of a map waits for others, to be stored in one step with them. If the worker is
-#: killed in the meantime, the member runs again.
-_TOGETHER = 0.01
 
 
 class Claim(Struct, frozen=True):
@@ -70,10 +69,8 @@ class StepConsumer(abc.ABC):
         self._detached: set[Claim] = set()
         #: Jobs that are done but not deleted yet: the next claim deletes them in its own step.
         self._done: list[Claim] = []
-        #: Steps of workflows that have run and are not ended yet; the task that ends them, and what makes it hurry.
-        self._ending: list[Ending] = []
-        self._ender: asyncio.Task[None] | None = None
-        self._urgent = asyncio.Event()
+        #: Steps of workflows that have run and are not ended yet.
+        self._endings = Gathered(self._end_all)
         #: By slot: the callback of its last call of `receive`, which is offered a plain job first.
         self._takes: dict[int, TakeDelivery | None] = {}
         #: By slot: the calls of `receive` that wait.
@@ -252,36 +249,22 @@ class StepConsumer(abc.ABC):
         ending = Ending.of(delivery.message, ack, claim.still_valid, _steps(claim, ack))
         if ending is None:
             return False
-        self._ending.append(ending)
-        if not ending.is_member:
-            self._urgent.set()
-        if self._ender is None:
-            self._ender = self._loop.create_task(self._end_all())
+        # If the worker is killed before, members of a map run again. `benchmarks.workflows map` takes twice as long if
+        # they are urgent.
+        self._endings.add(ending, urgent=not is_member(ending.end.path))
         return True
 
     async def end_steps(self) -> None:
         """Wait until all steps are ended that have run."""
-        self._urgent.set()
-        if self._ender is not None:
-            await asyncio.wait({self._ender})
+        await self._endings.flush()
 
-    async def _end_all(self) -> None:
+    async def _end_all(self, endings: Sequence[Ending]) -> None:
         try:
-            while self._ending:
-                # Members of maps wait for each other: without that, `benchmarks.workflows map` takes twice as long.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_TOGETHER):
-                        await self._urgent.wait()
-                self._urgent.clear()
-                await asyncio.sleep(0)  # other slots of this turn of the loop join
-                id, some = self._ending[0].workflow, self._ending
-                self._ending = [one for one in some if one.workflow != id]
-                if await self._workflows.end_together(id, [one for one in some if one.workflow == id]):
+            for id in dict.fromkeys(ending.workflow for ending in endings):
+                if await self._workflows.end_together(id, [one for one in endings if one.workflow == id]):
                     self._lose(BrokerUnavailable(f"{self._place}: another process considered this worker dead."))
         except BrokerError as error:
             self._lose(error)
-        finally:
-            self._ender = None
 
     async def free_slot(self, delivery: Delivery) -> None:
         self._detached.add(self._claim_of(delivery))

@@ -58,7 +58,6 @@ from palermo.core.workflow_rules import (
     failed_runs,
     generation_of,
     has_failed,
-    member_of,
     plans_of,
     retried,
     signalled,
@@ -95,11 +94,6 @@ class Ending(Struct, frozen=True):
         workflow, path, generation = found
         how = How.DONE if ack.done else How.CANCELLED if ack.cancelled else How.DISCARDED
         return cls(workflow, StepEnd(path=path, how=how, generation=generation), ack.output, still_valid, changes)
-
-    @property
-    def is_member(self) -> bool:
-        """Whether the step is a member of a map: what comes after the map rarely waits for this one."""
-        return member_of(self.end.path)[1] is not None
 
 
 #: Decides about a workflow, None if there is none; returns it changed, or None to leave it.

@@ -100,7 +100,7 @@ class RabbitmqConsumer:
         self._keys = keys
         self._limits = limits
         self._workflows = workflows
-        self._endings = PendingEnds(keys, self._acknowledge)
+        self._endings = PendingEnds(self._acknowledge)
         #: By delivery's token: the key of the permit that the job runs with, or asks for, and the job's id.
         self._permits: dict[Any, tuple[str, str]] = {}
         self._closed = False
@@ -235,22 +235,25 @@ class RabbitmqConsumer:
         told = key_report(delivery, settlement, adopted=detached)
         is_step = step_of(delivery.message.extra) is not None if delivery.message.extra else False
         match settlement:
-            case Ack(done, cancelled, output, adds) if is_step or adds:
-                how = How.DONE if done else How.CANCELLED if cancelled else How.DISCARDED
+            case Ack(adds=adds) if adds:
                 self._check(delivery)
-                await self._workflows.tell(delivery.message, how, output=output, adds=adds)
-                if told is not None and not adds:
-                    await self._keys.tell(delivery.message, told)
+                await self._workflows.tell_added(delivery.message, adds)
                 self._check(delivery)
                 channel.ack(tag)
-            case Ack():
+            case Ack(done, cancelled, output):
                 self._check(delivery)
-                if told is not None and not detached:
-                    await self._endings.begin(delivery, told)
+                send: Callable[[], Awaitable[Awaitable[None]]] | None = None
+                if is_step:
+                    how = How.DONE if done else How.CANCELLED if cancelled else How.DISCARDED
+                    send = partial(self._workflows.send_end, delivery.message, how, output)
+                elif told is not None:
+                    send = partial(self._keys.send_end, delivery.message, told)
+                if send is not None and not detached:
+                    await self._endings.begin(delivery, send)
                     self._source.ending(delivery)
                 else:
-                    if told is not None:
-                        await self._keys.tell(delivery.message, told)
+                    if send is not None:
+                        await (await send())
                         self._check(delivery)
                     # Written at once: the next job comes only after this ack.
                     channel.connection.raw.ack(channel.raw, tag)
@@ -273,7 +276,7 @@ class RabbitmqConsumer:
                 if told is not None:
                     await self._keys.tell(delivery.message, told)
                 if is_step:
-                    await self._workflows.tell(delivery.message, How.FAILED)
+                    await (await self._workflows.send_end(delivery.message, How.FAILED))
                 self._check(delivery)
                 channel.ack(tag)
             case Reschedule(message):

@@ -33,6 +33,8 @@ from palermo.core.message import MAX_BODY, Message
 from palermo.core.topology import amqp_queue, is_failed
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
+from palermo.core.workflow import step_of
+from palermo.core.workflow_rules import is_member
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -310,31 +312,36 @@ def _portions(claims: Sequence[KeyRequest]) -> Iterator[list[KeyRequest]]:
         yield some
 
 
-#: Ends of one slot that may be on their way at once.
-_MOST = 4
+#: Ends of one slot that may be on their way at once; and of members of maps, which wait for each other. Below 32: then
+#: a quorum queue applies their acknowledgements, even if the channel is closed next (see consuming/consumer.py).
+_MOST, _MOST_MEMBERS = 4, 30
 
 #: Seconds that a consumer waits for its last ends when it is closed.
 _LAST_WORDS = 5.0
 
 
 class PendingEnds:
-    """Sends the ends of jobs with keys to the log of keys, and acknowledges each job once its end is stored there.
+    """Sends the ends of jobs to the leader's ledgers, and acknowledges each job once its end is stored there.
 
     Only a job that needs the same key waits for that. A slot goes on with its next jobs meanwhile, until a few of its
     ends are on their way.
     """
 
-    def __init__(self, keys: RabbitmqKeys, acknowledge: Callable[[Delivery], None]) -> None:
+    def __init__(self, acknowledge: Callable[[Delivery], None]) -> None:
         """`acknowledge` is called for a delivery whose end is stored; it may raise DeliveryLost."""
-        self._keys = keys
         self._acknowledge = acknowledge
         self._tasks: dict[asyncio.Task[None], tuple[int, str]] = {}
 
-    async def begin(self, delivery: Delivery, told: KeyReport) -> None:
-        """Send the end of this job. Its delivery is acknowledged once the end is stored. Raises BrokerUnavailable."""
-        while len(before := self._of(lambda slot, _: slot == delivery.slot)) >= _MOST:
+    async def begin(self, delivery: Delivery, send: Callable[[], Awaitable[Awaitable[None]]]) -> None:
+        """Send the end of this job by `send`, which returns an awaitable that is done once that is stored.
+
+        Then its delivery is acknowledged. Raises BrokerUnavailable.
+        """
+        step = step_of(delivery.message.extra)
+        most = _MOST if step is None or not is_member(step[1]) else _MOST_MEMBERS
+        while len(before := self._of(lambda slot, _: slot == delivery.slot)) >= most:
             await asyncio.wait(before, return_when=asyncio.FIRST_COMPLETED)
-        stored = await self._keys.send_end(delivery.message, told)
+        stored = await send()
         lock = lock_of(delivery.message)
         task = asyncio.ensure_future(self._see_to(delivery, stored))
         self._tasks[task] = delivery.slot, "" if lock is None else lock.key

@@ -5,8 +5,10 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
+import msgspec
 from msgspec.structs import replace
 
+from palermo.brokers.features.gathered import Gathered
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import RecordQueue
@@ -15,7 +17,7 @@ from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.work import Ask
 from palermo.brokers.rabbitmq.publishing.end_writer import EndWriter
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow_queue
+from palermo.brokers.rabbitmq.workflows.step_reports import RunEnd, StepReport, record_of, workflow_queue
 from palermo.contract.broker import SessionParameters
 from palermo.contract.finding import JobLocation
 from palermo.contract.workflows import WorkflowInfo
@@ -23,7 +25,7 @@ from palermo.core.lifecycle import JobState, StoredResult
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
 from palermo.core.workflow import step_of
-from palermo.core.workflow_rules import How
+from palermo.core.workflow_rules import How, is_member
 from palermo.errors import BrokerUnavailable, NotFound
 
 
@@ -42,6 +44,8 @@ class RabbitmqWorkflows:
         arguments = versions.arguments(session.queue_type, connection.version)
         self._queue = RecordQueue(workflow_queue(session.exchange), connection, outbox.open, arguments)
         self._ends = EndWriter(self._queue, connection, outbox, session.timeout)
+        #: Of each end that is to be written the job's id and its bytes.
+        self._gathered = Gathered(self._write, size=lambda end: len(end[1]))
         self._ask = ask
         self._reading = reading
         self._there = False
@@ -82,15 +86,22 @@ class RabbitmqWorkflows:
         over = [JobLocation(state=JobState.FAILED, message=one.message.value) for one in places if one.message]
         return jobs + running + (over if failed else [])
 
-    async def tell(self, message: Message, how: How, *, output: StoredResult | None = None, adds: bytes = b"") -> None:
-        """Write down how a run ended, and wait until that is stored, however long an alarm lasts."""
-        report = StepReport(
-            message=_bare(message),
-            how=how,
-            content_type="" if output is None else output.content_type,
-            value="" if output is None else b64encode(output.body).decode(),
-            adds=b64encode(adds).decode(),
-        )
+    async def send_end(self, message: Message, how: How, output: StoredResult | None = None) -> Awaitable[None]:
+        """Send how a run of a step ended that added nothing. Returns an awaitable that is done once that is stored.
+
+        That may take as long as an alarm lasts. It raises BrokerUnavailable.
+        """
+        step = step_of(message.extra)
+        assert step is not None
+        end = message.id, msgspec.json.encode(RunEnd.of(step, how, output))
+        return self._gathered.add(end, urgent=not is_member(step[1]))
+
+    async def _write(self, ends: Sequence[tuple[str, bytes]]) -> None:
+        await (await self._ends.send(ends[0][0], record_of([end for _, end in ends])))
+
+    async def tell_added(self, message: Message, adds: bytes) -> None:
+        """Write down what a run has added, and wait until that is stored, however long an alarm lasts."""
+        report = StepReport(message=_bare(message), adds=b64encode(adds).decode())
         body = json.dumps(report.to_record(), separators=(",", ":")).encode()
         await (await self._ends.send(message.id, body))
 

@@ -17,19 +17,20 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from palermo.brokers.features.gathered import Gathered
 from palermo.brokers.features.steps import Outcome, Step, Stored
 from palermo.brokers.features.workflows import Ending, EndKey, Workflows
 from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
 from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow_queue
+from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, runs_in, workflow_queue
 from palermo.contract.clock import seconds_until, wall_clock
 from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.plain import Plain
 from palermo.core.workflow import Graph, step_of
-from palermo.core.workflow_rules import StepEnd
+from palermo.core.workflow_rules import How, StepEnd
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -64,6 +65,8 @@ class LedgerStore:
         self.all: dict[str, Packed] = {}
         self._parts: dict[str, set[str]] = {}
         self._due = Instants()
+        #: The states and jobs of several workflows, which one commit stores.
+        self._gathered = Gathered(self._commit, size=_size_of)
 
     def load(self, states: Mapping[str, Packed]) -> None:
         """Begin with these states."""
@@ -119,13 +122,14 @@ class LedgerStore:
             some[name] = packed
             size += len(packed.data)
             if size > _PART_BYTES:
-                await self._commit(some, ())
+                await self._gathered.add((some, ()))
                 some, size = {}, 0
-        await self._commit({**some, **states}, jobs)
+        await self._gathered.add(({**some, **states}, jobs))
         return Outcome(0, [None] * len(changes))
 
-    async def _commit(self, states: Mapping[str, Packed | None], jobs: Sequence[Message]) -> None:
-        await self._ledger.commit(states, jobs)
+    async def _commit(self, changes: Sequence[tuple[Mapping[str, Packed | None], Sequence[Message]]]) -> None:
+        states = {name: packed for some, _ in changes for name, packed in some.items()}
+        await self._ledger.commit(states, [job for _, jobs in changes for job in jobs])
         self._take(states)
 
     def _take(self, states: Mapping[str, Packed | None]) -> None:
@@ -144,6 +148,10 @@ class LedgerStore:
     def strays(self) -> dict[str, Packed | None]:
         """The parts of workflows that are not there: a leader died before it stored the workflow."""
         return {name: None for id, names in self._parts.items() if id not in self.all for name in names}
+
+
+def _size_of(change: tuple[Mapping[str, Packed | None], Sequence[Message]]) -> int:
+    return sum(len(packed.data) for packed in change[0].values() if packed is not None)
 
 
 class LeaderWorkflows:
@@ -218,6 +226,10 @@ class LeaderWorkflows:
 
     async def ask(self, question: Callable[[Workflows], Awaitable[T]]) -> T:
         """The answer of the engine, after all ends that are stored by now and all that is due."""
+        # A change that has begun goes on: no other may begin with the state before it.
+        return await uninterrupted(self._answer(question))
+
+    async def _answer(self, question: Callable[[Workflows], Awaitable[T]]) -> T:
         async with self._turn:
             await self._read()
             await self._ledger.reach()
@@ -260,64 +272,83 @@ class LeaderWorkflows:
             self._store.load({name: packed for name, packed in states.items() if name not in strays})
 
     async def _take_reports(self) -> None:
-        """Handle the ends that workers have written, those of one workflow together.
+        """Handle the ends that workers have written: those of one workflow together, and all in few commits.
 
-        After an error, those that are not handled wait for the next call, and other workflows go on before them.
+        After an error, the records with those that are not handled wait for the next call.
         """
         reports, self._reports = self._reports, []
+        held: list[_Held] = []
         ends: dict[str, list[_End]] = {}
         for report in reports:
-            end = self._connection.unreadable.attempt(self._queue, report[0], partial(_end_of, report))
-            if end is None:
+            found = self._connection.unreadable.attempt(self._queue, report[0], partial(_ends_of, report))
+            if not found:
                 self._ledger.keep(report[1])
-            else:
+                continue
+            held.append(found[0].held)
+            for end in found:
                 ends.setdefault(end.ending.workflow, []).append(end)
         try:
-            for id, left in list(ends.items()):
-                ends[id] = ends.pop(id)  # if this one raises, it is the last one of the next call
-                while left:
-                    together = list(takewhile(lambda end: end.graph is None, left))
-                    if together:
-                        await self._engine.end_together(id, [end.ending for end in together])
-                    else:
-                        together = left[:1]
-                        await self._add(together[0])
-                    for end in together:
-                        self._ledger.settle(end.report[1])
-                    del left[: len(together)]
+            errors = await asyncio.gather(*(self._handle(*some) for some in ends.items()), return_exceptions=True)
+            for error in errors:
+                if error is not None:
+                    raise error
+        finally:
+            self._reports[:0] = [one.report for one in held if one.left]
+
+    async def _handle(self, id: str, left: list["_End"]) -> None:
+        """Handle these ends of one workflow."""
+        try:
+            while left:
+                together = list(takewhile(lambda end: end.graph is None, left))
+                if together:
+                    await self._engine.end_together(id, [end.ending for end in together])
+                else:
+                    together = left[:1]
+                    await self._add(together[0])
+                for end in together:
+                    end.held.left -= 1
+                    if not end.held.left:
+                        self._ledger.settle(end.held.report[1])
+                del left[: len(together)]
         except PalermoError as error:
             if not self._ledger.is_open:
                 raise
-            log.warning("a workflow cannot be continued now error=%r", str(error))
-        finally:
-            self._reports[:0] = [end.report for left in ends.values() for end in left]
+            log.warning("a workflow cannot be continued now id=%s error=%r", id, str(error))
 
     async def _add(self, end: "_End") -> None:
         """Handle the end of a run that added steps."""
+        assert end.message is not None
         try:
             await self._engine.end(end.message, end.ending.end.how, (), (), graph=end.graph)
         except PalermoError:
             raise
         except Exception as error:  # another program wrote steps that cannot be
-            self._connection.unreadable.skip(self._queue, end.report[0], error)
+            self._connection.unreadable.skip(self._queue, end.held.report[0], error)
+
+
+class _Held(Struct):
+    """A record of ends, and how many of these are not handled yet."""
+
+    report: Report
+    left: int
 
 
 class _End(Struct, frozen=True):
-    """A report that is decoded."""
+    """The end of a run, as a record has it."""
 
-    report: Report
-    message: Message
+    held: _Held
     ending: Ending
-    #: What the run added; a run that is no step has always added something.
-    graph: Graph | None
+    #: What the run added, and its job. A run that is no step has always added something.
+    graph: Graph | None = None
+    message: Message | None = None
 
 
-def _end_of(report: Report) -> _End:
-    """The end that a record reports. Raises one of palermo.contract.stored_records.UNREADABLE."""
-    told = StepReport.from_record(report[0])
-    graph, output = told.graph, told.output
-    id, path, generation = step_of(told.message.extra) or (told.message.id, "", 0)
-    if graph is None and not path:
-        raise ValueError("neither the end of a step, nor steps to add")
-    end = StepEnd(path=path, how=told.how, generation=generation)
-    return _End(report, told.message, Ending(id, end, output, None, ()), graph)
+def _ends_of(report: Report) -> list[_End]:
+    """The ends in a record. Raises one of palermo.contract.stored_records.UNREADABLE."""
+    if runs := runs_in(report[0]):
+        held = _Held(report, len(runs))
+        return [_End(held, Ending(run.workflow, run.end, run.output, None, ())) for run in runs]
+    added = StepReport.from_record(report[0])
+    id, path, generation = step_of(added.message.extra) or (added.message.id, "", 0)
+    end = StepEnd(path=path, how=How.DONE, generation=generation)
+    return [_End(_Held(report, 1), Ending(id, end, None, None, ()), added.graph, added.message)]

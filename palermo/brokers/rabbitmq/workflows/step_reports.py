@@ -1,17 +1,23 @@
-"""The ends of steps, as workers write them into the leader's ledger of workflows before they acknowledge the jobs."""
+"""The ends of steps, as workers write them into the leader's ledger of workflows before they acknowledge the jobs.
 
-from base64 import b64decode
-from collections.abc import Mapping
+A record has the ends of several runs that added nothing, or the end of one that added steps.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec import convert
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT
 from palermo.core.lifecycle import StoredResult
 from palermo.core.message import Message
-from palermo.core.plain import PlainWithMessages
+from palermo.core.plain import Plain, PlainWithMessages
 from palermo.core.step_values import unpack
 from palermo.core.topology import internal
 from palermo.core.workflow import Graph
-from palermo.core.workflow_rules import How
+from palermo.core.workflow_rules import How, StepEnd
 
 
 def workflow_queue(exchange: str) -> str:
@@ -19,17 +25,55 @@ def workflow_queue(exchange: str) -> str:
     return internal(exchange, "workflows")
 
 
+class RunEnd(Plain, frozen=True, kw_only=True, omit_defaults=True):
+    """The end of a run of a step that added nothing."""
+
+    workflow: str
+    #: Its path.
+    step: str
+    generation: int = 0
+    how: How
+    #: What later steps get of it: the media type and the value, in base64.
+    content_type: str = ""
+    value: str = ""
+
+    @classmethod
+    def of(cls, step: tuple[str, str, int], how: How, output: StoredResult | None) -> "RunEnd":
+        """How the run of this step ended."""
+        workflow, path, generation = step
+        end = cls(workflow=workflow, step=path, generation=generation, how=how)
+        if output is None:
+            return end
+        return replace(end, content_type=output.content_type, value=b64encode(output.body).decode())
+
+    @property
+    def end(self) -> StepEnd:
+        """The end for the rules of workflows."""
+        return StepEnd(path=self.step, how=self.how, generation=self.generation)
+
+    @property
+    def output(self) -> StoredResult | None:
+        """What later steps get of it."""
+        return StoredResult(self.content_type, b64decode(self.value)) if self.content_type else None
+
+
+def record_of(ends: Sequence[bytes]) -> bytes:
+    """The record of several ends, each as JSON."""
+    return b'{"format":%d,"end":{"runs":[%s]}}' % (FORMAT, b",".join(ends))
+
+
+def runs_in(record: Mapping[str, Any]) -> list[RunEnd]:
+    """The ends in a record; none if it is a StepReport's. Raises one of palermo.contract.stored_records.UNREADABLE."""
+    return convert(record["end"].get("runs", []), list[RunEnd])
+
+
 class StepReport(PlainWithMessages, frozen=True, kw_only=True):
-    """The end of a run of a step, or of a run that has added the first steps of a workflow."""
+    """The end of a run that has added steps, perhaps the first ones of a workflow."""
 
     #: Its job, without its arguments.
     message: Message
-    how: How
-    #: What later steps get of it: the media type and the value.
-    content_type: str = ""
-    value: str = ""
     #: What it added, in base64.
-    adds: str = ""
+    adds: str
 
     def to_record(self) -> dict[str, Any]:
         """What a worker writes into the ledger."""
@@ -41,12 +85,7 @@ class StepReport(PlainWithMessages, frozen=True, kw_only=True):
         return cls.from_plain(record["end"])
 
     @property
-    def output(self) -> StoredResult | None:
-        """What later steps get of it."""
-        return StoredResult(self.content_type, b64decode(self.value)) if self.content_type else None
-
-    @property
-    def graph(self) -> Graph | None:
+    def graph(self) -> Graph:
         """What it added. Raises one of palermo.contract.stored_records.UNREADABLE."""
-        found: Graph | None = unpack(b64decode(self.adds), Graph) if self.adds else None
+        found: Graph = unpack(b64decode(self.adds), Graph)
         return found

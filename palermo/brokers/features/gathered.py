@@ -1,0 +1,86 @@
+"""Values that are stored together, because each write to the disk costs more than all else.
+
+Law: a value waits for others only as long as these are being stored, or for 10 ms if it isn't urgent.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+#: Seconds that a value which isn't urgent waits for others.
+_PAUSE = 0.01
+
+#: The size of values that are stored together, beyond which no value is added to them.
+_MOST = 1_048_576
+
+
+class Gathered(Generic[T]):
+    """Gathers values, and stores those that have come in the meantime together."""
+
+    def __init__(self, store: Callable[[Sequence[T]], Awaitable[None]], size: Callable[[T], int] = lambda _: 0) -> None:
+        """`store` stores some values; `size` is the number of bytes of a value."""
+        self._store = store
+        self._size = size
+        self._waiting: list[tuple[T, asyncio.Future[None]]] = []
+        self._urgent = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, value: T, *, urgent: bool = True) -> "asyncio.Future[None]":
+        """Store this value with others. Returns a future that is done once it is stored, or raises what that raises."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((value, stored))
+        if urgent:
+            self._urgent.set()
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        return stored
+
+    async def flush(self) -> None:
+        """Wait until all values are stored, or could not be."""
+        self._urgent.set()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_PAUSE):
+                        await self._urgent.wait()
+                await asyncio.sleep(0)  # others of this turn of the loop join
+                self._urgent.clear()
+                some, self._waiting = self._waiting, []
+                for part in self._parts(some):
+                    await self._store_part(part)
+        finally:
+            self._task = None
+
+    def _parts(
+        self, some: Iterable[tuple[T, "asyncio.Future[None]"]]
+    ) -> Iterator[list[tuple[T, "asyncio.Future[None]"]]]:
+        part, size = list[tuple[T, asyncio.Future[None]]](), 0
+        for one in some:
+            part.append(one)
+            size += self._size(one[0])
+            if size > _MOST:
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
+
+    async def _store_part(self, part: Sequence[tuple[T, "asyncio.Future[None]"]]) -> None:
+        error: Exception | None = None
+        try:
+            await self._store([value for value, _ in part])
+        except Exception as found:  # whatever it is, the callers raise it
+            error = found
+        for _, stored in part:
+            if stored.done():
+                continue  # its caller was cancelled
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(error)
