@@ -137,12 +137,14 @@ def hop(us: Team, rounds: int, count: int) -> None:
 
 
 def cancel(us: Team, rounds: int, count: int) -> None:
-    for _ in range(rounds):
-        job = jobs.fan_out.enqueue(count, "bench-nobody")
-        while not any(found["id"] == job.id for found in palermo.inspector().workflows.list()):
-            time.sleep(0.1)
-        took, *_ = us.timed(job.cancel)
-        print(f"cancel {took:.3f} s", flush=True)
+    with _peak(us.leader) as peak:
+        for _ in range(rounds):
+            job = jobs.fan_out.enqueue(count, "bench-nobody")
+            while not any(found["id"] == job.id for found in palermo.inspector().workflows.list()):
+                time.sleep(0.1)
+            took, *_ = us.timed(job.cancel)
+            print(f"cancel {took:.3f} s", flush=True)
+    print(f"the leader has at most {peak() / 1e6:.0f} MB")
 
 
 ROWS = {"map": fan_out, "steps": steps, "hop": hop, "cancel": cancel}
