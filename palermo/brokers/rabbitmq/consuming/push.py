@@ -206,7 +206,7 @@ class Slot:
         """Acknowledge the delivery, as its job's end is stored; up to `_ASIDE` seconds later if the next job runs."""
         channel, tag = token
         if channel is not self._channel or tag != self._ended:
-            channel.connection.raw.ack(channel.raw, tag)
+            channel.ack(tag)
         elif self._pulling:
             self._stored = True
             self._timer = asyncio.get_running_loop().call_later(_ASIDE, self._step_aside)

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -330,7 +331,8 @@ class PendingEnds:
     def __init__(self, acknowledge: Callable[[Delivery], None]) -> None:
         """`acknowledge` is called for a delivery whose end is stored; it may raise DeliveryLost."""
         self._acknowledge = acknowledge
-        self._tasks: dict[asyncio.Task[None], tuple[int, str]] = {}
+        #: The slots and keys of the ends that are on their way.
+        self._sent: dict[asyncio.Future[None], tuple[int, str]] = {}
 
     async def begin(self, delivery: Delivery, send: Callable[[], Awaitable[Awaitable[None]]]) -> None:
         """Send the end of this job by `send`, which returns an awaitable that is done once that is stored.
@@ -341,37 +343,38 @@ class PendingEnds:
         most = _MOST if step is None or not is_member(step[1]) else _MOST_MEMBERS
         while len(before := self._of(lambda slot, _: slot == delivery.slot)) >= most:
             await asyncio.wait(before, return_when=asyncio.FIRST_COMPLETED)
-        stored = await send()
+        stored = asyncio.ensure_future(await send())
         lock = lock_of(delivery.message)
-        task = asyncio.ensure_future(self._see_to(delivery, stored))
-        self._tasks[task] = delivery.slot, "" if lock is None else lock.key
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        self._sent[stored] = delivery.slot, "" if lock is None else lock.key
+        stored.add_done_callback(partial(self._on_stored, delivery))
 
     async def over(self, delivery: Delivery) -> None:
         """Wait until no end of a job with the same key is on its way."""
         lock = lock_of(delivery.message)
-        if self._tasks and lock is not None and (before := self._of(lambda _, key: key == lock.key)):
+        if self._sent and lock is not None and (before := self._of(lambda _, key: key == lock.key)):
             await asyncio.wait(before)
 
     async def close(self) -> None:
         """Wait for the ends that are on their way; give up those that take too long."""
-        if self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=_LAST_WORDS)
-            for task in late:
-                task.cancel()
+        if self._sent:
+            _, late = await asyncio.wait(set(self._sent), timeout=_LAST_WORDS)
+            for stored in late:
+                stored.cancel()
 
-    def _of(self, wanted: Callable[[int, str], bool]) -> "list[asyncio.Task[None]]":
-        return [task for task, (slot, key) in self._tasks.items() if wanted(slot, key)]
+    def _of(self, wanted: Callable[[int, str], bool]) -> "list[asyncio.Future[None]]":
+        return [stored for stored, (slot, key) in self._sent.items() if wanted(slot, key)]
 
-    async def _see_to(self, delivery: Delivery, stored: Awaitable[None]) -> None:
-        message = delivery.message
+    def _on_stored(self, delivery: Delivery, stored: "asyncio.Future[None]") -> None:
+        del self._sent[stored]
+        if stored.cancelled():
+            return
         try:
-            await stored
+            stored.result()
             self._acknowledge(delivery)
         except PalermoError as error:
             log.warning(
                 "the end of a job was not stored, the broker gives it back and it may run again id=%s job=%s error=%r",
-                message.id,
-                message.job,
+                delivery.message.id,
+                delivery.message.job,
                 str(error),
             )
