@@ -64,7 +64,7 @@ class TestRabbitmq(BrokerContract):
 
     async def tenants_had_their_turn(self, broker: Broker) -> None:
         assert isinstance(broker, RabbitmqBroker)
-        declarer = broker._declarer
+        declarer = broker._outbox.declarer
 
         async def waits() -> bool:
             counted = await declarer.count("jobs")

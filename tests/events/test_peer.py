@@ -215,7 +215,7 @@ async def test_deleted_exchanges_and_a_groups_queue_are_bound_again(session: Ses
     async with opened(session) as broker:
 
         async def waits() -> bool:
-            counts = await broker._declarer.count(group.queue)
+            counts = await broker._outbox.declarer.count(group.queue)
             return counts is not None and counts[1] == 1
 
         await broker.events.subscribe(group)

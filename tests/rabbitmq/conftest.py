@@ -13,6 +13,7 @@ from pika.exceptions import ChannelClosedByBroker
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.cluster.facts import Facts
+from palermo.brokers.rabbitmq.connections import Connections
 from palermo.brokers.rabbitmq.publishing.declarer import QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract.broker import SessionParameters
@@ -87,7 +88,7 @@ def connection(runner: asyncio.Runner, session: SessionParameters) -> Iterator[C
 def outbox_on(connection: Connection, session: SessionParameters) -> Outbox:
     """What publishes on this connection."""
     facts = Facts(session.exchange, connection, lambda: outbox.open(), patience=session.timeout)
-    declarer = QueueRegistration(session, facts, connection, lambda: connection).declarer(connection)
+    declarer = QueueRegistration(session, facts, Connections(session, connection)).declarer(connection)
     outbox = Outbox(session, connection, declarer)
     return outbox
 

@@ -129,7 +129,7 @@ async def test_a_deleted_queue_that_another_program_makes_is_served_again(
 
 
 async def test_a_worker_with_too_many_slots_is_told_how_many_it_may_have(broker: RabbitmqBroker) -> None:
-    most = (await broker._consume_connection()).raw.params.channel_max
+    most = (await broker._connections.to_consume()).raw.params.channel_max
 
     with pytest.raises(BrokerRefused, match=f"at most {most - 40:,} slots"):
         await consume(broker, slots=most)

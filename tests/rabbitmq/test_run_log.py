@@ -54,7 +54,7 @@ class Worker:
 
     async def die(self) -> None:
         """As the kernel ends a process: both connections go without a word."""
-        for connection in (self.broker._consuming, self.broker._connection):
+        for connection in (self.broker._connections.consuming, self.broker._connection):
             assert connection is not None
             connection.raw.abort()
             await connection.lost.wait()

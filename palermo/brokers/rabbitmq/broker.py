@@ -1,9 +1,4 @@
-"""One session with RabbitMQ as the broker, on one connection to publish and one to consume.
-
-Two connections, because under a memory or disk alarm RabbitMQ stops reading from a connection that has ever
-published, acks included; the consuming one goes on. A session that takes no jobs opens the consuming connection when
-it first needs it, so a program that only enqueues has one connection.
-"""
+"""One session with RabbitMQ as the broker."""
 
 import asyncio
 import logging
@@ -15,15 +10,14 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.alarms import find_alarm, find_limit, trouble_of
-from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, together
+from palermo.brokers.rabbitmq.amqp.connection import together
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
-from palermo.brokers.rabbitmq.browsing import sweep as sweeping
-from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.browsing.job_search import search
 from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks
 from palermo.brokers.rabbitmq.cluster.facts import Facts, QueueNames
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, WorkerReports, command_workers
+from palermo.brokers.rabbitmq.connections import Connections, open_connections
 from palermo.brokers.rabbitmq.consuming.silent_workers import SilentWorkers
 from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
@@ -33,9 +27,9 @@ from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient, Limi
 from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
-from palermo.brokers.rabbitmq.publishing.declarer import Declarer, QueueRegistration
+from palermo.brokers.rabbitmq.publishing.declarer import QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.removal import Removal
+from palermo.brokers.rabbitmq.queue_contents import QueueContents
 from palermo.contract.broker import (
     Broker,
     Consumer,
@@ -50,7 +44,6 @@ from palermo.contract.finding import FoundJobs
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
-from palermo.contract.tasks import wait_for_any
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.election import Duty
@@ -58,8 +51,8 @@ from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.queue_selection import PausedQueues, QueueSelection
-from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
-from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
+from palermo.core.topology import FAILED_QUEUE, internal, is_failed
+from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -76,55 +69,28 @@ _FEW_SLOTS = 4
 
 async def open_rabbitmq(session: SessionParameters) -> "RabbitmqBroker":
     """A new session. The entry points `amqp` and `amqps` of `palermo.brokers` name this function."""
-    return RabbitmqBroker(session, *await _open_connections(session, 2 if session.takes else 1))
-
-
-async def _open_connections(session: SessionParameters, count: int) -> list[Connection]:
-    """`count` connections, opened at the same time; all or none. Raises the same as `open_connection`."""
-    tasks = [asyncio.ensure_future(open_connection(session, session.name)) for _ in range(count)]
-    try:
-        # Each ends by itself even after another failed: a TLS handshake that is cancelled would log its own failure.
-        await asyncio.wait(tasks)
-        return [task.result() for task in tasks]
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        for task in tasks:
-            if not task.cancelled() and task.exception() is None:
-                task.result().raw.abort()
-        raise
+    return RabbitmqBroker(session, await open_connections(session))
 
 
 class RabbitmqBroker:
     """See palermo.contract.broker.Broker."""
 
-    def __init__(self, session: SessionParameters, connection: Connection, consuming: Connection | None = None) -> None:
+    def __init__(self, session: SessionParameters, connections: Connections) -> None:
         self._session = session
         self._exchange = session.exchange
-        self._connection = connection
-        self._consuming = consuming
-        if consuming is not None:
-            consuming.unreadable = connection.unreadable
-        self._opening = asyncio.Lock()
-        reading = self._consume_connection
+        self._connections = connections
+        connection = self._connection = connections.publishing
+        reading = connections.to_consume
         self._facts = Facts(self._exchange, connection, self._open_publisher, patience=session.timeout)
         self._cancels = CancelMarks(self._exchange, connection, self._open_publisher, patience=session.timeout)
         self._missing = MissingQueues(self._open_publisher)
         self._worker_reports = WorkerReports(connection, reading, self._exchange, self._missing)
         self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, reading, kind=session.queue_type)
-        self._closed = False
-        self._registration = QueueRegistration(session, self._facts, connection, lambda: self._consuming or connection)
+        self._registration = QueueRegistration(session, self._facts, connections)
         declarer_on = self._registration.declarer
-        self._declarer = declarer_on(connection)
-        #: The same for the connection on which queues are read, once they are.
-        self._reading: Declarer | None = None
-        self._outbox = Outbox(session, connection, self._declarer)
+        self._outbox = Outbox(session, connection, declarer_on(connection))
         self.try_publish = self._outbox.try_publish
-        self._failed_sweeps = FailedSweeps(self._outbox.failed_log)
-        self._failed_turn = sweeping.FailedTurn(self._exchange)
         self._leader_client = LeaderClient(session, connection, declarer_on, self.workers, self._open_publisher)
-        self._limits = LimitClient(self._leader_client)
         ask, why_silent = self._leader_client.ask, self._leader_client.why_silent
         self.keys = RabbitmqKeys(session, connection, self._outbox, ask, why_silent, reading, self._facts)
         self.workflows = RabbitmqWorkflows(session, connection, self._outbox, ask, reading)
@@ -133,12 +99,13 @@ class RabbitmqBroker:
         self.events = RabbitmqEvents(
             session, connection, self._registration.wiring, declarer_on(connection), self._outbox, self._facts, reading
         )
-        self._removal = Removal(
-            self._exchange,
-            connection,
-            self._declarer,
+        self._contents = QueueContents(
+            session,
+            connections,
+            self._registration,
+            self._outbox,
             self._facts,
-            self._outbox.failed_log,
+            self._cancels,
             keys=self.keys,
             tenants=self.tenants,
             workflows=self.workflows,
@@ -172,8 +139,7 @@ class RabbitmqBroker:
         from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
         from palermo.brokers.rabbitmq.consuming.steering import Steering
 
-        self._failed_sweeps.wanted = False  # a worker trims failed jobs, and need not remember all that is in their log
-        connection = await self._consume_connection()
+        connection = await self._connections.to_consume()
         most = connection.raw.params.channel_max
         if most and slots > most - _OTHER_CHANNELS:
             raise BrokerRefused(
@@ -233,7 +199,7 @@ class RabbitmqBroker:
             count=self._registration.declarer(connection).count,
             is_foreign=declarer.is_foreign,
             keys=self.keys,
-            limits=self._limits,
+            limits=LimitClient(self._leader_client),
             workflows=self.workflows,
         )
 
@@ -283,7 +249,7 @@ class RabbitmqBroker:
 
     async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:
         """The paused queues, and what RabbitMQ knows of these and of all that are registered, by name."""
-        connection = await self._consume_connection()
+        connection = await self._connections.to_consume()
         known = await self._facts.read(connection)
         names, paused = known.queues, known.paused
         # Those that begin with ~ are marks of migrations, see migrate.
@@ -301,13 +267,13 @@ class RabbitmqBroker:
         await self._facts.pause(queue, by)
 
     async def resume(self, queue: str, *, by: str = "") -> None:
-        await self._facts.resume(await self._consume_connection(), queue)
+        await self._facts.resume(await self._connections.to_consume(), queue)
 
     async def all_paused(self) -> bool:
         return (await self._paused()).every
 
     async def _paused(self) -> PausedQueues:
-        return (await self._facts.read(await self._consume_connection())).paused
+        return (await self._facts.read(await self._connections.to_consume())).paused
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
         chosen = list(ids)
@@ -318,45 +284,12 @@ class RabbitmqBroker:
         return steps
 
     async def restore(self, ids: Iterable[str]) -> None:
-        await self._cancels.restore(ids, await self._cancels.read(await self._consume_connection()))
+        await self._contents.restore(ids)
 
     async def browse(
         self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
     ) -> Page:
-        connection = await self._consume_connection()
-        reader = sweeping.Reader(connection, self._exchange, queue, only_look=True, max_body=max_body)
-        held = await reader.count()
-        declarer = self._declarer_to_read(connection)
-        try:
-            kind = await declarer.kind(queue) if is_failed(queue) else await declarer.ensure(queue)
-        except BrokerRefused as error:
-            if is_failed(queue):
-                raise
-            raise NotBrowsable(f"only the counts of queue {queue!r} are shown: {error}") from error
-        if kind == QUORUM and is_failed(queue):
-            return await self._outbox.failed_log.page(
-                connection, queue, held, offset=offset, limit=limit, newest=newest
-            )
-        if kind != CLASSIC:
-            raise NotBrowsable(
-                f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
-                " so only its counts are shown."
-            )
-        if is_failed(queue):
-            if not limit:
-                return Page(messages=(), total=held)  # Nothing is read, so it waits for no other reader.
-            async with self._failed_turn.held(connection, only_look=True):
-                return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
-        page = await self.tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
-        if not page.messages:
-            return page
-        marks = await self._cancels.read(connection)
-        messages = page.messages
-        try:
-            messages = tuple(await self.keys.as_they_run(list(messages), max_body=max_body))
-        except BrokerUnavailable as error:
-            log.warning("jobs may be shown without the arguments that replaced theirs error=%r", str(error))
-        return replace(page, messages=messages, cancelled=frozenset(one.id for one in messages if marks.find(one)))
+        return await self._contents.browse(queue, offset=offset, limit=limit, newest=newest, max_body=max_body)
 
     async def find(
         self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
@@ -374,31 +307,8 @@ class RabbitmqBroker:
         ids: Collection[str] = (),
         most: int | None = None,
     ) -> SweepProgress:
-        connection = await self._consume_connection()
-        reader = sweeping.Reader(connection, self._exchange, queue, only_look=only_look)
-        held = await reader.count()
         tell = progress or (lambda _: None)
-        logged = is_failed(queue) and await self._declarer_to_read(connection).kind(queue) == QUORUM
-        if logged and only_look:
-            return await self._outbox.failed_log.show(connection, queue, held, decide, tell, ids=ids)
-
-        async def store(messages: list[Message]) -> None:
-            if is_failed(queue):
-                # A user who requeues a job wants it to run, and was not shown its cancel mark.
-                await self.restore(message.id for message in messages)
-            await self.publish_many(messages)
-
-        async def gate(jobs: list[tuple[Message, Message | None]]) -> Sequence[bool | Message]:
-            return await self.workflows.gate(queue, jobs, await self.keys.gate(queue, jobs))
-
-        if is_failed(queue):
-            async with self._failed_turn.held(connection, only_look=only_look) as alone:
-                if logged:
-                    return await self._failed_sweeps.sweep(
-                        reader, queue, decide, store, tell, gate, ids=ids, alone=alone
-                    )
-                return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate, ids=ids, most=most)
-        return await self.tenants.sweep(reader, queue, decide, store, tell, gate, self.keys.as_they_run)
+        return await self._contents.sweep(queue, decide, tell, only_look=only_look, ids=ids, most=most)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
         keeping = asyncio.ensure_future(self._facts.keep(self._connection, lambda: Duty.MAIN in self.duties))
@@ -416,7 +326,7 @@ class RabbitmqBroker:
         found = await self._leader_client.ask(operations.ListScheduled(chosen, offset, limit))
         if not found.messages:
             return ScheduledPage(messages=(), total=found.total)
-        marks = await self._cancels.read(await self._consume_connection())
+        marks = await self._cancels.read(await self._connections.to_consume())
         messages = tuple(await self.keys.as_they_run([message.value for message in found.messages]))
         cancelled = frozenset(one.id for one in messages if marks.find(one))
         return ScheduledPage(messages=messages, total=found.total, cancelled=cancelled)
@@ -435,7 +345,7 @@ class RabbitmqBroker:
         return await self._leader_client.ask(operations.EditScheduled(id, AsJson(edit)))
 
     async def recurring(self) -> list[RecurringEntry]:
-        connection = await self._consume_connection()
+        connection = await self._connections.to_consume()
         if not (await self._missing.probe(connection, internal(self._exchange, "recurring"))).exists:
             return []  # Nobody need lead for that.
         return [entry.value for entry in await self._leader_client.ask(operations.ListRecurring())]
@@ -444,7 +354,7 @@ class RabbitmqBroker:
         await self._leader_client.ask(operations.ChangeRecurring(AsJson(change)))
 
     async def purge(self, queue: str) -> int:
-        return await self._removal.purge(queue)
+        return await self._contents.purge(queue)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
         if self._registration.wiring.is_group(queue):
@@ -459,7 +369,7 @@ class RabbitmqBroker:
         from palermo.brokers.rabbitmq.migration import Migration
 
         migration = Migration(
-            await self._consume_connection(),
+            await self._connections.to_consume(),
             self._exchange,
             queue,
             kind,
@@ -476,15 +386,14 @@ class RabbitmqBroker:
             await self.pause(ours, by="palermo migrate")
             await self.pause(queue, by="palermo migrate")
         moved = await migration.run() if needed else 0
-        for declarer in filter(None, (self._declarer, self._reading)):
-            declarer.forget(queue)
+        self._contents.forget(queue)
         if (needed and queue not in paused) or ours in paused:
             await self.resume(queue, by="palermo migrate")
             await self.resume(ours, by="palermo migrate")
         return moved
 
     async def delete(self, queue: str) -> int:
-        count = await self._removal.delete(queue)
+        count = await self._contents.delete(queue)
         await self.events.deleted(queue)
         return count
 
@@ -495,12 +404,12 @@ class RabbitmqBroker:
         await self._registration.done()
         from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 
-        connection = await self._consume_connection()
+        connection = await self._connections.to_consume()
         return await Diagnosis(self._session, connection, self._facts, self.workflows, self._unreadable).run()
 
     async def _unreadable(self) -> Mapping[str, int]:
         """How many records this session and the workers could not read, by stream or queue; reads all but history."""
-        connection = await self._consume_connection()
+        connection = await self._connections.to_consume()
         await together(
             self._facts.read(connection),
             self._cancels.read(connection),
@@ -511,26 +420,18 @@ class RabbitmqBroker:
         return (await self._worker_reports.ask()).unreadable
 
     async def lost(self) -> BrokerError:
-        connections = [self._connection, await self._consume_connection()]
-        await wait_for_any(*(connection.lost for connection in connections))
-        error = next(connection.error for connection in connections if connection.error is not None)
-        if self._closed:
-            await asyncio.get_running_loop().create_future()
-        return error if isinstance(error, BrokerError) else BrokerUnavailable(str(error))
+        return await self._connections.lost()
 
     @property
     def is_lost(self) -> bool:
-        return any(each is not None and each.error is not None for each in (self._connection, self._consuming))
+        return self._connections.is_lost
 
     async def close(self) -> None:
-        self._closed = True
         try:
             await self._leader_client.close()
             await self._registration.done()
         finally:
-            connections = [self._connection] if self._consuming is None else [self._consuming, self._connection]
-            # Both at once: where both connections are silent, the second must not wait for the first.
-            await asyncio.gather(*(connection.close() for connection in connections))
+            await self._connections.close()
 
     @property
     def trouble(self) -> Trouble | None:
@@ -547,7 +448,7 @@ class RabbitmqBroker:
 
     async def _find_limit(self) -> Trouble | None:
         queue = internal(self._exchange, f"check.{secrets.token_hex(6)}")
-        return await find_limit(await self._consume_connection(), queue)
+        return await find_limit(await self._connections.to_consume(), queue)
 
     def describe(self) -> str:
         version = self._connection.version
@@ -556,24 +457,5 @@ class RabbitmqBroker:
     def after_failure(self) -> SessionParameters:
         return replace(self._session, address=self._session.address.after(self._connection.host))
 
-    # -- names ----------------------------------------------------------------------------------
-
-    def _declarer_to_read(self, connection: Connection) -> Declarer:
-        self._reading = self._reading or self._registration.declarer(connection)
-        return self._reading
-
     async def _open_publisher(self) -> Publisher:
         return await self._outbox.open()
-
-    # -- consuming -------------------------------------------------------------------------------
-
-    async def _consume_connection(self) -> Connection:
-        async with self._opening:
-            if self._consuming is None:
-                opened = await open_connection(self._session, self._session.name)
-                opened.unreadable = self._connection.unreadable
-                if self._closed:  # in the meantime: nothing else would close this connection
-                    await opened.close()
-                    raise BrokerUnavailable(f"the session with RabbitMQ at {opened.where} is closed.")
-                self._consuming = opened
-            return self._consuming

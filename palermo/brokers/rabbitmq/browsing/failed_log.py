@@ -394,10 +394,10 @@ class FailedSweeps:
     That holds only while no other session holds messages of the queue: see browsing.sweep.FailedTurn.
     """
 
-    def __init__(self, failed_log: FailedLog) -> None:
+    def __init__(self, failed_log: FailedLog, *, corrects: bool) -> None:
+        """`corrects` says whether sweeps correct the log. For that the session remembers all that is in the log."""
         self._log = failed_log
-        #: Whether sweeps correct the log. For that the session remembers all that is in the log.
-        self.wanted = True
+        self._corrects = corrects
 
     async def sweep(
         self,
@@ -417,7 +417,7 @@ class FailedSweeps:
         `alone`: other sessions may hold jobs of the queue.
         """
         known = None
-        if alone and self.wanted and not ids:
+        if alone and self._corrects and not ids:
             most = _ENTRIES + _PER_MESSAGE * await reader.count()
             known = await self._log.known(reader.connection, queue, most=most)
         comparison = _FailedSweep(self._log, queue, known)

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 
 from palermo.brokers.rabbitmq.amqp import versions
@@ -18,6 +18,7 @@ from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN
 from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts, fact
+from palermo.brokers.rabbitmq.connections import Connections
 from palermo.contract.broker import SessionParameters
 from palermo.core.topics import distributor, gateway
 from palermo.core.topology import CLASSIC, LITERAL, PRIORITY, QUORUM, amqp_queue, check_queue_name, internal, is_failed
@@ -75,16 +76,13 @@ class QueueRegistration:
     The names of our own are stored before they are made, those of others once a session finds them.
     """
 
-    def __init__(
-        self, session: SessionParameters, facts: Facts, connection: Connection, reading: Callable[[], Connection]
-    ) -> None:
-        """`reading` returns the connection to read on: under an alarm nothing is read of one that publishes."""
+    def __init__(self, session: SessionParameters, facts: Facts, connections: Connections) -> None:
         self._session = session
         #: How the queues of groups that subscribe to events are bound.
         self.wiring = EventTopology(session.prefix)
-        self._reading = reading
         self._facts = facts
-        self._connection = connection
+        self._connections = connections
+        self._connection = connections.publishing
         self._working: asyncio.Task[None] | None = None
         self._found: set[str] = set()
         #: Set once a caller waits in `done`.
@@ -127,7 +125,8 @@ class QueueRegistration:
         with suppress(PalermoError):  # the session is lost; the next session finds the queue again
             while self._found:
                 found, self._found = self._found, set()
-                connection = self._reading()
+                # Under an alarm nothing is read of a connection that publishes.
+                connection = self._connections.consuming or self._connection
                 for queue in sorted(found - (await self._facts.read(connection)).queues):
                     # It may have been deleted since it was found.
                     if (await connection.probe(amqp_queue(self._session.exchange, queue))).exists:

@@ -51,7 +51,8 @@ class Outbox:
     def __init__(self, session: SessionParameters, connection: Connection, declarer: Declarer) -> None:
         self._session = session
         self._connection = connection
-        self._declarer = declarer
+        #: Declares on the connection on which jobs are published.
+        self.declarer = declarer
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
         #: The log that shows the failed jobs of quorum queues.
@@ -215,7 +216,7 @@ class Outbox:
     def _post(self, publisher: Publisher, message: Message, place: Place, ended: OnPublished) -> bool:
         """See Publisher.post. Raises ValueError or struct.error for a message that cannot be written."""
         if message.properties and message.priority and isinstance(place, str) and not is_failed(place):
-            self._declarer.mind(place)
+            self.declarer.mind(place)
         properties = written(message, publisher.room)
         return publisher.post(*self.destinations.route(place), properties, message.body, ended, message.id)
 
@@ -260,12 +261,12 @@ class Outbox:
             raise (error if isinstance(error, PublishRefused) else self._late(message)) from None
 
     async def _holds_jobs(self, queue: str) -> bool:
-        counted = await self._declarer.count(queue)
+        counted = await self.declarer.count(queue)
         return counted is not None and counted[0] > 0
 
     async def kind(self, queue: str) -> str:
         """Make a job queue if need be. Returns its type."""
-        return await self._declarer.ensure(queue)
+        return await self.declarer.ensure(queue)
 
     async def open(self) -> Publisher:
         """The channel to publish on; opens one if need be."""

@@ -1,0 +1,82 @@
+"""The two connections of one session: one to publish on, and one to consume on.
+
+Two connections, because under a memory or disk alarm RabbitMQ stops reading from a connection that has ever
+published, acks included; the consuming one goes on. A session that takes no jobs opens the consuming connection when
+it first needs it, so a program that only enqueues has one connection.
+"""
+
+import asyncio
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
+from palermo.contract.broker import SessionParameters
+from palermo.contract.tasks import wait_for_any
+from palermo.errors import BrokerError, BrokerUnavailable
+
+
+async def open_connections(session: SessionParameters) -> "Connections":
+    """The connections of a new session. Raises the same as `open_connection`."""
+    count = 2 if session.takes else 1
+    tasks = [asyncio.ensure_future(open_connection(session, session.name)) for _ in range(count)]
+    try:
+        # Each ends by itself even after another failed: a TLS handshake that is cancelled would log its own failure.
+        await asyncio.wait(tasks)
+        return Connections(session, *(task.result() for task in tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled() and task.exception() is None:
+                task.result().raw.abort()
+        raise
+
+
+class Connections:
+    """The connections of one session, which is lost with the first of them."""
+
+    def __init__(self, session: SessionParameters, publishing: Connection, consuming: Connection | None = None) -> None:
+        self._session = session
+        self.publishing = publishing
+        #: The one to consume on, once it is open.
+        self.consuming: Connection | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+        if consuming is not None:
+            self._consume_on(consuming)
+
+    async def to_consume(self) -> Connection:
+        """The connection to consume and to read on; opens it if need be."""
+        async with self._opening:
+            if self.consuming is None:
+                opened = await open_connection(self._session, self._session.name)
+                if self._closed:  # in the meantime: nothing else would close this connection
+                    await opened.close()
+                    raise BrokerUnavailable(f"the session with RabbitMQ at {opened.where} is closed.")
+                self._consume_on(opened)
+            assert self.consuming is not None
+            return self.consuming
+
+    def _consume_on(self, connection: Connection) -> None:
+        connection.unreadable = self.publishing.unreadable
+        self.consuming = connection
+
+    async def lost(self) -> BrokerError:
+        """See palermo.contract.broker.Broker.lost."""
+        connections = [self.publishing, await self.to_consume()]
+        await wait_for_any(*(connection.lost for connection in connections))
+        error = next(connection.error for connection in connections if connection.error is not None)
+        if self._closed:
+            await asyncio.get_running_loop().create_future()
+        return error if isinstance(error, BrokerError) else BrokerUnavailable(str(error))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether one of them is lost."""
+        return any(each is not None and each.error is not None for each in (self.publishing, self.consuming))
+
+    async def close(self) -> None:
+        """Close both. From now on none is opened, and `lost` does not return."""
+        self._closed = True
+        connections = [self.publishing] if self.consuming is None else [self.consuming, self.publishing]
+        # Both at once: where both connections are silent, the second must not wait for the first.
+        await asyncio.gather(*(connection.close() for connection in connections))

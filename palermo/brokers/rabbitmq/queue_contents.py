@@ -1,0 +1,199 @@
+"""What a session does with the jobs in queues: it shows and sweeps them, and purges or deletes the queues.
+
+A queue that is emptied takes along what belongs to its waiting jobs: names, failed jobs, tenants, keys and steps.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from msgspec.structs import replace
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.browsing import sweep as sweeping
+from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
+from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks
+from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts
+from palermo.brokers.rabbitmq.connections import Connections
+from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
+from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
+from palermo.brokers.rabbitmq.leadership.workflow_client import RabbitmqWorkflows
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer, QueueRegistration
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.contract.broker import Page, SessionParameters
+from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.core.message import Message
+from palermo.core.topology import CLASSIC, QUORUM, amqp_queue, has_controls, is_failed
+from palermo.errors import BrokerRefused, BrokerUnavailable, NotBrowsable, NotFound
+
+log = logging.getLogger("palermo.rabbitmq")
+
+_LINE_BREAKS = frozenset("\r\n")
+
+
+class QueueContents:
+    """The jobs of all queues, for one session."""
+
+    def __init__(
+        self,
+        session: SessionParameters,
+        connections: Connections,
+        registration: QueueRegistration,
+        outbox: Outbox,
+        facts: Facts,
+        cancels: CancelMarks,
+        *,
+        keys: RabbitmqKeys,
+        tenants: TenantClient,
+        workflows: RabbitmqWorkflows,
+    ) -> None:
+        self._exchange = session.exchange
+        self._connections = connections
+        self._registration = registration
+        self._outbox = outbox
+        self._facts = facts
+        self._cancels = cancels
+        self._keys = keys
+        self._tenants = tenants
+        self._workflows = workflows
+        #: Declares on the connection on which queues are read, once they are.
+        self._declarer: Declarer | None = None
+        self._failed_turn = sweeping.FailedTurn(session.exchange)
+        # A worker trims failed jobs, and need not remember all that is in their log.
+        self._failed_sweeps = FailedSweeps(outbox.failed_log, corrects=not session.takes)
+
+    def forget(self, queue: str) -> None:
+        """Note that the queue may have another type now, or be gone."""
+        self._outbox.declarer.forget(queue)
+        if self._declarer is not None:
+            self._declarer.forget(queue)
+
+    async def browse(self, queue: str, *, offset: int, limit: int, newest: bool, max_body: int) -> Page:
+        """See palermo.contract.broker.Broker.browse."""
+        connection = await self._connections.to_consume()
+        reader = sweeping.Reader(connection, self._exchange, queue, only_look=True, max_body=max_body)
+        held = await reader.count()
+        kind = await self._kind(connection, queue)
+        if kind == QUORUM and is_failed(queue):
+            return await self._outbox.failed_log.page(
+                connection, queue, held, offset=offset, limit=limit, newest=newest
+            )
+        if kind != CLASSIC:
+            raise NotBrowsable(
+                f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
+                " so only its counts are shown."
+            )
+        if is_failed(queue):
+            if not limit:
+                return Page(messages=(), total=held)  # Nothing is read, so it waits for no other reader.
+            async with self._failed_turn.held(connection, only_look=True):
+                return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        page = await self._tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        if not page.messages:
+            return page
+        marks = await self._cancels.read(connection)
+        messages = page.messages
+        try:
+            messages = tuple(await self._keys.as_they_run(list(messages), max_body=max_body))
+        except BrokerUnavailable as error:
+            log.warning("jobs may be shown without the arguments that replaced theirs error=%r", str(error))
+        return replace(page, messages=messages, cancelled=frozenset(one.id for one in messages if marks.find(one)))
+
+    async def sweep(
+        self,
+        queue: str,
+        decide: Callable[[Message], SweepDecision],
+        tell: Callable[[SweepProgress], None],
+        *,
+        only_look: bool,
+        ids: Collection[str],
+        most: int | None,
+    ) -> SweepProgress:
+        """See palermo.contract.broker.Broker.sweep."""
+        connection = await self._connections.to_consume()
+        reader = sweeping.Reader(connection, self._exchange, queue, only_look=only_look)
+        held = await reader.count()
+        if not is_failed(queue):
+            return await self._tenants.sweep(
+                reader, queue, decide, self._outbox.publish_many, tell, self._gate(queue), self._keys.as_they_run
+            )
+        logged = await self._declarer_on(connection).kind(queue) == QUORUM
+        if logged and only_look:
+            return await self._outbox.failed_log.show(connection, queue, held, decide, tell, ids=ids)
+
+        async def store(messages: list[Message]) -> None:
+            # A user who requeues a job wants it to run, and was not shown its cancel mark.
+            await self.restore(message.id for message in messages)
+            await self._outbox.publish_many(messages)
+
+        async with self._failed_turn.held(connection, only_look=only_look) as alone:
+            if logged:
+                return await self._failed_sweeps.sweep(
+                    reader, queue, decide, store, tell, self._gate(queue), ids=ids, alone=alone
+                )
+            return await sweeping.sweep(reader, queue, decide, store, tell, gate=self._gate(queue), ids=ids, most=most)
+
+    async def purge(self, queue: str) -> int:
+        """See palermo.contract.broker.Broker.purge."""
+        count = await self._empty(queue, delete=False)
+        if count is None:
+            raise _missing(queue)
+        await self._outbox.failed_log.emptied(queue)
+        return count
+
+    async def delete(self, queue: str) -> int:
+        """See palermo.contract.broker.Broker.delete."""
+        # RabbitMQ would remove the line breaks from the name, and answer for another queue.
+        counted = await self._outbox.declarer.count(queue) if _LINE_BREAKS.isdisjoint(queue) else None
+        if counted is None and has_controls(queue):
+            # No NotFound: nobody is shown whether such a name is registered.
+            await self._facts.remove(QUEUE, queue)
+            return 0
+        if counted is None:
+            # The name may outlive a queue that another program deleted.
+            if queue in (await self._facts.read(self._connections.publishing)).queues:
+                await self._facts.remove(QUEUE, queue)
+            raise _missing(queue)
+        count = await self._empty(queue, delete=True)
+        self.forget(queue)
+        await self._facts.remove(QUEUE, queue)
+        await self._outbox.failed_log.emptied(queue)
+        return count or 0
+
+    async def _empty(self, queue: str, *, delete: bool) -> int | None:
+        """Purge or delete the queue; returns how many jobs were in it, None if it does not exist."""
+        if not is_failed(queue) and (await self._keys.exist() or await self._workflows.exist()):
+            return await self._keys.emptied(queue, delete=delete)
+        # Tenants first, so that none of their jobs comes into the queue after it was emptied.
+        apart = 0 if is_failed(queue) else await self._tenants.clear_all(queue)
+        connection = self._connections.publishing
+        empty = connection.delete if delete else connection.purge
+        count = await empty(amqp_queue(self._exchange, queue))
+        return None if count is None else count + apart
+
+    def _gate(self, queue: str) -> sweeping.Gate:
+        async def gate(jobs: list[tuple[Message, Message | None]]) -> Sequence[bool | Message]:
+            return await self._workflows.gate(queue, jobs, await self._keys.gate(queue, jobs))
+
+        return gate
+
+    async def restore(self, ids: Iterable[str]) -> None:
+        """See palermo.contract.broker.Broker.restore."""
+        await self._cancels.restore(ids, await self._cancels.read(await self._connections.to_consume()))
+
+    async def _kind(self, connection: Connection, queue: str) -> str:
+        """The type of a queue. Raises BrokerRefused, or NotBrowsable for a job queue."""
+        declarer = self._declarer_on(connection)
+        if is_failed(queue):
+            return await declarer.kind(queue)
+        try:
+            return await declarer.ensure(queue)
+        except BrokerRefused as error:
+            raise NotBrowsable(f"only the counts of queue {queue!r} are shown: {error}") from error
+
+    def _declarer_on(self, connection: Connection) -> Declarer:
+        self._declarer = self._declarer or self._registration.declarer(connection)
+        return self._declarer
+
+
+def _missing(queue: str) -> NotFound:
+    return NotFound(f"no queue {queue!r}; `palermo queues` lists them.")
