@@ -32,14 +32,75 @@ _ASIDE = 1.0
 _SILENCE = 6.0
 
 
+class EndedDelivery:
+    """The delivery of one slot whose job has ended, until that end is stored and RabbitMQ may deliver another.
+
+    Meanwhile the slot pulls one job (basic.get), and acknowledges the delivery when that job has ended too.
+    """
+
+    def __init__(self, step_aside: Callable[[], None]) -> None:
+        """`step_aside` unsubscribes and calls `let_go`, because the pulled job takes long."""
+        self._step_aside = step_aside
+        #: Its tag; None while there is no such delivery.
+        self.tag: int | None = None
+        #: Whether the end of its job is stored.
+        self._stored = False
+        self._timer: asyncio.TimerHandle | None = None
+        #: Whether no job was pulled since the last one ended.
+        self._wants_pull = False
+        #: Whether a job is asked for by basic.get, or got by it and not settled; its tag once it has come.
+        self.pulling = False
+        self.pulled: int | None = None
+
+    def began(self, tag: int) -> None:
+        """Note that the job of a delivery has ended, and its end is not stored yet."""
+        if tag != self.pulled:
+            self.tag, self._stored = tag, False
+        self._wants_pull = True
+
+    @property
+    def allows_pull(self) -> bool:
+        """Whether `receive` is to pull a job."""
+        return self.tag is not None and self._wants_pull
+
+    def pull(self) -> None:
+        """Note that a job is asked for."""
+        self._wants_pull, self.pulling = False, True
+
+    def stored(self, channel: Channel) -> None:
+        """Acknowledge the delivery, as its job's end is stored; up to `_ASIDE` seconds later if a pulled job runs."""
+        self._stored = True
+        if self.pulling:
+            self._timer = asyncio.get_running_loop().call_later(_ASIDE, self._step_aside)
+        else:
+            self.let_go(channel)
+
+    def pull_ended(self, channel: Channel | None) -> None:
+        """Note that the pulled job is settled, or that there was none."""
+        self.pulling, self.pulled = False, None
+        if self._stored:
+            self.let_go(channel)
+
+    def lost(self) -> None:
+        """Note that its channel has ended: RabbitMQ delivers it again."""
+        self.tag = self.pulled = None
+        self.pulling = self._stored = False
+
+    def let_go(self, channel: Channel | None) -> None:
+        """Acknowledge the delivery if its job's end is stored; else `acknowledge` does it later."""
+        tag, self.tag = self.tag, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if tag is not None and self._stored and channel is not None and channel.is_open:
+            channel.ack(tag)
+        self._stored = False
+
+
 class Slot:
     """One slot's subscription. It holds one unsettled delivery at most, or `prefetch - 1` more that wait.
 
     A delivery that comes while `receive` waits is offered to its callback. If the callback takes it, `receive` goes on
     waiting until it is settled.
-    A delivery is acknowledged only after its job's end is stored. The slot does not wait for that: it gets the next
-    job itself (basic.get), and acknowledges the earlier delivery when that next job has ended, because an
-    acknowledgement lets RabbitMQ deliver another.
     """
 
     def __init__(self, source: "PushSource", number: int) -> None:
@@ -59,17 +120,7 @@ class Slot:
         self._taken = False
         #: The delivery that was handed out and is not settled.
         self._held: Token | None = None
-        #: The tag of an unacknowledged delivery whose job has ended, and whether that end is stored. RabbitMQ delivers
-        #: no other until it is acknowledged.
-        self._ended: int | None = None
-        self._stored = False
-        #: Whether a job is pulled: asked for by basic.get, or got by it and not settled.
-        self._pulling = False
-        #: The delivery tag of the pulled job; None while there is none.
-        self._pulled: int | None = None
-        #: Whether `receive` is to pull a job, because the last one has ended and its end is not stored yet.
-        self._wants_pull = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._ended = EndedDelivery(lambda: source.see_to(self.rest()))
         #: Whether anything has come since the last check, and the timer of the next check.
         self._heard = False
         self._silence: asyncio.TimerHandle | None = None
@@ -85,7 +136,7 @@ class Slot:
             if self._waiting and not self._taken:
                 return self._hand_out(self._waiting.popleft())
             try:
-                if self._ended is not None and self._wants_pull and (pulled := await self._pull()) is not None:
+                if self._ended.allows_pull and (pulled := await self._pull()) is not None:
                     return self._hand_out(pulled)
                 if not self._taken:
                     await self._subscribe()
@@ -128,8 +179,7 @@ class Slot:
             channel, tag = self._channel, self._tag
             self._tag = ""
             await self._cancel(channel, tag)
-            self._give_back()
-            self._let_come(channel)
+            self._leave(channel)
 
     async def detach(self, delivery: Delivery) -> None:
         """Leave the channel with this unsettled delivery, and take the next delivery on another channel."""
@@ -146,7 +196,7 @@ class Slot:
     def _leave(self, channel: Channel | None) -> None:
         """Give back what waits on a channel on which this slot takes nothing more."""
         self._give_back()
-        self._let_come(channel)
+        self._ended.let_go(channel)
 
     def _give_back(self) -> None:
         """Return all waiting deliveries to their places in the queue."""
@@ -175,7 +225,7 @@ class Slot:
     def _is_idle(self) -> bool:
         """Whether `receive` waits for a job, and the slot holds none."""
         waits = self._asked is not None and not self._asked.done()
-        return waits and not (self._taken or self._waiting or self._pulling) and self._ended is None
+        return waits and not (self._taken or self._waiting or self._ended.pulling) and self._ended.tag is None
 
     async def _renew(self) -> None:
         """Subscribe on another channel. RabbitMQ requeues messages that it holds for this one and never delivers."""
@@ -198,26 +248,21 @@ class Slot:
         """Note that a job has ended; `acknowledge` is called once its end is stored."""
         channel, tag = token
         if channel is self._channel and self._tag:
-            if tag != self._pulled:
-                self._ended, self._stored = tag, False
-            self._wants_pull = True
+            self._ended.began(tag)
 
     def acknowledge(self, token: Token) -> None:
-        """Acknowledge the delivery, as its job's end is stored; up to `_ASIDE` seconds later if the next job runs."""
+        """Acknowledge the delivery, as its job's end is stored."""
         channel, tag = token
-        if channel is not self._channel or tag != self._ended:
-            channel.ack(tag)
-        elif self._pulling:
-            self._stored = True
-            self._timer = asyncio.get_running_loop().call_later(_ASIDE, self._step_aside)
+        if channel is self._channel and tag == self._ended.tag:
+            self._ended.stored(channel)
         else:
-            self._stored = True
-            self._let_come(channel)
+            channel.ack(tag)
 
     async def _pull(self) -> Delivery | None:
         """Get the next job by basic.get: RabbitMQ delivers none until the last is acknowledged. None if none waits."""
-        channel, self._wants_pull, self._pulling = self._channel, False, True
+        channel, ended = self._channel, self._ended
         assert channel is not None
+        ended.pull()
         got = None
         try:
             got = await channel.get(self._source.amqp_name)
@@ -227,31 +272,12 @@ class Slot:
                 raise
         finally:
             if got is None:
-                self._pull_ended()
+                ended.pull_ended(channel)
         if got is None:
             return None
-        self._pulled = got.tag
+        ended.pulled = got.tag
         message = read(got, self._source.queue)
         return Delivery(message=message, slot=self._number, token=(channel, got.tag), redelivered=got.redelivered)
-
-    def _pull_ended(self) -> None:
-        """Note that the pulled job is settled, or that there was none."""
-        self._pulling, self._pulled = False, None
-        if self._stored:
-            self._let_come(self._channel)
-
-    def _let_come(self, channel: Channel | None) -> None:
-        """Acknowledge the delivery whose job has ended, if its end is stored; else `acknowledge` does it later."""
-        tag, self._ended = self._ended, None
-        if self._timer is not None:
-            self._timer.cancel()
-        if tag is not None and self._stored and channel is not None and channel.is_open:
-            channel.connection.raw.ack(channel.raw, tag)
-        self._stored = False
-
-    def _step_aside(self) -> None:
-        """Unsubscribe and acknowledge the earlier delivery, because the job from basic.get takes long."""
-        self._source.see_to(self.rest())
 
     async def _cancel(self, channel: Channel | None, tag: str) -> None:
         if channel is not None and channel.is_open and tag:
@@ -333,8 +359,8 @@ class Slot:
         self._held = None
         if token[0] is not self._channel:
             token[0].abandon()
-        if token == (self._channel, self._pulled):
-            self._pull_ended()
+        if token == (self._channel, self._ended.pulled):
+            self._ended.pull_ended(self._channel)
         if self._taken:
             self._taken = False
             if self._waiting:
@@ -371,8 +397,7 @@ class Slot:
         if channel is self._channel:
             self._tag = ""
             self._waiting.clear()
-            self._ended = self._pulled = None
-            self._pulling = self._stored = False
+            self._ended.lost()
             self.wake()
         self._source.ended(channel)
 
