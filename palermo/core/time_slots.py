@@ -135,3 +135,8 @@ def without_foreign_time(message: Message) -> Message:
     if FOREIGN not in message.extra:
         return message
     return replace(message, extra={name: value for name, value in message.extra.items() if name != FOREIGN})
+
+
+def with_foreign_time(message: Message) -> Message:
+    """The message as another program would put it straight into its job queue, to be run later."""
+    return replace(message, run_at=None, extra={**message.extra, FOREIGN: message.run_at})

@@ -36,7 +36,6 @@ async def take(
     count: int,
     *,
     cancel: bool = True,
-    within: float | None = None,
     late: bool = False,
     max_body: int | None = None,
 ) -> list[Got]:
@@ -45,7 +44,6 @@ async def take(
     They come by a subscription that ends with the last of them. Because: a quorum queue writes each basic.get to disk
     before it answers, and gives 380 messages a second in that way; to a subscription 3,850 (RabbitMQ 3.10.8; classic
     queues 4,700 and 14,400).
-    With `within`, fewer if none is delivered for that many seconds because other consumers get them.
     Without `cancel` messages go on coming to the channel: none of them may be settled, and it must be closed soon.
     With `late` their properties are read only when somebody asks for them.
     With `max_body` a body is cut as soon as it has come, to one byte more than that.
@@ -66,10 +64,10 @@ async def take(
     while len(taken) < count:
         seen = len(taken)
         try:
-            async with asyncio.timeout(within or _QUIET):
+            async with asyncio.timeout(_QUIET):
                 await news.wait()
         except TimeoutError:
-            if len(taken) == seen and (within or not await waits(channel, queue)) and len(taken) == seen:
+            if len(taken) == seen and not await waits(channel, queue) and len(taken) == seen:
                 break
         if channel.error is not None:
             raise channel.error

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
-from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.cluster.facts import QueueNames
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
 from palermo.brokers.rabbitmq.consuming.poll import PollSource, give_back
@@ -31,7 +30,7 @@ from palermo.contract.clock import wall_clock
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
 from palermo.core.limits import MIN_POSTPONEMENT, RunLater, RunNow, demand_of, postponed
 from palermo.core.message import Message
-from palermo.core.time_slots import is_early, without_foreign_time
+from palermo.core.time_slots import is_early, with_foreign_time, without_foreign_time
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import StartReason
@@ -50,16 +49,8 @@ _DOUBT = 1.0
 #: Seconds between two questions for another job of a batch.
 _ASK_EVERY = 0.005
 
-#: Seconds for which a slot moves early jobs before it asks all its queues again, how many it takes at once, and for
-#: how many seconds it waits for the next of them. No more than 31 at once: while a quorum queue has not applied 32
-#: acknowledgements of a channel, RabbitMQ holds back those that follow, and forgets them when the channel is closed, as
-#: it is after a job that was found on it (rabbit_fifo_client, 3.10 to 4.3). It answers the next get after those 31.
-_MOVING = 0.4
-_AT_ONCE = 30
-_NEXT_WITHIN = 0.1
-
-#: Seconds for which a slot keeps early jobs that cannot be stored where they would wait, before it asks all its queues
-#: again: doubled from the first to the last while none can be stored.
+#: Seconds for which a slot keeps an early job that cannot be stored where it would wait, before it puts the job at the
+#: end of its queue: doubled from the first to the last while none can be stored.
 _REFUSED, _STILL_REFUSED = 0.1, 0.5
 
 
@@ -112,8 +103,6 @@ class RabbitmqConsumer:
         self._companions: set[int] = set()
         #: By slot, the channel on which it gets the companions.
         self._batch_channels: dict[int, Channel] = {}
-        #: By slot, the channel on which it looks ahead in a queue, past a job that is not due yet.
-        self._lookahead_channels: dict[int, Channel] = {}
         #: The queues from which jobs that may not run yet were moved away since the last call of `queues_with_jobs`.
         self._moved: set[str] = set()
         self._refusals = Refusals("jobs that are not due yet", first=_REFUSED, last=_STILL_REFUSED)
@@ -130,10 +119,8 @@ class RabbitmqConsumer:
             delivery = self._steering.checked(await self._source.slots[slot - 1].receive(offer))
             self._unsettled[slot] = delivery
             if _is_early(delivery):
-                found = await self._put_off(delivery)
-                if found is None:
-                    continue
-                delivery = self._unsettled[slot] = found
+                await self._put_off(delivery)
+                continue
             self._run_log.watch()
             if not delivery.redelivered or delivery.cancelled:
                 return delivery
@@ -323,7 +310,7 @@ class RabbitmqConsumer:
         name = amqp_queue(self._exchange, queue)
         while queue in self._source.queues:
             self._check(delivery)
-            channel = await self._channel(self._batch_channels, delivery.slot)
+            channel = await self._batch_channel(delivery.slot)
             try:
                 got = await channel.get(name)
             except PalermoError:
@@ -377,107 +364,40 @@ class RabbitmqConsumer:
         await quietly(self._run_log.close())
         await quietly(self._worker_control.end())
 
-    async def _put_off(self, delivery: Delivery) -> Delivery | None:
-        """Move a job of another program that is not due yet, and those behind it, to where they wait for their time.
-
-        Returns the first job behind them that may run now, if one comes within a moment.
-        """
+    async def _put_off(self, delivery: Delivery) -> None:
+        """Store a job of another program that is not due yet where it waits for its time. A cancel waits for that."""
         work = asyncio.ensure_future(self._move_early(delivery))
-        # Retrieve the error: a slot that is cancelled a second time does not wait for it.
-        work.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
             await asyncio.wait({work})
-            found = work.result()
-            self._ours(delivery)
-            return found
-        except (asyncio.CancelledError, DeliveryLost):
-            await asyncio.wait({work})
-            if work.exception() is None and (found := work.result()) is not None:
-                give_back(found)
             raise
-        finally:
-            self._forget(delivery)
 
-    async def _move_early(self, delivery: Delivery) -> Delivery | None:
-        slot, queue, until = delivery.slot, delivery.message.queue, time.monotonic() + _MOVING
-        due: list[Delivery] = []
-        moves: list[tuple[Delivery, asyncio.Task[PalermoError | None]]] = []
-        taken, count = [delivery], 1
+    async def _move_early(self, delivery: Delivery) -> None:
+        message = delivery.message
+        self._moved.add(message.queue)
         try:
-            # No job may come by the subscription while the slot may run one that it finds here.
-            await self._source.slots[slot - 1].rest()
-            while taken:
-                self._moved.add(queue)
-                for one in taken:
-                    if _is_early(one):
-                        moves.append((one, asyncio.ensure_future(self._move(one))))
-                    else:
-                        due.append(one)
-                if moves:
-                    await asyncio.wait([move for _, move in moves])
-                # The longer only early jobs come, the more are taken at once. Due jobs after the first one go back.
-                more = not due and queue in self._source.queues and time.monotonic() < until
-                taken = await self._take(slot, queue, count) if more else []
-                count = min(10 * count, _AT_ONCE)
-        finally:
-            if moves:
-                await asyncio.wait([move for _, move in moves])
-        errors = [(one, move.result()) for one, move in moves]
-        lost = next((error for _, error in errors if isinstance(error, BrokerUnavailable)), None)
-        for left in due if lost is not None else due[1:]:
-            give_back(left)
-        if lost is not None:
-            raise lost
-        await self._keep_refused([(one, error) for one, error in errors if error is not None], due)
-        return due[0] if due else None
-
-    async def _move(self, delivery: Delivery) -> PalermoError | None:
-        """Store the job where it waits, and only then take it out of its queue. Returns why it is not stored."""
-        try:
-            await self._store(without_foreign_time(delivery.message))
+            await self.settle(delivery, Reschedule(without_foreign_time(message)))
+            self._refusals.taken()
+        except DeliveryLost:
+            return  # RabbitMQ delivers it again
         except PalermoError as error:
             if isinstance(error, BrokerUnavailable):
-                give_back(delivery)
-            return error
-        channel, tag = delivery.token
-        if channel.is_open:
-            channel.connection.raw.ack(channel.raw, tag)
-        return None
-
-    async def _keep_refused(self, refused: list[tuple[Delivery, PalermoError]], due: list[Delivery]) -> None:
-        """Give back early jobs that cannot be stored where they wait: after a pause, unless there is a job to run."""
-        if not refused:
-            self._refusals.taken()
-            return
-        pause = self._refusals.refused(refused[0][1])
-        if not due:
-            # A job that is given back at once comes again at once.
-            await asyncio.sleep(pause)
-        for one, _ in refused:
-            give_back(one)
-
-    async def _take(self, slot: int, queue: str, count: int) -> list[Delivery]:
-        """The next jobs of the queue, `count` or fewer."""
-        name = amqp_queue(self._exchange, queue)
-        try:
-            channel = await self._channel(self._lookahead_channels, slot)
-            # It answers at once if no job waits, and says how many do.
-            first = await channel.get(name)
-            more = 0 if first is None else min(first.left, count - 1)
-            found = [first] if first is not None else []
-            if more:
-                found += await take(channel, name, more, within=_NEXT_WITHIN)
-        except PalermoError:
-            if self._source.connection.error is not None:
                 raise
-            return []  # the queue was deleted just now, or gives jobs to one consumer alone
-        return [self._steering.checked(_delivery(channel, got, queue, slot)) for got in found]
+            # Back in its place it would come again at once, and those behind it would wait.
+            await asyncio.sleep(self._refusals.refused(error))
+            with suppress(PalermoError):
+                await self.settle(delivery, Reschedule(with_foreign_time(message)))
+        finally:
+            if self._unsettled.get(delivery.slot) is delivery:
+                give_back(delivery)
+                self._forget(delivery)
 
-    async def _channel(self, channels: dict[int, Channel], slot: int) -> Channel:
-        """This slot's channel among these; opens one if need be."""
-        channel = channels.get(slot)
+    async def _batch_channel(self, slot: int) -> Channel:
+        """The channel on which this slot gets companions; opens it if need be."""
+        channel = self._batch_channels.get(slot)
         if channel is None or not channel.is_open:
-            channel = channels[slot] = await self._source.connection.channel()
+            channel = self._batch_channels[slot] = await self._source.connection.channel()
         return channel
 
     async def _look_into(self, delivery: Delivery) -> Delivery | None:
