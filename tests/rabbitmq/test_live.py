@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp import parameters
-from palermo.brokers.rabbitmq.consuming import poll
+from palermo.brokers.rabbitmq.consuming import served_queues
 from palermo.client.client import Client
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
@@ -109,7 +109,7 @@ async def test_a_deleted_queue_stays_deleted_until_an_enqueue(broker: RabbitmqBr
 async def test_a_deleted_queue_that_another_program_makes_is_served_again(
     broker: RabbitmqBroker, another: Open, exchange: str, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poll, "_FIND_EVERY", 0.2)
+    monkeypatch.setattr(served_queues, "_FIND_EVERY", 0.2)
     await broker.publish(message("first"))
     consumer = await consume(broker, "*")
     await take_and_ack(consumer)

@@ -169,9 +169,9 @@ class RabbitmqBroker:
                 log.info("prefetch is 1, because this worker serves several queues queues=%s", selection)
             source = PollSource(connection, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
             if selection.fixed:
-                await source.know(set())
+                await source.served.know(set())
             else:
-                names = QueueNames(self._facts, source.know)
+                names = QueueNames(self._facts, source.served.know)
                 await names.begin(connection)
         steering = Steering(
             self._facts,

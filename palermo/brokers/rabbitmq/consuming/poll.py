@@ -22,23 +22,19 @@ from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, fulfil
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
-from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered, read, read_delivered
-from palermo.brokers.rabbitmq.amqp.replies import QueueInUse, queue_in
+from palermo.brokers.rabbitmq.amqp.replies import queue_in
 from palermo.brokers.rabbitmq.consuming.idle_subscriptions import IdleSubscriptions
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts, QueueOrder
-from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues, is_of_a_queue
+from palermo.brokers.rabbitmq.consuming.served_queues import ServedQueues
+from palermo.brokers.rabbitmq.consuming.troubled_queues import is_of_a_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.message import Message
-from palermo.core.queue_selection import NONE_PAUSED, PausedQueues, QueueRank, QueueSelection, draw_order
-from palermo.core.topology import CLASSIC, amqp_queue
+from palermo.core.queue_selection import PausedQueues, QueueRank, QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between two looks whether a deleted queue is there again. RabbitMQ logs each look that finds it missing.
-_FIND_EVERY = 60.0
 
 #: Seconds between two looks if listening would harm a quorum queue: doubled from the first to the last while nothing
 #: comes.
@@ -60,13 +56,7 @@ class PollSource:
         tag: Callable[[int], str],
     ) -> None:
         self.connection = connection
-        self._declarer = declarer
-        self._exchange = exchange
-        self._selection = selection
-        self._queues: dict[str, str] = {}
-        self._places: dict[str, QueueRank] = {}
-        self._known: set[str] = set()
-        self._paused = NONE_PAUSED
+        self.served = ServedQueues(connection, declarer, exchange, selection, self._serve)
         self._ranking = QueueOrder(random.random)
         self.slots = [PollingSlot(self, number) for number in range(1, slots + 1)]
         self._loop = asyncio.get_running_loop()
@@ -92,60 +82,16 @@ class PollSource:
         #: Deliveries that are not acknowledged yet though their jobs have ended.
         self._ending: set[tuple[Channel, int]] = set()
         self._attending: asyncio.Task[None] | None = None
-        #: The queues that were found deleted, and the task that looks whether they are there again.
-        self._deleted: set[str] = set()
-        self._finding: asyncio.Task[None] | None = None
-        self._troubled = TroubledQueues(self._try_again)
         self.closed = False
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queues served now, in order of priority; queues that share a place are drawn anew each time."""
-        order = draw_order(self._places, random.random) if self._selection.shared else tuple(self._queues)
-        return tuple(queue for queue in order if self.takes_from(queue))
-
-    async def know(self, names: set[str]) -> None:
-        """Serve these queues from now on, as far as the selection wants them."""
-        known = self._known = set(names)
-        places = self._selection.places(known)
-        kinds = await self._declarer.ensure_registered(queue for queue in places if queue in known)
-        chosen = {queue: kinds.get(queue) or await self._ensure(queue, among=len(places)) for queue in places}
-        if self._known is not known:
-            return  # a later call has learnt more meanwhile, and serves it
-        if list(chosen) != list(self._queues):
-            self._queues, self._places = chosen, places
-            self._rank()
-
-    async def _ensure(self, queue: str, *, among: int) -> str:
-        """The type of a queue; "" if it has to be left alone for now. Raises the error if it is the only one."""
-        try:
-            return await self._declarer.ensure(queue)
-        except (BrokerRefused, BrokerUnavailable) as error:
-            if self.connection.error is not None or among == 1:
-                raise
-            self._troubled.put(queue, error)
-            return ""
-
-    def leave_alone(self, queue: str, error: PalermoError) -> None:
-        """Serve the others for a while. Raises the error if there are none, unless the queue is only in use."""
-        if not any(other != queue for other in self.queues) and not isinstance(error, QueueInUse):
-            raise error
-        self._troubled.put(queue, error)
-        self._rank()
-
-    def _try_again(self, queue: str) -> None:
-        self._unlearn(queue)
-        self._rank()
+        """The queues to take from now."""
+        return tuple(self.served)
 
     def pause(self, queues: PausedQueues) -> None:
         """Take nothing from these queues, and from all others again."""
-        if queues != self._paused:
-            for queue in list(self._queues):
-                if queue in self._paused and queue not in queues:
-                    # The queue may have been migrated meanwhile.
-                    self._unlearn(queue)
-            self._paused = queues
-            self._rank()
+        self.served.pause(queues)
 
     def ending(self, delivery: Delivery) -> None:
         """Note that the job has ended. It is acknowledged once that is stored; its slot asks for another at once."""
@@ -172,8 +118,8 @@ class PollSource:
         self.closed = True
         for slot in self.slots:
             slot.wake()
-        self._troubled.close()
-        tasks = {task for task in (self._attending, self._look, self._finding) if task is not None}
+        await self.served.close()
+        tasks = {task for task in (self._attending, self._look) if task is not None}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -197,14 +143,6 @@ class PollSource:
                 self._attending = asyncio.ensure_future(self._attend())
             return ""
         return queue
-
-    def amqp_name(self, queue: str) -> str:
-        """The queue's name in RabbitMQ."""
-        return amqp_queue(self._exchange, queue)
-
-    def takes_from(self, queue: str) -> bool:
-        """Whether jobs of this queue are to be taken now."""
-        return queue not in self._paused and queue in self._queues and queue not in self._troubled
 
     def leave(self, slot: "PollingSlot") -> None:
         """Note that the slot does not wait any more."""
@@ -235,36 +173,8 @@ class PollSource:
         give_back(delivery)
         self._idle_subscriptions.settled(delivery.token[0])
 
-    async def missing(self, queue: str) -> None:
-        """Handle a deleted queue: make it again if the worker was told to serve it by name, else leave it out."""
-        self._declarer.forget(queue)
-        if queue in self._selection.patterns:
-            self._queues[queue] = await self._declarer.ensure(queue)
-            log.warning("queue was deleted and is declared again queue=%s", queue)
-        else:
-            self._queues.pop(queue, None)
-            self._rank()
-            self._deleted.add(queue)
-            if self._finding is None or self._finding.done():
-                self._finding = asyncio.ensure_future(self._find_deleted())
-
-    async def _find_deleted(self) -> None:
-        """Serve deleted queues again that another program has made. It writes nothing into the registry."""
-        while self._deleted and self.connection.error is None:
-            await asyncio.sleep(_FIND_EVERY)
-            self._deleted &= self._known - self._queues.keys()
-            with suppress(PalermoError):  # the next look may find them
-                probes = await probe_all(self.connection, [self.amqp_name(queue) for queue in self._deleted])
-                there = [queue for queue in self._deleted if probes[self.amqp_name(queue)].exists]
-                kinds = {queue: await self._declarer.ensure(queue) for queue in there}
-                if kinds:
-                    found = kinds | self._queues
-                    self._queues = {queue: found[queue] for queue in self._places if queue in found}
-                    self._rank()
-
-    def _rank(self) -> None:
-        """Look at the served queues, which have changed, and listen to them."""
-        served = {queue: place for queue, place in self._places.items() if self.takes_from(queue)}
+    def _serve(self, served: dict[str, QueueRank]) -> None:
+        """Look at these queues, which have changed, and listen to them."""
         self._ranking.serve(served)
         self._looked = False
         self._idle_subscriptions.end(but=served)
@@ -297,9 +207,7 @@ class PollSource:
         error: PalermoError = BrokerUnavailable("this worker has stopped taking jobs.")
         try:
             while self._waiting:
-                for queue in [queue for queue in self.queues if not self._queues[queue]]:
-                    self._queues[queue] = await self._ensure(queue, among=len(self.queues))
-                classic = all(self._queues.get(queue) == CLASSIC for queue in self.queues)
+                classic = await self.served.are_classic()
                 # Queues that a slot has found empty just now need not be counted before they are subscribed to.
                 if not self._looked and (self._ranking.due(self._loop.time()) or not classic):
                     await asyncio.wait({self._begin_look()})
@@ -327,14 +235,14 @@ class PollSource:
             self._wake_one()
             await asyncio.sleep(_FIRST_PAUSE)
         except (BrokerRefused, BrokerUnavailable) as error:
-            queue = next((one for one in self.queues if self.amqp_name(one) == queue_in(error)), "")
+            queue = next((one for one in self.served if self.served.amqp_name(one) == queue_in(error)), "")
             if self.connection.error is not None or not queue:
                 raise
-            self.leave_alone(queue, error)
+            self.served.leave_alone(queue, error)
 
     def _on_delivery(self, queue: str, channel: Channel, got: Got) -> bool:
         """Hand the delivery to an idle slot; False if there is none, or the queue is not served."""
-        if self.closed or not self.takes_from(queue):
+        if self.closed or queue not in self.served:
             return False
         self._ranking.found_full((queue,))
         if not self._waiting:
@@ -346,15 +254,9 @@ class PollSource:
         return True
 
     def _on_deleted(self, queue: str) -> None:
-        self._unlearn(queue)
+        self.served.unlearn(queue)
         self._ranking.found_full((queue,))
         self._wake_one()
-
-    def _unlearn(self, queue: str) -> None:
-        """Forget the queue's type."""
-        self._declarer.forget(queue)
-        if queue in self._queues:
-            self._queues[queue] = ""
 
     def _wake_one(self) -> None:
         """Let one idle slot look; if it finds a job, it wakes the next."""
@@ -408,11 +310,11 @@ class PollingSlot:
                     return delivery
                 if self._gone:
                     gone, self._gone = self._gone, ""
-                    await self._source.missing(gone)
+                    await self._source.served.missing(gone)
                     continue
                 if self._trouble is not None:
                     trouble, self._trouble = self._trouble, None
-                    self._source.leave_alone(*trouble)
+                    self._source.served.leave_alone(*trouble)
                 if self._lacks_channel:
                     self._channel = await self._open()
                     self._lacks_channel = False
@@ -481,7 +383,7 @@ class PollingSlot:
             self.wake()
         else:
             self._queue = queue
-            raw.get(channel.raw, self._source.amqp_name(queue), self._on_got, acked=acked)
+            raw.get(channel.raw, self._source.served.amqp_name(queue), self._on_got, acked=acked)
 
     def _on_read(self, found: Delivered, data: bytes) -> None:
         if not found.tag:
@@ -504,7 +406,7 @@ class PollingSlot:
     def _on_job(self, message: Message, tag: int, redelivered: bool) -> None:
         queue = self._heard()
         delivery = Delivery(message=message, slot=self.number, token=(self._channel, tag), redelivered=redelivered)
-        if self._is_waited_for and self._source.takes_from(queue):
+        if self._is_waited_for and queue in self._source.served:
             self.take(delivery)
             return
         give_back(delivery)

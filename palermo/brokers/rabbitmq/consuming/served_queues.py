@@ -1,0 +1,154 @@
+"""The queues that a worker serves that asks one after another (poll.py), as they come, go, rest and are in trouble."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
+from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
+from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.core.queue_selection import NONE_PAUSED, PausedQueues, QueueRank, QueueSelection, draw_order
+from palermo.core.topology import CLASSIC, amqp_queue
+from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between two looks whether a deleted queue is there again. RabbitMQ logs each look that finds it missing.
+_FIND_EVERY = 60.0
+
+
+class ServedQueues:
+    """The queues of one worker."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        declarer: Declarer,
+        exchange: str,
+        selection: QueueSelection,
+        changed: Callable[[dict[str, QueueRank]], None],
+    ) -> None:
+        """`changed` is called with the queues to take from now, and their ranks, whenever these have changed."""
+        self._connection = connection
+        self._declarer = declarer
+        self._exchange = exchange
+        self._selection = selection
+        self._changed = changed
+        #: The type of each queue, "" while it is not known, in the order of their ranks.
+        self._kinds: dict[str, str] = {}
+        self._places: dict[str, QueueRank] = {}
+        self._known: set[str] = set()
+        self._paused = NONE_PAUSED
+        self._troubled = TroubledQueues(self._try_again)
+        #: The queues that were found deleted, and the task that looks whether they are there again.
+        self._deleted: set[str] = set()
+        self._finding: asyncio.Task[None] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        """The queues to take from now, in order of priority; those that share a place are drawn anew each time."""
+        order = draw_order(self._places, random.random) if self._selection.shared else tuple(self._kinds)
+        return (queue for queue in order if queue in self)
+
+    def __contains__(self, queue: str) -> bool:
+        """Whether jobs of this queue are to be taken now."""
+        return queue not in self._paused and queue in self._kinds and queue not in self._troubled
+
+    def amqp_name(self, queue: str) -> str:
+        """The queue's name in RabbitMQ."""
+        return amqp_queue(self._exchange, queue)
+
+    async def know(self, names: set[str]) -> None:
+        """Serve these queues from now on, as far as the selection wants them."""
+        known = self._known = set(names)
+        places = self._selection.places(known)
+        kinds = await self._declarer.ensure_registered(queue for queue in places if queue in known)
+        chosen = {queue: kinds.get(queue) or await self._ensure(queue, among=len(places)) for queue in places}
+        if self._known is not known:
+            return  # a later call has learnt more meanwhile, and serves it
+        if list(chosen) != list(self._kinds):
+            self._kinds, self._places = chosen, places
+            self._rank()
+
+    async def are_classic(self) -> bool:
+        """Whether all are classic queues. Looks up the types that are not known."""
+        for queue in [queue for queue in self if not self._kinds[queue]]:
+            self._kinds[queue] = await self._ensure(queue, among=len(list(self)))
+        return all(self._kinds.get(queue) == CLASSIC for queue in self)
+
+    async def _ensure(self, queue: str, *, among: int) -> str:
+        """The type of a queue; "" if it has to be left alone for now. Raises the error if it is the only one."""
+        try:
+            return await self._declarer.ensure(queue)
+        except (BrokerRefused, BrokerUnavailable) as error:
+            if self._connection.error is not None or among == 1:
+                raise
+            self._troubled.put(queue, error)
+            return ""
+
+    def leave_alone(self, queue: str, error: PalermoError) -> None:
+        """Serve the others for a while. Raises the error if there are none, unless the queue is only in use."""
+        if not any(other != queue for other in self) and not isinstance(error, QueueInUse):
+            raise error
+        self._troubled.put(queue, error)
+        self._rank()
+
+    def _try_again(self, queue: str) -> None:
+        self.unlearn(queue)
+        self._rank()
+
+    def pause(self, queues: PausedQueues) -> None:
+        """Take nothing from these queues, and from all others again."""
+        if queues != self._paused:
+            for queue in list(self._kinds):
+                if queue in self._paused and queue not in queues:
+                    # The queue may have been migrated meanwhile.
+                    self.unlearn(queue)
+            self._paused = queues
+            self._rank()
+
+    def unlearn(self, queue: str) -> None:
+        """Forget the queue's type."""
+        self._declarer.forget(queue)
+        if queue in self._kinds:
+            self._kinds[queue] = ""
+
+    async def missing(self, queue: str) -> None:
+        """Handle a deleted queue: make it again if the worker was told to serve it by name, else leave it out."""
+        self._declarer.forget(queue)
+        if queue in self._selection.patterns:
+            self._kinds[queue] = await self._declarer.ensure(queue)
+            log.warning("queue was deleted and is declared again queue=%s", queue)
+        else:
+            self._kinds.pop(queue, None)
+            self._rank()
+            self._deleted.add(queue)
+            if self._finding is None or self._finding.done():
+                self._finding = asyncio.ensure_future(self._find_deleted())
+
+    async def _find_deleted(self) -> None:
+        """Serve deleted queues again that another program has made. It writes nothing into the registry."""
+        while self._deleted and self._connection.error is None:
+            await asyncio.sleep(_FIND_EVERY)
+            self._deleted &= self._known - self._kinds.keys()
+            with suppress(PalermoError):  # the next look may find them
+                probes = await probe_all(self._connection, [self.amqp_name(queue) for queue in self._deleted])
+                there = [queue for queue in self._deleted if probes[self.amqp_name(queue)].exists]
+                kinds = {queue: await self._declarer.ensure(queue) for queue in there}
+                if kinds:
+                    found = kinds | self._kinds
+                    self._kinds = {queue: found[queue] for queue in self._places if queue in found}
+                    self._rank()
+
+    def _rank(self) -> None:
+        self._changed({queue: place for queue, place in self._places.items() if queue in self})
+
+    async def close(self) -> None:
+        """Look for no queue any more."""
+        self._troubled.close()
+        if self._finding is not None:
+            self._finding.cancel()
+            await asyncio.wait({self._finding})
