@@ -136,6 +136,7 @@ class RabbitmqBroker:
         from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
         from palermo.brokers.rabbitmq.consuming.poll import PollSource
         from palermo.brokers.rabbitmq.consuming.push import PushSource
+        from palermo.brokers.rabbitmq.consuming.queue_order import FullQueues
         from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
         from palermo.brokers.rabbitmq.consuming.steering import Steering
 
@@ -156,7 +157,6 @@ class RabbitmqBroker:
         source: PushSource | PollSource
         waiting: Callable[[], Sequence[str]] = list
         readied: list[Coroutine[Any, Any, None]] = []
-        names: QueueNames | None = None
         if selection.fixed and len(selection.patterns) == 1:
             queue = selection.patterns[0]
             source = PushSource(
@@ -171,8 +171,7 @@ class RabbitmqBroker:
             if selection.fixed:
                 await source.served.know(set())
             else:
-                names = QueueNames(self._facts, source.served.know)
-                await names.begin(connection)
+                await source.served.follow(QueueNames(self._facts, source.served.know))
         steering = Steering(
             self._facts,
             self._cancels,
@@ -189,15 +188,12 @@ class RabbitmqBroker:
             source,
             worker_control,
             self._exchange,
-            names,
             steering,
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
             self._outbox.destinations.failed_place,
             run_log=run_log,
             crash_history=CrashHistory(run_log, connection, self._worker_reports.ask),
-            # On its own channel: asking for a queue that does not exist closes the channel.
-            count=self._registration.declarer(connection).count,
-            is_foreign=declarer.is_foreign,
+            full_queues=FullQueues(connection, self._exchange, declarer.is_foreign),
             keys=self.keys,
             limits=LimitClient(self._leader_client),
             workflows=self.workflows,

@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
-from palermo.brokers.rabbitmq.cluster.facts import QueueNames
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
 from palermo.brokers.rabbitmq.consuming.poll import PollSource, give_back
 from palermo.brokers.rabbitmq.consuming.push import PushSource
-from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts
+from palermo.brokers.rabbitmq.consuming.queue_order import FullQueues
 from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, RabbitmqKeys
@@ -28,7 +27,7 @@ from palermo.contract.admission import admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.clock import wall_clock
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
-from palermo.core.limits import MIN_POSTPONEMENT, RunLater, RunNow, demand_of, postponed
+from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, RunLater, RunNow, demand_of, postponed
 from palermo.core.message import Message
 from palermo.core.time_slots import is_early, with_foreign_time, without_foreign_time
 from palermo.core.topology import amqp_queue
@@ -36,7 +35,7 @@ from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import StartReason
 from palermo.core.workflow import WORKFLOW, step_of
 from palermo.core.workflow_rules import How
-from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, NotFound, PalermoError
+from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -54,6 +53,37 @@ _ASK_EVERY = 0.005
 _REFUSED, _STILL_REFUSED = 0.1, 0.5
 
 
+class Permits:
+    """The permits of the limited jobs that one worker runs, or asks to run."""
+
+    def __init__(self, limits: LimitClient, worker: str) -> None:
+        self._limits = limits
+        self._worker = worker
+        #: By delivery's token: the key of the permit that the job runs with, or asks for, and the job's id.
+        self._held: dict[Any, tuple[str, str]] = {}
+
+    async def ask(self, delivery: Delivery, demand: LimitDemand) -> RunNow | RunLater:
+        """Whether the job may run now. Raises BrokerUnavailable."""
+        permit = (demand.key, delivery.message.id)
+        if any(held == permit for token, held in self._held.items() if token != delivery.token):
+            # Another job with this id runs here. The leader tells permits by worker and id, and takes both for one.
+            return RunLater(clock.now() + MIN_POSTPONEMENT, reserved=demand.reserved)
+        self._held[delivery.token] = permit
+        verdict: RunNow | RunLater | None = None
+        try:
+            verdict = await self._limits.ask(demand, id=delivery.message.id, worker=self._worker)
+            return verdict
+        finally:
+            if not isinstance(verdict, RunNow):
+                self._held.pop(delivery.token, None)
+
+    def end(self, delivery: Delivery) -> None:
+        """Tell the leader that this run has ended, if it had a permit."""
+        if self._held and (permit := self._held.pop(delivery.token, None)) is not None:
+            key, id = permit
+            self._limits.ended(key, id=id, worker=self._worker)
+
+
 class RabbitmqConsumer:
     """See palermo.contract.broker.Consumer. Made by RabbitmqBroker.consume."""
 
@@ -62,38 +92,30 @@ class RabbitmqConsumer:
         source: PushSource | PollSource,
         worker_control: WorkerControl,
         exchange: str,
-        names: QueueNames | None,
         steering: Steering,
         publish: Callable[[Message, str], Awaitable[None]],
         failed_place: Callable[[str], str],
         *,
         run_log: RunLog,
         crash_history: CrashHistory,
-        count: Callable[[str], Awaitable[tuple[int, int] | None]],
-        is_foreign: Callable[[str], bool],
+        full_queues: FullQueues,
         keys: RabbitmqKeys,
         limits: LimitClient,
         workflows: RabbitmqWorkflows,
     ) -> None:
         self._source = source
-        self._names = names
         self._steering = steering
         self._worker_control = worker_control
-        self._worker = worker_control.worker
         self._exchange = exchange
         self._publish = publish
         self._failed_place = failed_place
         self._run_log = run_log
         self._crash_history = crash_history
-        self._count = count
-        self._queue_counts = QueueCounts(source.connection, exchange, ended=lambda _: None)
-        self._is_foreign = is_foreign
+        self._full_queues = full_queues
         self._keys = keys
-        self._limits = limits
+        self._permits = Permits(limits, worker_control.worker)
         self._workflows = workflows
         self._endings = PendingEnds(self._acknowledge)
-        #: By delivery's token: the key of the permit that the job runs with, or asks for, and the job's id.
-        self._permits: dict[Any, tuple[str, str]] = {}
         self._closed = False
         #: By slot, the delivery that occupies it.
         self._unsettled: dict[int, Delivery] = {}
@@ -103,8 +125,6 @@ class RabbitmqConsumer:
         self._companions: set[int] = set()
         #: By slot, the channel on which it gets the companions.
         self._batch_channels: dict[int, Channel] = {}
-        #: The queues from which jobs that may not run yet were moved away since the last call of `queues_with_jobs`.
-        self._moved: set[str] = set()
         self._refusals = Refusals("jobs that are not due yet", first=_REFUSED, last=_STILL_REFUSED)
         self._settled = asyncio.Event()
         source.ended = self._on_end
@@ -166,7 +186,7 @@ class RabbitmqConsumer:
         self._ours(delivery)
         await self._endings.over(delivery)
         again = delivery.redelivered and not copy
-        grant = await self._keys.start(delivery, worker=self._worker, again=again)
+        grant = await self._keys.start(delivery, worker=self._worker_control.worker, again=again)
         if grant.why is StartReason.LATER:
             await asyncio.sleep(_DOUBT)
             await self.settle(delivery, Release())
@@ -190,21 +210,9 @@ class RabbitmqConsumer:
         if demand is None or delivery.cancelled or delivery.duplicate_of:
             return 0.0
         self._ours(delivery)
-        id, permit = delivery.message.id, (demand.key, delivery.message.id)
-        verdict: RunNow | RunLater
-        if any(held == permit for token, held in self._permits.items() if token != delivery.token):
-            # Another job with this id runs here. The leader tells permits by worker and id, and takes both for one.
-            verdict = RunLater(clock.now() + MIN_POSTPONEMENT, reserved=demand.reserved)
-        else:
-            self._permits[delivery.token] = permit
-            verdict = RunLater(clock.now())
-            try:
-                verdict = await self._limits.ask(demand, id=id, worker=self._worker)
-            finally:
-                if isinstance(verdict, RunLater):
-                    self._permits.pop(delivery.token, None)
+        verdict = await self._permits.ask(delivery, demand)
         if isinstance(verdict, RunLater):
-            self._moved.add(delivery.message.queue)
+            self._full_queues.moved.add(delivery.message.queue)
             await self.settle(delivery, Reschedule(postponed(delivery.message, verdict)))
             return None
         self._ours(delivery)
@@ -303,7 +311,7 @@ class RabbitmqConsumer:
         self._ours(delivery)
         self._detached[id(delivery)] = self._unsettled.pop(delivery.slot)
         self._settled.set()
-        self._end_permit(delivery)
+        self._permits.end(delivery)
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
         queue, until = delivery.message.queue, time.monotonic() + wait
@@ -336,15 +344,7 @@ class RabbitmqConsumer:
         return None
 
     async def queues_with_jobs(self) -> set[str]:
-        moved, self._moved = self._moved, set()
-        return await self._full() - moved
-
-    async def _full(self) -> set[str]:
-        # On the consuming connection: RabbitMQ does not read the other under an alarm, and a dead one does not answer.
-        queues = [queue for queue in self._source.queues if not self._is_foreign(queue)]
-        with suppress(NotFound):
-            return await self._queue_counts.full(queues)
-        return {queue for queue in queues if (counted := await self._count(queue)) and counted[0]}
+        return await self._full_queues.find(self._source.queues)
 
     async def pause_slot(self, slot: int) -> None:
         await self._source.slots[slot - 1].rest()
@@ -359,8 +359,6 @@ class RabbitmqConsumer:
             give_back(delivery)
             self._forget(delivery)
         await quietly(self._steering.close())
-        if self._names is not None:
-            self._names.close()
         await quietly(self._run_log.close())
         await quietly(self._worker_control.end())
 
@@ -375,7 +373,7 @@ class RabbitmqConsumer:
 
     async def _move_early(self, delivery: Delivery) -> None:
         message = delivery.message
-        self._moved.add(message.queue)
+        self._full_queues.moved.add(message.queue)
         try:
             await self.settle(delivery, Reschedule(without_foreign_time(message)))
             self._refusals.taken()
@@ -477,17 +475,10 @@ class RabbitmqConsumer:
             self._companions.discard(id(delivery))
             return
         if not detached:
-            if self._permits:
-                self._end_permit(delivery)
+            self._permits.end(delivery)
             self._unsettled.pop(delivery.slot, None)
             self._settled.set()
         self._source.settled(delivery, detached=detached)
-
-    def _end_permit(self, delivery: Delivery) -> None:
-        """Tell the leader that this run has ended, if it had a permit."""
-        if (permit := self._permits.pop(delivery.token, None)) is not None:
-            key, id = permit
-            self._limits.ended(key, id=id, worker=self._worker)
 
     def _on_end(self, channel: Channel) -> None:
         """Log which jobs RabbitMQ took back, when it closed a channel and not the whole session."""

@@ -3,7 +3,7 @@
 Prefetch counts per consumer, so a subscription to each of eight queues would hold eight jobs.
 While there is work, a slot asks one queue after another by basic.get (PollingSlot). Queues that were found empty
 are left out (queue_order.py). The worker counts their messages together, for all slots at once, and takes none
-(QueueCounts).
+(many_queues.py).
 When all queues are empty, the worker subscribes to them, with a prefetch of one. A delivery ends the subscription to
 its queue alone, and the queue is subscribed to again when a slot has found it empty. So idling costs nothing, and a job
 costs the same with ten queues and with three thousand. See idle_subscriptions.py.
@@ -22,10 +22,11 @@ from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, fulfil
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered, read, read_delivered
 from palermo.brokers.rabbitmq.amqp.replies import queue_in
 from palermo.brokers.rabbitmq.consuming.idle_subscriptions import IdleSubscriptions
-from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts, QueueOrder
+from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
 from palermo.brokers.rabbitmq.consuming.served_queues import ServedQueues
 from palermo.brokers.rabbitmq.consuming.troubled_queues import is_of_a_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
@@ -69,7 +70,6 @@ class PollSource:
         self._pause = _FIRST_PAUSE
         #: Called with every channel that has ended.
         self.ended: Callable[[Channel], None] = lambda _: None
-        self._queue_counts = QueueCounts(connection, exchange, ended=lambda channel: self.ended(channel))
         self._idle_subscriptions = IdleSubscriptions(
             connection,
             exchange,
@@ -191,9 +191,11 @@ class PollSource:
         began, queues = self._loop.time(), self._ranking.empty
         full = set(queues)
         try:
-            full = await self._queue_counts.full(queues)
+            names = {self.served.amqp_name(queue): queue for queue in queues}
+            probes = await probe_all(self.connection, names)
+            # A slot that asks a queue which is not there finds out what is wrong, and handles it.
+            full = {queue for name, queue in names.items() if probes[name].ready or probes[name].error}
         except PalermoError as error:
-            # A slot that asks each of them finds out what is wrong, and handles it.
             log.debug("queues cannot be counted, asking each error=%r", str(error))
         finally:
             self._ranking.looked(full, began=began, ended=self._loop.time())

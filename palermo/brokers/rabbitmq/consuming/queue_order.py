@@ -1,4 +1,4 @@
-"""Chooses the queue that a worker asks for its next job, and counts the jobs of its queues.
+"""Chooses the queue that a worker asks for its next job, and finds those of its queues that have jobs.
 
 It is the first queue not known to be empty, by order and shares.
 
@@ -7,15 +7,13 @@ forty-nine empty queues cost the jobs of the fiftieth nothing. How old that know
 costs: see `due` and `stale`. A queue that the worker watches by a subscription is left out of these checks.
 """
 
-import asyncio
 import math
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import accumulate
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
-from palermo.brokers.rabbitmq.amqp.frames import Counted
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.core.queue_selection import QueueRank
 from palermo.core.topology import amqp_queue
 
@@ -131,64 +129,21 @@ class QueueOrder:
         self._weights = list(accumulate(weights))
 
 
-class QueueCounts:
-    """Counts the jobs of many queues at once, and takes none.
+class FullQueues:
+    """Which queues of a worker have jobs that it may run now."""
 
-    It has a channel of its own, because a queue that does not exist ends the channel.
-    """
-
-    def __init__(self, connection: Connection, exchange: str, *, ended: Callable[[Channel], None]) -> None:
-        """`ended` is called with the channel when that has ended."""
+    def __init__(self, connection: Connection, exchange: str, is_foreign: Callable[[str], bool]) -> None:
+        """`is_foreign` says whether a queue may rightly keep jobs from an idle consumer."""
+        # The consuming connection: RabbitMQ does not read the other under an alarm, and a dead one does not answer.
         self._connection = connection
         self._exchange = exchange
-        self._ended = ended
-        self._channel: Channel | None = None
-        #: The queues whose counts have not come yet, those that have jobs, and the future of the caller that waits.
-        self._asked: deque[str] = deque()
-        self._full: set[str] = set()
-        self._done: asyncio.Future[None] | None = None
+        self._is_foreign = is_foreign
+        #: The queues from which jobs that may not run yet were moved away since the last call of `find`.
+        self.moved: set[str] = set()
 
-    async def full(self, queues: Iterable[str]) -> set[str]:
-        """The queues among these in which jobs wait. One call at a time.
-
-        Raises NotFound if one does not exist, or the error that ended the channel.
-        """
-        channel = await self._open()
-        self._asked, self._full = deque(queues), set()
-        names = [amqp_queue(self._exchange, queue) for queue in self._asked]
-        self._done = asyncio.get_running_loop().create_future()
-        if self._asked:
-            self._connection.raw.count(channel.raw, names)
-            try:
-                await self._done
-            except asyncio.CancelledError:
-                # The counts that still come must not be taken for answers to the next call.
-                self._channel = None
-                channel.abandon()
-                raise
-        return self._full
-
-    async def _open(self) -> Channel:
-        channel = self._channel
-        if channel is None or not channel.is_open:
-            channel = self._channel = await self._connection.channel()
-            channel.on_close(lambda: self._on_end(channel))
-            self._connection.raw.counts_to(channel.raw, self._on_counted)
-        return channel
-
-    def _on_counted(self, found: Counted, _: bytes) -> None:
-        if not self._asked:
-            return
-        queue = self._asked.popleft()
-        if found.messages:
-            self._full.add(queue)
-        if not self._asked and self._done is not None:
-            fulfil(self._done, None)
-
-    def _on_end(self, channel: Channel) -> None:
-        self._connection.raw.deliver_no_more(channel.raw)
-        if channel is self._channel and self._done is not None and not self._done.done():
-            assert channel.error is not None
-            self._done.set_exception(channel.error)
-            self._done.exception()  # Marks it as read: perhaps no caller waits any more.
-        self._ended(channel)
+    async def find(self, served: Iterable[str]) -> set[str]:
+        """Those of these queues that have jobs, and from which no job was moved away since the last call."""
+        moved, self.moved = self.moved, set()
+        names = {amqp_queue(self._exchange, queue): queue for queue in served if not self._is_foreign(queue)}
+        probes = await probe_all(self._connection, names)
+        return {queue for name, queue in names.items() if probes[name].ready} - moved

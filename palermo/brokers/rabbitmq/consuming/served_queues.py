@@ -9,6 +9,7 @@ from contextlib import suppress
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
+from palermo.brokers.rabbitmq.cluster.facts import QueueNames
 from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.core.queue_selection import NONE_PAUSED, PausedQueues, QueueRank, QueueSelection, draw_order
@@ -43,6 +44,7 @@ class ServedQueues:
         self._places: dict[str, QueueRank] = {}
         self._known: set[str] = set()
         self._paused = NONE_PAUSED
+        self._names: QueueNames | None = None
         self._troubled = TroubledQueues(self._try_again)
         #: The queues that were found deleted, and the task that looks whether they are there again.
         self._deleted: set[str] = set()
@@ -60,6 +62,11 @@ class ServedQueues:
     def amqp_name(self, queue: str) -> str:
         """The queue's name in RabbitMQ."""
         return amqp_queue(self._exchange, queue)
+
+    async def follow(self, names: QueueNames) -> None:
+        """Serve new queues too, as these names come."""
+        self._names = names
+        await names.begin(self._connection)
 
     async def know(self, names: set[str]) -> None:
         """Serve these queues from now on, as far as the selection wants them."""
@@ -148,6 +155,8 @@ class ServedQueues:
 
     async def close(self) -> None:
         """Look for no queue any more."""
+        if self._names is not None:
+            self._names.close()
         self._troubled.close()
         if self._finding is not None:
             self._finding.cancel()
