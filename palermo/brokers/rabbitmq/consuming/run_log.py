@@ -199,6 +199,58 @@ def run_log_stream(exchange: str, publisher: Callable[[], Awaitable[Publisher]])
     return Stream(name, publisher, patience=_PATIENCE, holds="the record of starts", arguments=_BOUNDS)
 
 
+class RunLogReader:
+    """Follows the run log while somebody asks for it."""
+
+    def __init__(self, stream: Stream, connection: Connection, blames: dict[str, dict[str, str]]) -> None:
+        """`blames` are the dead workers of jobs that run here, by job. While there are any, the log is followed."""
+        self._stream = stream
+        self._connection = connection
+        self._blames = blames
+        self._view = View()
+        self._follower: Follower | None = None
+        self._opening = asyncio.Lock()
+        #: Ends the following, once it is unused.
+        self._ending: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def view(self) -> View:
+        """The records of all workers, kept up to date from now on. Raises BrokerUnavailable."""
+        async with self._opening:
+            if self._follower is None or not self._follower.is_open:
+                self._view = View()
+                self._follower = await self._stream.follow(self._connection, self._learn)
+            self._end_later()
+            return self._view
+
+    async def close(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        for task in self._tasks:
+            task.cancel()
+        if self._follower is not None:
+            await self._follower.close()
+
+    def _learn(self, record: Record) -> None:
+        writer = self._view.add(record)
+        # The writer was found dead and is back: our records must not blame it again.
+        for dead in self._blames.values():
+            dead.pop(writer, None)
+
+    def _end_later(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        self._ending = asyncio.get_running_loop().call_later(_UNUSED, self._unused)
+
+    def _unused(self) -> None:
+        if self._blames:
+            self._end_later()
+            return
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            spawn(self._tasks, quietly(follower.close()))
+
+
 class RunLog:
     """The run log, as one session of one worker writes and reads it."""
 
@@ -231,14 +283,11 @@ class RunLog:
         self._written_duties: tuple[str, ...] = ()
         self._wanted = self._stored = 0
         self._writing = asyncio.Lock()
-        self._reading = asyncio.Lock()
         #: The timer of the next look at the jobs that run, set by `watch`.
         self.ticking: asyncio.TimerHandle | None = None
-        self._closing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._view = View()
-        self._follower: Follower | None = None
         self._complained = False
+        self._reader = RunLogReader(self._stream, connection, self._blames)
 
     def resume(self) -> None:
         """Begin a session. The last session's record may be out of date, and only this worker can correct it."""
@@ -289,26 +338,14 @@ class RunLog:
 
     async def view(self) -> View:
         """The records of all workers, kept up to date from now on. Raises BrokerUnavailable."""
-        async with self._reading:
-            if self._follower is None or not self._follower.is_open:
-                self._view = View()
-                self._follower = await self._stream.follow(self.connection, lambda record: self._learn(record))
-            if self._closing is not None:
-                self._closing.cancel()
-            if self._follower is not None:
-                self._closing = asyncio.get_running_loop().call_later(_UNUSED, self._unused)
-            return self._view
+        return await self._reader.view()
 
     async def close(self) -> None:
-        for timer in (self.ticking, self._closing):
-            if timer is not None:
-                timer.cancel()
+        if self.ticking is not None:
+            self.ticking.cancel()
         for task in self._tasks:
             task.cancel()
-        if self._follower is not None:
-            await self._follower.close()
-
-    # Writing.
+        await self._reader.close()
 
     def _tick(self) -> None:
         self.ticking = None
@@ -380,22 +417,6 @@ class RunLog:
         if not self._complained and self.connection.error is None:
             self._complained = True
             log.warning("record of starts cannot be written, %s error=%r", means, str(error) or "no answer in time")
-
-    # Reading.
-
-    def _learn(self, record: Record) -> None:
-        writer = self._view.add(record)
-        # The writer was found dead and is back: our records must not blame it again.
-        for dead in self._blames.values():
-            dead.pop(writer, None)
-
-    def _unused(self) -> None:
-        if self._blames:
-            self._closing = asyncio.get_running_loop().call_later(_UNUSED, self._unused)
-            return
-        follower, self._follower = self._follower, None
-        if follower is not None:
-            spawn(self._tasks, quietly(follower.close()))
 
 
 def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:
