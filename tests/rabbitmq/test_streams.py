@@ -184,7 +184,7 @@ async def test_a_name_is_written_though_the_session_that_made_the_queue_dies(
         registering.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(dying._declarer, "_register", hang)
+    monkeypatch.setattr(dying._registration, "register", hang)
     making = asyncio.ensure_future(dying.publish(message(queue="mail")))
     await registering.wait()
     await broker.publish(message(queue="mail"))
