@@ -12,7 +12,7 @@ from msgspec import Struct, convert
 
 from palermo.brokers.features.steps import StepStore
 from palermo.contract.stored_records import read_record
-from palermo.contract.tasks import spawn
+from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerList
 from palermo.errors import BrokerError
 
@@ -54,11 +54,9 @@ async def send_command(
         await store.publish(store.commands, json.dumps({"reply": channel, "command": command.to_plain()}))
         while (waiting := waiting - answers.keys()) and (left := deadline - time.monotonic()) > 0:
             told.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, _CHECK_EVERY)):
-                    await told.wait()
-                    continue
-            waiting &= {one.id for one in await workers()}
+            await wait_for_any(told, timeout=min(left, _CHECK_EVERY))
+            if not told.is_set():
+                waiting &= {one.id for one in await workers()}
     finally:
         await store.unlisten(channel, on_reply)
     return [

@@ -1,13 +1,13 @@
 """The journal as a log: each entry is a batch."""
 
 import asyncio
-from contextlib import suppress
 
 from palermo.brokers.features.log import Log
 from palermo.brokers.features.steps import StepStore
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
+from palermo.contract.tasks import wait_for_any
 from palermo.core.journal_records import decode
 from palermo.errors import BrokerError
 
@@ -101,8 +101,6 @@ class Reader:
                 if batches:
                     await asyncio.sleep(0)
                     continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_EVERY):
-                        await self._notified.wait()
+                await wait_for_any(self._notified, timeout=_POLL_EVERY)
         except BrokerError:
             self.ended.set()

@@ -18,6 +18,7 @@ from palermo.brokers.features.unique_keys import Keys, as_they_run, keys_of, rem
 from palermo.brokers.features.workflows import Workflows
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
+from palermo.contract.tasks import wait_for_any
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
@@ -85,12 +86,9 @@ class ScheduledJobs:
                     await asyncio.sleep(_AFTER_ERROR)
                     continue
                 wait = _POLL_EVERY if due is None else min(_POLL_EVERY, clock.seconds_until(due))
-                try:
-                    async with asyncio.timeout(wait):
-                        await told.wait()
-                except TimeoutError:
-                    continue
-                await asyncio.sleep(max(0.0, looked + _MIN_WAIT - time.monotonic()))
+                await wait_for_any(told, timeout=wait)
+                if told.is_set():
+                    await asyncio.sleep(max(0.0, looked + _MIN_WAIT - time.monotonic()))
         finally:
             self.is_leader = False
             await self._store.unlisten("bell:due", on_message)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from palermo.brokers.features.journal import BELL
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
+from palermo.contract.tasks import wait_for_any
 from palermo.errors import BrokerError
 
 #: Seconds for which a message is kept.
@@ -89,9 +90,7 @@ class Channels:
                     for name, callback in tuple(self._listeners):
                         if name == channel:
                             callback(str(text).encode())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_EVERY):
-                    await self._rung.wait()
+            await wait_for_any(self._rung, timeout=_POLL_EVERY)
 
     def _new(self, db: sqlite3.Connection) -> list[tuple[int, str, str]]:
         query = "select id, channel, body from message where exchange = ? and id > ? order by id"

@@ -134,9 +134,7 @@ class FollowedStream(Generic[S]):
                     self._follower.on_close(ended.set)
                     await wait_for_any(ended, connection.lost)
                     continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN):
-                    await connection.lost.wait()
+            await wait_for_any(connection.lost, timeout=_AGAIN)
 
     async def _is_up_to_date(self, connection: Connection) -> bool:
         if self._follower is None or not self._follower.is_open:

@@ -10,8 +10,7 @@ sends an empty part every second. Replies to `ask_all` are single messages.
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
@@ -24,7 +23,7 @@ from palermo.brokers.rabbitmq.amqp.messages import (
     write_record,
 )
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.contract.tasks import spawn
+from palermo.contract.tasks import spawn, wait_for_any
 from palermo.errors import BrokerRefused, PalermoError
 
 #: Seconds between two signs of life while a reply is worked on.
@@ -171,26 +170,13 @@ async def ask_all(
         refused = refusal
         done.set()
 
-    async with _replies(connection, on_reply, on_end) as channel:
+    channel = await _reply_channel(connection, on_reply, lambda _: on_end(None), on_end)
+    try:
         channel.publish(exchange, "", request_properties(seconds=timeout), write_record(values))
-        try:
-            async with asyncio.timeout(timeout):
-                await done.wait()
-        except TimeoutError:
-            pass
+        await wait_for_any(done, timeout=timeout)
         if refused is not None:
             raise refused
         return replies
-
-
-@asynccontextmanager
-async def _replies(
-    connection: Connection, on_reply: Callable[[Got], None], on_end: Callable[[BrokerRefused | None], None]
-) -> AsyncIterator[Channel]:
-    """A channel for one request. `on_end` is called if no queue takes the request, or the channel ends."""
-    channel = await _reply_channel(connection, on_reply, lambda _: on_end(None), on_end)
-    try:
-        yield channel
     finally:
         if connection.blocked:
             channel.abandon()  # RabbitMQ reads nothing from the connection, and so answers no close

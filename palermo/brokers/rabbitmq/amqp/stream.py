@@ -31,6 +31,7 @@ from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, write_record
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import NotOnThisNode
+from palermo.contract.tasks import wait_for_any
 from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -366,9 +367,7 @@ class Follower:
         if self._read < end and self.is_open:
             self._end = end
             self._caught_up.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within):
-                    await self._caught_up.wait()
+            await wait_for_any(self._caught_up, timeout=within)
         return self._read >= end and self.is_open
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -398,9 +397,7 @@ async def come_to_end(end: asyncio.Event, read: Callable[[], int], *, patience: 
     """
     while not end.is_set():
         before = read()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await end.wait()
+        await wait_for_any(end, timeout=patience)
         if read() == before:
             break
     return end.is_set()
@@ -420,9 +417,7 @@ async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] 
     try:
         await _read(channel, stream, "last", on_record)
         # The session that made it may have died before the first record, and an empty stream never answers.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_EMPTY_AFTER):
-                await first.wait()
+        await wait_for_any(first, timeout=_EMPTY_AFTER)
         if channel.error is not None:
             raise channel.error
         if not seen:

@@ -28,7 +28,7 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.ledger_records import HandsOver, NewerFormat
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
-from palermo.contract.tasks import spawn
+from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import WorkerInfo, WorkerList
 from palermo.core.election import Duty
 from palermo.core.limits import LimitDemand, RunLater, RunNow
@@ -170,9 +170,7 @@ class LeaderClient:
 
     async def _rest(self, seconds: float) -> None:
         """Wait so long, or until the connection is lost."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._connection.lost.wait()
+        await wait_for_any(self._connection.lost, timeout=seconds)
 
     async def _lead(self, leader: "Leader") -> float:
         """Lead until the session is lost, or the leader's own connection: that is logged.

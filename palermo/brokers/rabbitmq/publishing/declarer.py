@@ -20,6 +20,7 @@ from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN
 from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts, fact
 from palermo.brokers.rabbitmq.connections import Connections
 from palermo.contract.broker import SessionParameters
+from palermo.contract.tasks import wait_for_any
 from palermo.core.topics import distributor, gateway
 from palermo.core.topology import CLASSIC, LITERAL, PRIORITY, QUORUM, amqp_queue, check_queue_name, internal, is_failed
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
@@ -119,9 +120,7 @@ class QueueRegistration:
                 await asyncio.wait({self._working}, timeout=REPLACED_WITHIN)
 
     async def _register_all_found(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(random.uniform(*_SOON)):
-                await self._hurry.wait()
+        await wait_for_any(self._hurry, timeout=random.uniform(*_SOON))
         with suppress(PalermoError):  # the session is lost; the next session finds the queue again
             while self._found:
                 found, self._found = self._found, set()

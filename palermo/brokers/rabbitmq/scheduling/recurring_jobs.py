@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
@@ -19,6 +18,7 @@ from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract.clock import seconds_until
 from palermo.contract.recurring_entries import RECURRING, EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs
+from palermo.contract.tasks import wait_for_any
 from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.topology import internal
@@ -78,9 +78,7 @@ class RecurringJobs:
                     raise
                 log.warning("recurring jobs cannot be fired now error=%r", str(error))
                 wait = _AGAIN
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._news.wait()
+            await wait_for_any(self._news, timeout=wait)
 
     async def close(self) -> None:
         """Fire no more, and wait until what is on its way is stored: else the next leader has to look for the jobs."""

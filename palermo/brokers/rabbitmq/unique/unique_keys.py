@@ -12,7 +12,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -32,6 +31,7 @@ from palermo.brokers.rabbitmq.unique.batching import (
 from palermo.brokers.rabbitmq.unique.run_ends import RunEnd, key_queue
 from palermo.contract.broker import KeyPage
 from palermo.contract.clock import seconds_until
+from palermo.contract.tasks import wait_for_any
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
@@ -103,9 +103,7 @@ class UniqueKeys:
     async def run(self) -> None:
         """Publish the jobs that are due, until the call is cancelled."""
         while not await self._ledger.exists():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_TIDY_EVERY):
-                    await self._news.wait()
+            await wait_for_any(self._news, timeout=_TIDY_EVERY)
             self._news.clear()
         tidied = self._loop.time()
         while True:
@@ -124,9 +122,7 @@ class UniqueKeys:
                     raise
                 log.warning("keys of unique jobs cannot be looked after now error=%r", str(error))
                 await asyncio.sleep(_AGAIN)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._news.wait()
+            await wait_for_any(self._news, timeout=wait)
 
     async def close(self) -> None:
         """Stop deciding. Requests that wait fail with BrokerUnavailable."""
