@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.alarms import why_late
+from palermo.brokers.rabbitmq.amqp.alarms import unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import read, to_properties
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
@@ -27,7 +27,7 @@ from palermo.contract.sweep import SweepProgress
 from palermo.core.message import EVENT_ID, Message
 from palermo.core.topics import Event
 from palermo.core.topology import amqp_queue, internal
-from palermo.errors import BrokerUnavailable, NotFound
+from palermo.errors import NotFound
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -72,10 +72,7 @@ class RabbitmqEvents:
             async with asyncio.timeout(self._session.timeout):
                 await self._publish(event)
         except TimeoutError:
-            raise BrokerUnavailable(
-                f"RabbitMQ at {self._connection.where} did not confirm event {event.message.id} within"
-                f" {self._session.timeout:g} s: {why_late(self._connection)}"
-            ) from None
+            raise unconfirmed(self._connection, f"event {event.message.id}", self._session.timeout) from None
 
     async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
         await self._wire()

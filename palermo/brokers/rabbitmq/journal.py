@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.alarms import why_late
+from palermo.brokers.rabbitmq.amqp.alarms import unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
@@ -74,10 +74,7 @@ class StreamJournal:
             # Unconfirmed batches of a stream that is down add up, until RabbitMQ reads no more from the connection.
             if self._publisher is not None and self._publisher.channel.is_open:
                 self._publisher.channel.raw.close()
-            raise BrokerUnavailable(
-                f"RabbitMQ did not store a batch of the journal within {self._session.timeout:g} s:"
-                f" {why_late(self._connection)}"
-            ) from None
+            raise unconfirmed(self._connection, "a batch of the journal", self._session.timeout) from None
 
     async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None) -> "StreamReader":
         connection = await self._reading()

@@ -5,13 +5,16 @@ over. It goes on reading from one that has never published: so a session reads o
 """
 
 import asyncio
+import logging
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unroutable
 from palermo.brokers.rabbitmq.amqp.replies import ACCESS_REFUSED
 from palermo.contract.trouble import Trouble
-from palermo.errors import BrokerRefused
+from palermo.errors import BrokerRefused, BrokerUnavailable
+
+log = logging.getLogger("palermo.rabbitmq")
 
 #: What RabbitMQ says of each alarm, and our word for it.
 _ALARMS = {"memory": "memory alarm", "disk": "disk alarm"}
@@ -50,10 +53,44 @@ def trouble_of(connection: Connection) -> Trouble | None:
     return Trouble(cause, _ADVICE.format(what=what), waits=True)
 
 
-def why_late(connection: Connection) -> str:
-    """Why RabbitMQ has not confirmed a message in time: the end of a sentence, or more."""
+def unconfirmed(connection: Connection, what: str, timeout: float) -> BrokerUnavailable:
+    """The error for a message, named by `what`, that RabbitMQ has not confirmed in time."""
     trouble = trouble_of(connection)
-    return "it is too busy, or away." if trouble is None else trouble.text
+    why = "it is too busy, or away." if trouble is None else trouble.text
+    return BrokerUnavailable(f"RabbitMQ at {connection.where} did not confirm {what} within {timeout:g} s: {why}")
+
+
+def say_blocked(what: str) -> None:
+    """Log that a worker waits for the end of an alarm."""
+    log.warning("%s waits to be stored, an alarm of the broker's memory or disk blocks it", what)
+
+
+async def confirmed(
+    sent: "asyncio.Future[None]", connection: Connection, what: str, timeout: float, *, patient: bool
+) -> None:
+    """Wait for the confirm of a message that was sent. Raises its error, and BrokerUnavailable after `timeout` seconds.
+
+    With `patient` it waits as long as an alarm lasts: giving up would only run a job again.
+    """
+    loop = asyncio.get_running_loop()
+    alarm: asyncio.TimerHandle
+
+    def overdue() -> None:
+        nonlocal alarm
+        if sent.done():
+            return
+        if patient and connection.blocked:
+            say_blocked(what)
+            alarm = loop.call_later(timeout, overdue)
+        else:
+            sent.set_exception(unconfirmed(connection, what, timeout))
+
+    # A plain timer of the loop: asyncio.timeout costs several times as much, at every job.
+    alarm = loop.call_later(timeout, overdue)
+    try:
+        await sent
+    finally:
+        alarm.cancel()
 
 
 def no_asking(connection: Connection, exchange: str) -> Trouble:

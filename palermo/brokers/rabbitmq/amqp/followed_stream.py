@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from palermo.brokers.rabbitmq.amqp.alarms import why_late
+from palermo.brokers.rabbitmq.amqp.alarms import unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN, Follower, Record, Stream
 from palermo.contract.tasks import wait_for_any
-from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
+from palermo.errors import BrokerRefused, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -90,10 +90,7 @@ class FollowedStream(Generic[S]):
             async with asyncio.timeout(self._patience):
                 await self.stream.write_patiently(record)
         except TimeoutError:
-            raise BrokerUnavailable(
-                f"RabbitMQ at {self._writing.where} did not store {self.stream.holds} within {self._patience:g} s:"
-                f" {why_late(self._writing)}"
-            ) from None
+            raise unconfirmed(self._writing, self.stream.holds, self._patience) from None
 
     async def watch(self, connection: Connection, listener: Callable[[S, Record], None]) -> None:
         """Keep the state up to date as long as the connection lasts, whatever happens to the stream.

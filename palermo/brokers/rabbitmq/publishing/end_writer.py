@@ -1,17 +1,14 @@
 """Writes how runs have ended into a ledger of the leader, before their jobs are acknowledged."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable
 
-from palermo.brokers.rabbitmq.amqp.alarms import why_late
+from palermo.brokers.rabbitmq.amqp.alarms import confirmed
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import RecordQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.errors import BrokerUnavailable, NotFound, PublishRefused
-
-log = logging.getLogger("palermo.rabbitmq")
+from palermo.errors import NotFound, PublishRefused
 
 #: Seconds between two attempts to write down an end that was refused.
 _AGAIN = 0.5
@@ -42,30 +39,12 @@ class EndWriter:
 
     async def _stored(self, id: str, body: bytes, future: "asyncio.Future[None]") -> None:
         while True:
-            # A plain timer of the loop: asyncio.timeout costs several times as much, at every job.
-            alarm = asyncio.get_running_loop().call_later(self._timeout, self._overdue, future, id)
             try:
-                await future
+                await confirmed(future, self._connection, f"the end of job {id}", self._timeout, patient=True)
                 return
             except NotFound:
                 self._queue.forget()
                 await self._queue.ensure()
             except PublishRefused:
                 await asyncio.sleep(_AGAIN)
-            finally:
-                alarm.cancel()
             future = await self._send(body)
-
-    def _overdue(self, end: "asyncio.Future[None]", id: str) -> None:
-        if end.done():
-            return
-        if self._connection.blocked:
-            log.warning("the end of a job waits to be stored, an alarm blocks it id=%s", id)
-            asyncio.get_running_loop().call_later(self._timeout, self._overdue, end, id)
-            return
-        end.set_exception(
-            BrokerUnavailable(
-                f"RabbitMQ at {self._connection.where} did not confirm within {self._timeout:g} s that"
-                f" job {id} has ended: {why_late(self._connection)}"
-            )
-        )

@@ -5,14 +5,13 @@ A message that is due later goes to an intake, one of a tenant to the tenant's q
 """
 
 import asyncio
-import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.alarms import why_late
+from palermo.brokers.rabbitmq.amqp.alarms import confirmed, say_blocked, unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import written
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher, PublishFuture, RecordQueue, unfit
@@ -31,8 +30,6 @@ from palermo.core.message import Message
 from palermo.core.time_slots import Intake, intake_of
 from palermo.core.topology import CLASSIC, QUORUM, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
-
-log = logging.getLogger("palermo.rabbitmq")
 
 #: Messages that are sent together when many are published: the broker stores them while the next are prepared. The
 #: queues of their tenants are made together too.
@@ -181,37 +178,15 @@ class Outbox:
                     await self._alarm_over(message)
         future = self._sent(publisher, message, place)
         self._connection.raw.flush()
-        # A plain timer of the loop: asyncio.timeout costs several times as much, at every enqueue.
-        loop = asyncio.get_running_loop()
-        alarm = loop.call_later(self._session.timeout, self._overdue, future, message, patient)
-        try:
-            await future
-        finally:
-            alarm.cancel()
-
-    def _overdue(self, future: "asyncio.Future[None]", message: Message, patient: bool) -> None:
-        if future.done():
-            return
-        if patient and self._connection.blocked:
-            self._say_blocked(message)
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._session.timeout, self._overdue, future, message, patient)
-        else:
-            future.set_exception(self._late(message))
+        await confirmed(future, self._connection, f"job {message.id}", self._session.timeout, patient=patient)
 
     async def _alarm_over(self, message: Message) -> None:
-        self._say_blocked(message)
+        say_blocked(f"job {message.id}")
         while self._connection.blocked and self._connection.error is None:  # noqa: ASYNC110 - seldom, and pika has no event for it
             await asyncio.sleep(_ALARM_EVERY)
 
-    def _say_blocked(self, message: Message) -> None:
-        log.warning("failed job waits to be stored, the broker's memory or disk alarm blocks it id=%s", message.id)
-
     def _late(self, message: Message) -> BrokerUnavailable:
-        return BrokerUnavailable(
-            f"RabbitMQ at {self._connection.where} did not confirm job {message.id} within"
-            f" {self._session.timeout:g} s: {why_late(self._connection)}"
-        )
+        return unconfirmed(self._connection, f"job {message.id}", self._session.timeout)
 
     def _post(self, publisher: Publisher, message: Message, place: Place, ended: OnPublished) -> bool:
         """See Publisher.post. Raises ValueError or struct.error for a message that cannot be written."""
