@@ -114,6 +114,8 @@ class Segment:
         self._shape_counts: dict[Where, Counter[Shape]] = {}
         self._pages: dict[tuple[Where, int, int], list[int]] = {}
         self._first, self._last = float("inf"), float("-inf")
+        #: When each error was first seen, in Unix seconds.
+        self.errors: dict[str, float] = {}
         self._bytes = 0
         #: A hash of the id of each record, until the segment is sealed.
         self._keys = array("q")
@@ -302,6 +304,8 @@ class Segment:
             kind = shapes.get(shape)
             if kind is None:
                 kind = self._add(shape)
+                if shape[-1]:
+                    self.errors.setdefault(shape[-1], at)
             ended.append((n, kind, at, took, id if id.isascii() else printable(id)))
             if WORKFLOW in record:
                 workflows.append((printable(id), n))
@@ -498,6 +502,13 @@ class Index:
     def shapes(self, filter: JobFilter) -> Counter[Shape]:
         """How many finished runs that match have the same state, queue, job and error."""
         return sum((segment.shapes(filter) for segment in self._newest_first()), Counter[Shape]())
+
+    def first_errors(self) -> dict[str, float]:
+        """When each class of errors was first seen, in Unix seconds."""
+        found: dict[str, float] = {}
+        for segment in self._newest_first():
+            found |= segment.errors
+        return found
 
     def ends(self, ids: Iterable[str], *, since: float) -> Counter[str]:
         """How many of these jobs have ended since an instant, by their final states."""

@@ -15,7 +15,7 @@ from palermo.inspector.rates import Sample, Snapshot
 from palermo.webui.render.charts import throughput
 from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, name, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
-from palermo.webui.state.live_state import Sampler, foremost_workers
+from palermo.webui.state.live_state import Sampler
 from palermo.webui.state.waiting import WaitingHistory
 
 _OWN = 'Traceback (most recent call last):\n  File "/srv/shop/mail.py", line 4, in send\n    connect(to)\n'
@@ -80,23 +80,6 @@ def test_the_maximum_of_waiting_jobs_is_known_by_queue_and_in_all() -> None:
     assert (history.of(Window.HOUR, 7240.0, "failed"), history.of(Window.MONTH, 7240.0)) == (None, None)
     history.add([{"name": "images", "pending": 1}], 3 * 86_400.0)
     assert history.of(Window.DAY, 3 * 86_400.0, "mail") is None, "a queue that has been gone for a day"
-
-
-def test_workers_in_trouble_come_first_then_the_longest_jobs() -> None:
-    def worker(state: str, *started: str | None) -> dict[str, Any]:
-        return {"id": f"{state} {started}", "state": state, "jobs": [{"started_at": each} for each in started]}
-
-    workers = [
-        worker("idle"),
-        worker("working", "2026-11-21T11:00:00Z"),
-        worker("starting"),
-        worker("working", "2026-11-21T12:00:00Z", "2026-11-21T10:00:00Z"),
-        worker("silent", None),
-        worker("quiet"),
-    ]
-    snapshot = Snapshot(at=0.0, queues=[], workers=workers, all_paused=False, version=1)
-
-    assert [workers.index(each) for each in foremost_workers(snapshot)] == [5, 4, 3, 1, 2, 0]
 
 
 def test_own_frames_stand_out_and_library_frames_are_folded() -> None:

@@ -18,7 +18,7 @@ from palermo.history.series import Cell, Tally
 from palermo.jobs import registry
 from palermo.webui.render.charts import durations_plot, runs_plot
 from tests.helpers import eventually
-from tests.history.written import ended, write
+from tests.history.written import done_by, ended, write
 from tests.history.written import failed as failed_run
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.server import Web
@@ -66,7 +66,7 @@ def test_a_job_class_has_its_rates_times_errors_and_last_runs_on_one_page(web: W
     assert "42 jobs processed, 2 of them failed" in page
     assert "3 failed jobs" in page
     assert ("shop.Elsewhere" in page, "foreign" in page) == (False, False)
-    assert (">good<" in page, ">bad<" in page) == (True, True)
+    assert ('title="good"' in page, 'title="bad"' in page) == (True, True)
     assert "This web process has not imported the code of this job" in page
     [group] = [part.split('"')[0] for part in page.split('href="/failures?')[1:] if "group:" in part.split('"')[0]]
     assert "pay-1" in web.page("/failures?" + html.unescape(group))
@@ -175,7 +175,7 @@ def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -
         assert page.count("<rect") == 1 + page.count('class="begun"')  # the brand's
         assert _NASTY not in page
         assert "&lt;b&gt;&amp;&#34;a/b&#39; ?window=x" in page
-        assert 'Deployed: <b class="mono">1.4.2</b>' in page
+        assert "<b>deployed</b>" in page
     linked = re.search(r'href="(\?window=month&amp;queue=%3Cb[^"]*)"', page)
     assert linked
     own = web.http.get("/statistics" + linked[1].replace("&amp;", "&")).text
@@ -235,3 +235,17 @@ def test_an_hour_of_yesterday_is_counted_from_its_first_to_its_last_minute(web: 
     busy = {nth: row[:2] for nth, row in enumerate(plot["rows"]) if any(row[:2])}
     assert busy == {0: [20, 20], 60: [300, 300], 118: [4_000, 4_000]}
     assert f'name="since" value="{since}"' in page
+
+
+def test_what_changed_in_the_time_of_a_chart_is_listed_under_it(web: Web) -> None:
+    now = time.time()
+    write(web.client, [{"kind": "worker_up", "release": "1.4.2", "at": now - 50}, counted("shop.resize", failed=2)])
+    write(web.client, [failed_run("a", "retried", at=now - 40, delay=5), failed_run("a", at=now - 35)])
+    paused = done_by("anna", "pause", at=now - 30, queue="mail")
+    requeues = [done_by("ben", "requeue", at=now - nth, ids=["a"], count=1) for nth in (20, 19)]
+    write(web.client, [done_by("anna", "requeue", at=now - 7_200, count=9), paused, *requeues, done_by("ben", "stack")])
+
+    told = ["requeue 1 job ben via web 2 times", "pause queue mail anna via web", "died pid:7@host"]
+    told += ["new error builtins.ValueError", "deployed 1.4.2"]
+    for path in ("/", "/statistics"):
+        eventually(lambda path=path: re.search(".*? ago ".join(["", *told]), web.shown(path)))

@@ -105,9 +105,10 @@ def page_of_failures(
         index = found.view.index
         context["total"] = index.count(wanted.filter)
         context["facets"] = facets(wanted, count_names(index.shapes(wanted.filter), FACETS))
-        if not by and context["total"] > limit and wanted.filter.everything and not request.query_params:
+        if not by and context["total"] > limit and wanted.filter.everything:
             _, kinds = index.groups(wanted.filter, limit=tuning.SOME, parts=tuning.PARTS)
-            by = context["by"] = "groups" if kinds < context["total"] // 2 else ""
+            repeats = kinds < context["total"] // 2 and not request.query_params
+            by = context["by"] = "groups" if repeats else "jobs"
         if by == "groups":
             groups, kinds = index.groups(
                 wanted.filter, offset=(number - 1) * tuning.SOME, limit=tuning.SOME, parts=tuning.PARTS

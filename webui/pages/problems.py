@@ -37,7 +37,7 @@ def page_of_problems(request: Request, visit: Visiting) -> Response:
     journal = journal_views(visit.site)
     journal.wait_until_read()
     try:
-        shown = [_shown(request, each) for each in known.now()]
+        shown = [shown_problem(request, each) for each in known.now()]
         look = BrokerLook() if visit.site.read_only else known.look()
     except PalermoError as error:
         shown, look = [ShownProblem(away(error))], BrokerLook()
@@ -53,7 +53,7 @@ def page_of_problems(request: Request, visit: Visiting) -> Response:
     )
 
 
-def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
+def shown_problem(request: Request, problem: PresentProblem) -> ShownProblem:
     """The problem with a link to the page that helps."""
     finding = problem.finding
     only = finding.names[0] if len(finding.names) == 1 else ""

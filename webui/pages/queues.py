@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -14,8 +14,10 @@ from starlette.responses import Response
 from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count, exactly
+from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound, PalermoError
-from palermo.history.series import Window
+from palermo.history.series import Window, times
+from palermo.history.statistics import Rates
 from palermo.jobs import registry
 from palermo.views.facts import facts_of_row
 from palermo.views.filter import JobFilter
@@ -24,14 +26,20 @@ from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import operations
 from palermo.webui.filters import LISTED, PageNumber, checked_depth, filter_query, known_names, list_filter
 from palermo.webui.pages.enqueue import blank_form
+from palermo.webui.pages.problems import shown_problem
 from palermo.webui.render.charts import Spark, runs_plot, spark, throughput
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
+from palermo.webui.state.changes import changes
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.live_state import QueuePage, foremost_workers, live_state, running_jobs, totals_of
-from palermo.webui.state.scheduled_view import scheduled_view
+from palermo.webui.state.live_state import QueuePage, live_state, running_jobs, totals_of
+from palermo.webui.state.problems import problems
 from palermo.webui.threads import Router
+
+#: The most problems and queues on the overview, and the seconds for which it shows what has changed.
+_PROBLEMS, _QUEUES, _LAST_HOUR = 3, 10, 3_600.0
+
 
 router = Router()
 
@@ -44,26 +52,43 @@ def overview(request: Request, visit: Visiting) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
     known = journal_views(visit.site)
-    listed = live.queue_page(snapshot)
+    listed = live.queue_page(snapshot, limit=_QUEUES)
+    report, totals = known.report(Window.HOUR), totals_of(snapshot)
+    chart = throughput(live.sampler.samples(), snapshot.at, report=report, jobs=path(request, "history"))
+    waited = times(report.total.wait) if report else None
+    present = problems(visit.site).now()
     return page(
         request,
         "overview.html",
         listed=listed,
         at=path(request, "queues") + "?page=",
-        totals=totals_of(snapshot),
-        scheduled=scheduled_view(visit.site).count(),
-        running=running_jobs(snapshot)[: tuning.ROWS],
-        workers=foremost_workers(snapshot)[: tuning.SOME],
-        number_of_workers=len(snapshot.workers),
-        queue_names={row["name"] for row in snapshot.queues},
+        totals=totals,
+        error_rate=chart.failed_count / chart.processed_count if chart.processed_count else None,
+        waited=waited["p95"] if waited else None,
+        drains=_drains(snapshot.queues, known.rates(row["name"] for row in snapshot.queues)),
+        problems=[shown_problem(request, each) for each in present[:_PROBLEMS]],
+        more_problems=max(0, len(present) - _PROBLEMS),
+        running=running_jobs(snapshot)[: tuning.SOME],
+        changes=changes(visit.site, snapshot.at - _LAST_HOUR, snapshot.at, report.deploys if report else ()),
         processed_rate=live.sampler.throughput()[0],
         all_paused=snapshot.all_paused,
         sparks=_sparks(visit, listed),
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
-        chart=throughput(
-            live.sampler.samples(), snapshot.at, report=known.report(Window.HOUR), jobs=path(request, "history")
-        ),
+        chart=chart,
     )
+
+
+def _drains(queues: Iterable[Row], rates: Mapping[str, Rates]) -> float | None:
+    """The seconds in which the jobs that wait will have begun, at the rates of now; None if a queue does not drain."""
+    longest = 0.0
+    for row in queues:
+        enqueued, ended = (rate.enqueued, rate.ended) if (rate := rates.get(row["name"])) else (0.0, 0.0)
+        # A queue with the work of a moment is as good as empty.
+        if not is_failed(row["name"]) and row["pending"] > ended:
+            if ended <= enqueued:
+                return None
+            longest = max(longest, row["pending"] / (ended - enqueued))
+    return longest
 
 
 @router.get("/queues", name="queues", dependencies=[known_names()])

@@ -18,7 +18,8 @@ from palermo.webui import tuning
 from palermo.webui.filters import filter_query, known_names, only_one, time_range
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
-from palermo.webui.site import Visiting
+from palermo.webui.site import Visiting, visit_of
+from palermo.webui.state.changes import changes
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 from palermo.webui.threads import Router
@@ -88,7 +89,7 @@ def report_context(request: Request, report: Report | None, window: Window | Non
             if cell.tally.numbers
         ],
         "since": iso_instant(report.known),
-        "deploys": [(iso_instant(deploy.at), deploy.release) for deploy in reversed(deploys)],
+        "changes": changes(visit_of(request).site, report.since, report.until, deploys),
         "tables": [(by, report.parts.get(by, ())) for by in DIMENSIONS],
     }
 

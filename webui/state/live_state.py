@@ -121,7 +121,9 @@ class LiveState:
         """A queue of a snapshot as pages show it."""
         return self._summaries([row], self.oldest.of([row]), resting_queues([row], snapshot.workers))[0]
 
-    def queue_page(self, snapshot: Snapshot, *, name: str = "", number: int = 1, waiting: bool = False) -> QueuePage:
+    def queue_page(
+        self, snapshot: Snapshot, *, name: str = "", number: int = 1, limit: int = tuning.MANY, waiting: bool = False
+    ) -> QueuePage:
         """A page of the queues whose names contain the text: first those with a problem, then the others, by name.
 
         At most half of a page is queues in trouble, while there are others that have a worker. The order does not
@@ -140,14 +142,14 @@ class LiveState:
         rows = [row for row in snapshot.queues if wanted in row["name"].casefold() and (row["pending"] or not waiting)]
         failed: list[Row] = [row for row in rows if is_failed(row["name"]) and not waiting]
         ordered = sorted((row for row in rows if not is_failed(row["name"])), key=order)
-        jobs = mixed(ordered, order, page=tuning.MANY, most=tuning.ROWS)
+        jobs = mixed(ordered, order, page=limit, most=limit // 2)
         failed.sort(key=lambda row: not row["pending"])
         oldest = self.oldest.of(jobs)
         return QueuePage(
-            rows=self._summaries(jobs[(number - 1) * tuning.MANY : number * tuning.MANY], oldest, resting),
-            failed=self._summaries(failed[: tuning.MANY], oldest, resting),
+            rows=self._summaries(jobs[(number - 1) * limit : number * limit], oldest, resting),
+            failed=self._summaries(failed[:limit], oldest, resting),
             number=number,
-            limit=tuning.MANY,
+            limit=limit,
             total=len(jobs),
             total_failed=len(failed),
             troubled=sum(order(row) < len(WORST_FIRST) for row in jobs),
@@ -285,21 +287,6 @@ def running_jobs(snapshot: Snapshot, queue: str | None = None) -> list[Row]:
         if queue is None or job["queue"] == queue
     ]
     return sorted(found, key=lambda job: job["started_at"] or "")
-
-
-#: States of workers that a list of some of them shows first; a state that is not here is one of trouble.
-_LAST_STATES = ("working", "starting", "idle")
-
-
-def foremost_workers(snapshot: Snapshot) -> list[Row]:
-    """All workers: first those that do not answer or take no jobs, then those that work, the longest job first."""
-
-    def key(worker: Row) -> tuple[int, str, str]:
-        state, jobs = worker["state"], worker["jobs"]
-        order = _LAST_STATES.index(state) if state in _LAST_STATES else -1
-        return order, min((job["started_at"] or "" for job in jobs), default=""), worker["id"]
-
-    return sorted(snapshot.workers, key=key)
 
 
 def failed_count(site: Site) -> int | None:

@@ -129,7 +129,7 @@ def test_a_selection_outlasts_another_page_and_holds_back_changes(web: Web, open
     page = open_page("/failures")
     page.get_by_role("checkbox", name="Select m-1").check()
 
-    page.get_by_role("link", name="m-1", exact=True).click()
+    page.locator("a[title=m-1]").click()
     expect(page.locator("#job-id")).to_have_text("m-1")
     page.go_back()
 
