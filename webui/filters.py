@@ -19,6 +19,7 @@ from palermo.webui.site import Refused
 
 #: The parameters in the address of a list that select its rows. Charts add the instants to such an address.
 LISTED = ("filter", "since", "until")
+_BOUNDS = LISTED[1:]
 
 #: The characters of a filter that are not encoded in an address, so that people can read it.
 READABLE = ":=*,@/"
@@ -45,6 +46,17 @@ class ListFilter(Struct, Generic[F], frozen=True):
     def query(self) -> str:
         """The filter as the query of an address; "" without conditions."""
         return _query(self.chips)
+
+    @property
+    def time(self) -> dict[str, str]:
+        """The bounds of time as they were written; "" for none."""
+        written = {chip.name: chip.value for chip in self.chips}
+        return {name: written.get(name, "") for name in _BOUNDS}
+
+    @property
+    def timeless(self) -> str:
+        """The filter as it was written, without the bounds of time."""
+        return " ".join(str(chip) for chip in self.chips if chip.name not in _BOUNDS)
 
     def without(self, chip: Chip) -> str:
         """The query of an address without one of the conditions."""

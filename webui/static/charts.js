@@ -126,7 +126,7 @@
       const { unit, bars, lines, ticks, step } = this.told;
       const colour = (look) => () => this.colour(look);
       const font = `12px ${getComputedStyle(this.area).fontFamily}`;
-      const paths = uPlot.paths.bars({ size: [0.86, Infinity, 1] });
+      const paths = uPlot.paths.bars({ size: [0.86, Infinity, 1], radius: 0.12 });
       const dash = { p95: [6, 3], p99: [2, 3] };
       const scale = ticks.length
         ? { distr: 3, range: () => [ticks[0], ticks.at(-1)] }
@@ -146,7 +146,7 @@
         ],
         series: [
           {},
-          ...bars.toReversed().map(({ look }) => ({ fill: colour(look), width: 0, paths, points: { show: false } })),
+          ...bars.toReversed().map(({ look }) => ({ fill: () => this.fill(look), width: 0, paths, points: { show: false } })),
           ...lines.map(({ look }) => ({ stroke: colour(look), width: 1.6, dash: dash[look], points: { show: false, size: 4 },
             paths: uPlot.paths.linear(), ...this.points() })),
         ],
@@ -165,6 +165,24 @@
     colour(look) {
       this.probe.className = `look-${look}`;
       return getComputedStyle(this.probe).color;
+    }
+
+    /* Failures are hatched: their colour alone is hard to tell from that of successes. */
+    fill(look) {
+      if (look !== "failed") return this.colour(look);
+      const [tile, size] = [document.createElement("canvas"), 6 * devicePixelRatio];
+      tile.width = tile.height = size;
+      const brush = tile.getContext("2d");
+      brush.fillStyle = this.colour("failed-soft");
+      brush.fillRect(0, 0, size, size);
+      brush.strokeStyle = this.colour(look);
+      brush.lineWidth = size / 3;
+      for (const shift of [-size, 0, size]) {
+        brush.moveTo(shift, size);
+        brush.lineTo(shift + size, 0);
+      }
+      brush.stroke();
+      return brush.createPattern(tile, "repeat");
     }
 
     width() { return Math.max(200, Math.floor(this.area.clientWidth)); }

@@ -98,6 +98,10 @@
       : failing || one("#trouble[data-away]") ? ["lost", "Out of date"]
       : held() ? ["held", "Held"]
       : ["on", "Live"];
+    const stale = state === "lost";
+    document.body.toggleAttribute("data-stale", stale);
+    const banner = one("#stale");
+    if (banner) banner.hidden = !stale || one("#trouble")?.hidden === false;
     for (const element of all(".live-state")) {
       if (element.dataset.state !== state) element.dataset.state = state;
       // Whether there is something newer than what is held.
@@ -197,6 +201,7 @@
     if (!morph) return;
     morph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
       !(name === "open" && node.matches("details, dialog")) &&
+      name !== "data-is" &&
       !(name === "hidden" && node.matches("[data-script]")) &&
       !(name === "aria-current" && node.matches("tr"));
     morph.defaults.ignoreActiveValue = true;
@@ -235,6 +240,10 @@
   document.addEventListener("input", (event) => {
     if (event.target.matches("[data-typed]")) matchTyped(event.target);
   });
+  // What is out of date is read, but not acted on.
+  document.addEventListener("submit", (event) => {
+    if (document.body.hasAttribute("data-stale") && event.target.method === "post") event.preventDefault();
+  }, true);
   document.addEventListener("submit", (event) => {
     // Twice pressed is once meant. Only after the form has gone, or its button's value would be missing.
     setTimeout(() => {
@@ -245,7 +254,24 @@
 
   // -- copying
 
+  // A link to what is seen now: "the last hour" is pinned to its instants.
+  const pinned = () => {
+    const address = new URL(location.href), now = Date.now() + skew;
+    const ago = (text) => {
+      const parts = [...text.matchAll(/(\d+)(s|min|m|h|d|w)/g)];
+      if (!parts.length || parts.map(([all]) => all).join("") !== text) return text;
+      const seconds = parts.reduce((sum, [, number, unit]) => sum + number * { s: 1, m: 60, min: 60, h: 3600, d: 86400, w: 604800 }[unit], 0);
+      return new Date(now - seconds * 1000).toISOString();
+    };
+    for (const [name, value] of address.searchParams) {
+      if (name === "since" || name === "until") address.searchParams.set(name, ago(value));
+      if (name === "filter") address.searchParams.set(name, value.replace(/\b(since|until):(\w+)(?=\s|$)/g, (_, bound, text) => `${bound}:${ago(text)}`));
+    }
+    if (address.searchParams.has("since") && !address.searchParams.has("until")) address.searchParams.set("until", new Date(now).toISOString());
+    return address.href;
+  };
   const copy = async (button) => {
+    if ("copyPinned" in button.dataset) one(button.dataset.copy).textContent = pinned();
     const text = one(button.dataset.copy)?.textContent ?? "";
     const before = button.textContent;
     let done = "Copied";
@@ -270,6 +296,16 @@
       for (const each of folded) each.open = open;
     }
   });
+
+  // -- what stands open on a wide screen is folded on a narrow one, once
+
+  const foldNarrow = () => {
+    for (const each of all("details[data-wide]")) {
+      const is = innerWidth >= Number(each.dataset.wide) ? "wide" : "narrow";
+      if (each.dataset.is !== is) each.open = is === "wide" || "filled" in each.dataset;
+      each.dataset.is = is;
+    }
+  };
 
   // -- tables without pages are sorted by their headings
 
@@ -383,12 +419,10 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     reveal();
-    const wide = matchMedia("(min-width: 1101px)");
-    const unfoldWide = () => { for (const each of all("details[data-wide]")) each.open ||= wide.matches; };
-    unfoldWide();
+    foldNarrow();
+    addEventListener("resize", foldNarrow);
+    document.addEventListener("htmx:afterSwap", foldNarrow);
     sortTables();
-    wide.addEventListener("change", unfoldWide);
-    document.addEventListener("htmx:afterSwap", unfoldWide);
     // On a phone the navigation and the tabs are wider than the screen.
     for (const current of all(".tabs [aria-current], .nav [aria-current]")) current.scrollIntoView({ inline: "center", block: "nearest" });
     for (const input of all("[data-typed]")) matchTyped(input);
