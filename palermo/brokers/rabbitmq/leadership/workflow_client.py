@@ -1,5 +1,6 @@
 """One session's requests about workflows: it asks the leader, and writes down how steps have ended."""
 
+import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -27,6 +28,9 @@ from palermo.core.topology import is_failed
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How, is_member
 from palermo.errors import BrokerUnavailable, NotFound
+
+#: Seconds that a worker waits for the leader to say whether a step has ended before it runs the step again.
+_ENDED_WITHIN = 2.0
 
 
 class RabbitmqWorkflows:
@@ -106,11 +110,12 @@ class RabbitmqWorkflows:
         await (await self._ends.send(message.id, body))
 
     async def has_ended(self, message: Message) -> bool:
-        """Whether the end of this run of a step is stored; False if no leader can be asked."""
+        """Whether the end of this run of a step is stored; False if no leader answers soon."""
         run = step_of(message.extra)
         if run is not None and await self.exist():
-            with suppress(BrokerUnavailable):
-                return await self._ask(operations.HasEnded(*run))
+            with suppress(BrokerUnavailable, TimeoutError):
+                async with asyncio.timeout(_ENDED_WITHIN):
+                    return await self._ask(operations.HasEnded(*run))
         return False
 
     async def size(self) -> int:
