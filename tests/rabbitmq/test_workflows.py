@@ -162,6 +162,26 @@ async def test_a_step_that_waits_elsewhere_is_not_lost(broker: RabbitmqBroker, a
         await nothing_for(consumer)
 
 
+@pytest.mark.usefixtures("watched")
+async def test_a_step_that_another_programs_worker_runs_is_not_lost(
+    broker: RabbitmqBroker, another: Open, channel: Any, session: SessionParameters
+) -> None:
+    graph = Graph(steps=(AddedStep(Plan(name="one"), StepJob.of(message("x", "php"))),))
+    taken: list[str] = []
+    async with time_kept(await another()):
+        consumer = await consume(await another())
+        await broker.publish(message("a"))
+        await consumer.settle(await take(consumer), Ack(adds=pack(graph)))
+        await until(lambda: in_queue(broker, "php"), ["a/one"])
+        channel.basic_consume(amqp_queue(session.exchange, "php"), lambda *got: taken.append(got[2].message_id))
+        channel.connection.process_data_events(1)
+
+        await asyncio.sleep(1.5)
+
+        channel.connection.process_data_events(1)
+        assert taken == ["a/one"]
+
+
 async def test_a_step_whose_end_is_stored_does_not_run_again(broker: RabbitmqBroker, another: Open) -> None:
     signal = AddedStep(Plan(name="waits", signal=True))
     async with time_kept(broker):

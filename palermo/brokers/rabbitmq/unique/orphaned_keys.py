@@ -59,7 +59,7 @@ async def suspects(
     for place in [one for one in waiting if one.tenant]:
         if apart is None or await apart(place):
             del waiting[place]
-    empty = {queue for queue in {one.queue for one in waiting} if await is_empty(exchange, connection, queue)}
+    empty = {queue for queue in {one.queue for one in waiting} if await _is_empty(exchange, connection, queue)}
     found = {name: one for place, some in waiting.items() if place.queue in empty for name, one in some.items()}
     return without(found, await running(exchange, connection)) if found else {}
 
@@ -106,7 +106,6 @@ def _is_due(holder: KeyHolder, now: float) -> bool:
     return holder.until is None and max(holder.since, holder.run_at or 0.0) < now
 
 
-async def is_empty(exchange: str, connection: Connection, queue: str) -> bool:
-    """Whether no job waits in a queue, or it is gone."""
+async def _is_empty(exchange: str, connection: Connection, queue: str) -> bool:
     found = await connection.probe(amqp_queue(exchange, queue))
     return not found.exists or not found.messages

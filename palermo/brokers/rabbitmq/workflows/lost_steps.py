@@ -10,24 +10,27 @@ A job that is missing once may be on its way from its queue to a worker, so two 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
 from palermo.brokers.features.workflows import Workflows
 from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.scheduled_jobs import ScheduledJobs
 from palermo.brokers.rabbitmq.unique.batching import in_turns
-from palermo.brokers.rabbitmq.unique.orphaned_keys import LOOK_EVERY, ON_ITS_WAY, Apart, is_empty, running
+from palermo.brokers.rabbitmq.unique.orphaned_keys import LOOK_EVERY, ON_ITS_WAY, Apart, running
 from palermo.brokers.rabbitmq.workflows.leader_workflows import LeaderWorkflows, Packed
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.failure import from_exception
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
+from palermo.core.queue_selection import QueueSelection
+from palermo.core.topology import amqp_queue
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How
 from palermo.errors import NotFound, PalermoError
@@ -113,11 +116,22 @@ class LostSteps:
         return {run: replace(job, body=b"") for job in jobs if (run := step_of(job.extra)) is not None}
 
     async def _missing(self, jobs: Jobs) -> Jobs:
-        """Those of these jobs that do not wait in a queue."""
+        """Those of these jobs that do not wait in a queue, and are not with the worker of another program."""
+        if not jobs:
+            return {}
+        served = [QueueSelection.parse(one.queues) for one in await ask_workers(self._connection, self._exchange)]
         places = {TenantQueue(job.queue, job.tenant) for job in jobs.values()}
-        full = {place for place in places if not await is_empty(self._exchange, self._connection, place.queue)}
-        full |= {place for place in places - full if place.tenant and await self._apart(place)}
+        full = {place for place in places if await self._may_hold(place, served)}
         return {run: job for run, job in jobs.items() if TenantQueue(job.queue, job.tenant) not in full}
+
+    async def _may_hold(self, place: TenantQueue, served: Sequence[QueueSelection]) -> bool:
+        """Whether a job may wait here, or be with the worker of another program, which tells nothing of its jobs."""
+        probe = await self._connection.probe(amqp_queue(self._exchange, place.queue))
+        if probe.exists and probe.messages:
+            return True
+        if probe.exists and probe.consumers and not any(place.queue in one.select([place.queue]) for one in served):
+            return True
+        return bool(place.tenant) and await self._apart(place)
 
     async def _nowhere(self, jobs: Jobs, patience: float) -> Jobs:
         """Those of these jobs, which are in no queue, that no worker has and that are not scheduled."""
