@@ -161,7 +161,7 @@ def _begun(rig: Rig) -> Counter[str]:
 def _leader(rig: Rig) -> int | None:
     """The process that leads, if that can be told now."""
     try:
-        return next((row["pid"] for row in rig.workers() if "main" in row["duties"]), None)
+        return next((row["pid"] for row in rig.workers() if "main" in (row["duties"] or ())), None)
     except PalermoError:
         return None
 
