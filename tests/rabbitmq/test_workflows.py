@@ -163,6 +163,21 @@ async def test_a_step_that_waits_elsewhere_is_not_lost(broker: RabbitmqBroker, a
 
 
 @pytest.mark.usefixtures("watched")
+async def test_a_step_that_was_moved_to_another_queue_is_not_lost(broker: RabbitmqBroker, another: Open) -> None:
+    async with time_kept(await another()):
+        consumer = await consume(await another())
+        await broker.publish(message("a"))
+        await consumer.settle(await take(consumer), Ack(adds=ADDS))
+        await consumer.close()
+        await until(lambda: in_queue(broker), ["a/one"])
+        await broker.sweep("jobs", lambda found: Move(replace(found, queue="slow")))
+
+        await asyncio.sleep(1.5)
+
+        assert (await in_queue(broker, "slow"), await in_queue(broker)) == (["a/one"], [])
+
+
+@pytest.mark.usefixtures("watched")
 async def test_a_step_that_another_programs_worker_runs_is_not_lost(
     broker: RabbitmqBroker, another: Open, channel: Any, session: SessionParameters
 ) -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, together
 from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks
+from palermo.brokers.rabbitmq.cluster.facts import Facts
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
@@ -92,8 +93,9 @@ class MainDuty(Work):
             end_key=end_key,
             cancel_jobs=self._cancel_jobs,
         )
+        facts = Facts(session.exchange, connection, outbox.open, patience=session.timeout)
         self._lost_steps = LostSteps(
-            session.exchange, connection, outbox, self._workflows, self._scheduled_jobs, self.has_jobs
+            session.exchange, connection, outbox, facts, self._workflows, self._scheduled_jobs, self.has_jobs
         )
         self._recurring_jobs = RecurringJobs(session.exchange, connection, outbox, states, now=wall_clock, fired=fired)
 

@@ -5,7 +5,8 @@ again, once; if that one is lost too, its step fails.
 Cost: every 20 seconds a look at the workflows in which nothing has changed since the last one. Only if one of their
 queues is empty or gone, the workers and the index of scheduled jobs are asked.
 
-A job that is missing once may be on its way from its queue to a worker, so two looks must miss it.
+A job that is missing once may be on its way from its queue to a worker, so two looks must miss it. It may have been
+moved to another queue: while jobs wait in any queue, none is published again.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.features.workflows import Workflows
 from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.cluster.facts import Facts
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
@@ -30,7 +32,7 @@ from palermo.core.failure import from_exception
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
-from palermo.core.topology import amqp_queue
+from palermo.core.topology import amqp_queue, is_failed
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How
 from palermo.errors import NotFound, PalermoError
@@ -58,6 +60,7 @@ class LostSteps:
         exchange: str,
         connection: Connection,
         outbox: Outbox,
+        facts: Facts,
         workflows: LeaderWorkflows,
         scheduled_jobs: ScheduledJobs,
         apart: Apart,
@@ -65,6 +68,7 @@ class LostSteps:
         self._exchange = exchange
         self._connection = connection
         self._outbox = outbox
+        self._facts = facts
         self._workflows = workflows
         self._scheduled_jobs = scheduled_jobs
         self._apart = apart
@@ -84,7 +88,7 @@ class LostSteps:
                 async for some in in_turns(still, at_once=_AT_ONCE):
                     jobs = {**jobs, **await self._workflows.ask(partial(self._out, ids=some))}
                 found = await self._nowhere(await self._missing(jobs), ON_ITS_WAY)
-                if found:
+                if found and await self._is_quiet():
                     await self._workflows.ask(partial(self._mend, lost=found))
             except PalermoError as error:
                 if self._connection.error is not None:
@@ -132,6 +136,13 @@ class LostSteps:
         if probe.exists and probe.consumers and not any(place.queue in one.select([place.queue]) for one in served):
             return True
         return bool(place.tenant) and await self._apart(place)
+
+    async def _is_quiet(self) -> bool:
+        """Whether no job waits in any queue: an operator may have moved a step's job to another one."""
+        known = (await self._facts.read(self._connection)).queues
+        queues = [name for name in known if not is_failed(name) and not name.startswith("~")]
+        probes = (await self._facts.probe(self._connection, queues)).values()
+        return not any(probe.exists and probe.messages for probe in probes)
 
     async def _nowhere(self, jobs: Jobs, patience: float) -> Jobs:
         """Those of these jobs, which are in no queue, that no worker has and that are not scheduled."""
