@@ -25,6 +25,7 @@ from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 from palermo.webui.state.refreshing import Refreshing
+from palermo.webui.state.workflows import live_workflows
 from palermo.webui.threads import Router
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def metrics(request: Request) -> Response:
     if snapshot is not None:
         _queues(families, snapshot.queues, site)
         _workers(families, snapshot)
+        _workflows(families, site)
     journal = journal_views(site)
     progress = journal.wait_until_read(tuning.WAIT)
     if not journal.off:
@@ -140,6 +142,17 @@ def _workers(families: "Families", snapshot: Snapshot) -> None:
         families.set("palermo_workers", states[state], state)
     families.set("palermo_slots", totals.slots)
     families.set("palermo_slots_busy", totals.busy)
+
+
+def _workflows(families: "Families", site: Site) -> None:
+    """The live workflows by state, from the list that the pages have."""
+    try:
+        found = live_workflows(site).get()
+    except PalermoError:  # The broker went away after the snapshot.
+        return
+    for state in ("running", "failed"):
+        families.set("palermo_workflows", sum(info.state == state for info in found), state)
+    families.set("palermo_workflow_jobs", sum(info.jobs for info in found))
 
 
 def _add(values: dict[tuple[str, str], float], name: str, queue: str, value: float) -> None:

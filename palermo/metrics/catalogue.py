@@ -43,6 +43,8 @@ WEB: tuple[Metric, ...] = (
     Metric("palermo_queue_workers", GAUGE, "Workers that serve a queue.", ("queue",)),
     Metric("palermo_queue_paused", GAUGE, "Whether a queue is paused.", ("queue",)),
     Metric("palermo_failed_jobs", GAUGE, "Jobs in a failed queue.", ("queue",)),
+    Metric("palermo_workflows", GAUGE, "Workflows that run, or have failed and may be retried, by state.", ("state",)),
+    Metric("palermo_workflow_jobs", GAUGE, "Jobs of workflows that wait in queues or run."),
     Metric("palermo_workers", GAUGE, "Live workers, by state.", ("state",)),
     Metric("palermo_slots", GAUGE, "Slots of all workers."),
     Metric("palermo_slots_busy", GAUGE, "Slots that run a job."),

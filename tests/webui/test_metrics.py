@@ -16,6 +16,7 @@ from palermo.webui.site import Role
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish
+from tests.inspector.workflows import add_order
 from tests.journal.reading import Journal
 from tests.metrics.scraping import Scraped
 from tests.webui.conftest import Serve
@@ -37,12 +38,14 @@ def test_every_metric_of_the_catalogue_is_told_and_no_other(shared_web: Web, ser
     assert (away.value("palermo_broker_up"), away.value("palermo_journal_up")) == (0, 0)
     assert "palermo_slots" not in away.names
 
+    shared_web.client.run(add_order)
     found = scrape(shared_web)
 
     own = {name for name in found.families if not name.startswith("process_")}
     assert own == {metric.name.removesuffix("_total") for metric in WEB}
     assert found.value("palermo_broker_up") == 1
     assert found.value("palermo_workers", state="idle") == 0
+    assert (found.value("palermo_workflows", state="running"), found.value("palermo_workflow_jobs")) == (1, 7)
 
 
 def test_events_are_counted_from_zero_and_queues_measured(rig: Rig, serve: Serve) -> None:
