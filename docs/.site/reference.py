@@ -246,13 +246,18 @@ def _command(command: click.Command, context: click.Context, often: Mapping[tupl
     if pieces != ["[OPTIONS]"]:
         yield from ("", "```text", f"{context.command_path} {' '.join(pieces)}".rstrip(), "```")
     records = _own_records(command, context)
-    own = [record for record in records if record not in often]
+    helps = {option.help for option in options.OPTIONS.values()}
+    of_jobs = [flag for flag, text in records if text in helps]
+    own = [record for record in records if record not in often and record[1] not in helps]
     if own:
         yield from ("", "| option | what |", "| --- | --- |")
         yield from (f"| {_code(flag)} | {_cell(text)} |" for flag, text in own)
     if shared := [flag.split()[0].rstrip(",") for flag, text in records if (flag, text) in often]:
         yield ""
         yield from textwrap.wrap(f"Also {', '.join(f'`{flag}`' for flag in shared)}.", 120, break_on_hyphens=False)
+    if of_jobs:
+        text = f"The [options of a job](api.md#options-of-a-job): {', '.join(f'`{flag}`' for flag in of_jobs)}."
+        yield from ("", *textwrap.wrap(text, 120, break_on_hyphens=False))
 
 
 def _records(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
