@@ -186,7 +186,10 @@ class Building:
     def check_open(self) -> None:
         """Raise RuntimeError once the run that adds the steps has ended, or in another thread."""
         if self._closed or threading.get_ident() != self._thread:
-            raise RuntimeError("steps can be added only by the workflow's function, in its own thread, while it runs.")
+            raise RuntimeError(
+                "steps can be added only by the workflow's function, in its own thread, while it runs; to a workflow"
+                " made by hand only until it is enqueued. To enqueue another one, make it again."
+            )
 
     def named(self, wanted: str | None, job: str) -> str:
         """The name of the next step: the one that is wanted, or one like its job's. Raises OptionInvalid."""

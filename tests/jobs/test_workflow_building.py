@@ -124,7 +124,7 @@ def test_a_workflow_takes_steps_only_in_its_function(flow: palermo.Workflow) -> 
 
     flow.step(charge, 1)
     flow._message()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="make it again"):
         flow.step(charge, 1)
 
 
