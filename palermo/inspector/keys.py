@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from palermo.contract.row_types import KeyRow, LimitRow
 from palermo.contract.rows import Listing, Row, iso_instant, limit_row
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.failure import printable
 from palermo.core.unique_keys import Key, Mode
 from palermo.errors import NotFound
@@ -51,6 +52,10 @@ class Keys(Context):
     def find(self, name: str) -> Key | None:
         """The key with this name; None if it isn't in use."""
         return self._ask(lambda broker: broker.keys.find(name), again=True)
+
+    def announced(self) -> list[UniqueJob]:
+        """The unique jobs that workers and programs have announced."""
+        return list(self._ask(lambda broker: broker.keys.announced(), again=True).values())
 
     def limits(self) -> list[LimitRow]:
         """The keys of jobs with a limit or a rate that run or wait, by name."""

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from palermo.client import results
 from palermo.client.recorded_jobs import RecordedJob
 from palermo.client.status import State, find_status
+from palermo.contract import rows
 from palermo.contract.row_types import JobRow
-from palermo.contract.rows import Row, iso_instant
+from palermo.contract.rows import MAX_SHOWN, Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState
@@ -169,7 +170,7 @@ def _is_over(site: Site, id: str) -> bool:
 
 def recorded_as(site: Site, recorded: RecordedJob) -> tuple[Row, Row]:
     """The row of a job that the journal recorded, masked and unmasked. Arguments that it does not hold are None."""
-    row = site.inspector._rows((recorded.message,), JobState.PENDING)[0]
+    row = rows.job_row(recorded.message, JobState.PENDING, site.client.serializers, max_bytes=MAX_SHOWN)
     if not recorded.readable:
         row |= {"args": None, "kwargs": None, "preview": recorded.message.preview or None}
     return masked_row(row, site.hidden), row

@@ -51,7 +51,7 @@ def _known(site: Site) -> Offers:
     jobs = dict.fromkeys(job_names(site), "")
     queues: list[str] = []
     with suppress(PalermoError):
-        for job in site.inspector._ask(lambda broker: broker.keys.announced(), again=True).values():
+        for job in site.inspector.keys.announced():
             jobs[job.name] = "" if job.signature is None else shorter(str(job.signature), tuning.TEXT)
     for name in registry.names():
         jobs[name] = shorter(str(registry.get(name).signature), tuning.TEXT)
