@@ -16,7 +16,9 @@ from palermo.webui.render.charts import throughput
 from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, name, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.live_state import Sampler
+from palermo.webui.state.refreshing import Refreshing
 from palermo.webui.state.waiting import WaitingHistory
+from tests.helpers import HANGS
 
 _OWN = 'Traceback (most recent call last):\n  File "/srv/shop/mail.py", line 4, in send\n    connect(to)\n'
 _LIBRARY = (
@@ -192,6 +194,24 @@ def test_a_slow_brokers_last_state_is_shown_until_a_change() -> None:
     threading.Timer(0.1, go_on.set).start()
 
     assert sampler.snapshot(0).queues[0]["pending"] == 2
+
+
+def test_a_value_that_was_begun_before_a_change_is_not_kept() -> None:
+    go_on, values = threading.Event(), iter(("old", "new"))
+
+    def make() -> str:
+        value = next(values)
+        assert value == "new" or go_on.wait(HANGS)
+        return value
+
+    shared = Refreshing(make, fresh=60.0)
+    before = shared.begin()
+    shared.clear()
+
+    assert shared.get() == "new"
+    go_on.set()
+    assert before.result(HANGS) == "old"
+    assert shared.get() == "new"
 
 
 def test_a_slow_sample_is_shown_longer_and_renewed_before_it_is_too_old() -> None:
