@@ -174,7 +174,7 @@ def _altered(
 ) -> AlteredRows:
     done = actions.alter_scheduled(visit, action, which, at=at, later=later)
     if not done.over:
-        raise Refused(503, "the operation is still running in the background. Check the list for its progress.")
+        raise Refused(503, f"the operation is still running: GET /api/operations/{done.id} shows how it ends.")
     return AlteredRows(rows=list(done.rows), total=len(done.rows))
 
 
