@@ -23,6 +23,7 @@ from palermo.brokers.rabbitmq.publishing import declarer
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.journal import FROM_START
 from palermo.core.address import parse_url
+from palermo.core.journal_records import encode, encode_record
 from palermo.core.queue_selection import NONE_PAUSED, PausedQueues
 from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
 from palermo.errors import BrokerUnavailable
@@ -279,6 +280,14 @@ async def test_facts_of_a_later_version_are_ignored_and_kept(broker: RabbitmqBro
 
     assert "mail" in await broker._paused()
     assert [one for one in await records(connection, broker._exchange) if one.get("format") == 2] == [later, paused]
+    assert broker._connection.unreadable.counts == {}
+
+
+async def test_all_entries_of_a_new_journal_can_be_read(broker: RabbitmqBroker) -> None:
+    await broker.journal.append(encode("w", [encode_record({"kind": "started", "at": 1.0})]))
+
+    await broker.journal.examine()
+
     assert broker._connection.unreadable.counts == {}
 
 

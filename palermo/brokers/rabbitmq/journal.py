@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.amqp.alarms import unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Stream, come_to_end, offset_of
+from palermo.brokers.rabbitmq.amqp.stream import OPENING, Stream, come_to_end, offset_of
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
@@ -158,7 +158,7 @@ class StreamReader:
 
     def _take(self, position: int, body: bytes) -> None:
         batch = decode(position, body)
-        if batch.unreadable:
+        if batch.unreadable and body != OPENING:
             self._channel.connection.unreadable.skip(self._stream, body, f"{batch.unreadable} of its records")
         self._on_batch(batch)
 

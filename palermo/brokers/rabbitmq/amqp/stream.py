@@ -38,6 +38,9 @@ log = logging.getLogger("palermo.rabbitmq")
 
 Record = Mapping[str, Any]
 
+#: The body of the first entry of each stream, which says nothing: an empty stream never answers.
+OPENING = write_record({})
+
 #: One entry of a stream: its properties and its body.
 Entry = tuple[spec.BasicProperties, bytes]
 
