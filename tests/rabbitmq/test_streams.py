@@ -373,7 +373,7 @@ async def test_a_user_who_may_only_read_sees_the_first_pause(another: Open, shar
 async def test_one_probe_at_most_gets_into_a_missing_queue(broker: RabbitmqBroker, session: SessionParameters) -> None:
     connection, name = broker._connection, internal(session.exchange, "records")
     publisher = await Publisher.open(connection)
-    missing = MissingQueues(broker._open_publisher)
+    missing = MissingQueues(connection)
     for _ in range(2):
         assert not (await missing.probe(connection, name)).exists
     await connection.declare(name)

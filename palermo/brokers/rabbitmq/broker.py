@@ -83,7 +83,7 @@ class RabbitmqBroker:
         reading = connections.to_consume
         self._facts = Facts(self._exchange, connection, self._open_publisher, patience=session.timeout)
         self._cancels = CancelMarks(self._exchange, connection, self._open_publisher, patience=session.timeout)
-        self._missing = MissingQueues(self._open_publisher)
+        self._missing = MissingQueues(connection)
         self._worker_reports = WorkerReports(connection, reading, self._exchange, self._missing)
         self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, reading, kind=session.queue_type)
         self._registration = QueueRegistration(session, self._facts, connections)

@@ -15,7 +15,7 @@ from palermo.brokers.rabbitmq.amqp.alarms import unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import read, to_properties
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
-from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, Unroutable
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, OwnPublisher, Unroutable
 from palermo.brokers.rabbitmq.cluster.facts import GROUP, Facts
 from palermo.brokers.rabbitmq.event_log import EventLog, Found, QueuedEvents
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology
@@ -60,10 +60,10 @@ class RabbitmqEvents:
         self._declarer = declarer
         self._outbox = outbox
         self._reading = reading
-        self._event_log = EventLog(session, connection, wiring, self._open)
+        self._publisher = OwnPublisher(connection)
+        self._event_log = EventLog(session, connection, wiring, self._publisher.open)
         self._facts = facts
         self._mutex = Mutex(internal(session.exchange, "events.turn"), "another group's first subscription")
-        self._publisher: Publisher | None = None
         self._wired = self._rebinds = False
         self._wiring_now = asyncio.Lock()
 
@@ -135,7 +135,7 @@ class RabbitmqEvents:
 
     async def _publish(self, event: Event) -> None:
         async def send() -> None:
-            publisher = await self._open()
+            publisher = await self._publisher.open()
             properties = to_properties(event.message)
             sent = publisher.send(self._wiring.gateway, event.topic, properties, event.message.body)
             self._connection.raw.flush()
@@ -168,12 +168,6 @@ class RabbitmqEvents:
                         await channel.bind(name, self._wiring.distributor, routing_key=topic)
             await channel.close()
             self._wired, self._rebinds = bound, False
-
-    async def _open(self) -> Publisher:
-        """The publisher of events. It has its own channel: a refusal closes that, and no job may be lost with it."""
-        if self._publisher is None or not self._publisher.is_open:
-            self._publisher = await Publisher.open(self._connection)
-        return self._publisher
 
     # -- subscribing
 

@@ -13,7 +13,7 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp.alarms import unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import OwnPublisher
 from palermo.brokers.rabbitmq.amqp.stream import OPENING, Stream, come_to_end, offset_of
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
@@ -56,10 +56,10 @@ class StreamJournal:
         self._session = session
         self._connection = connection
         self._reading = reading
-        self._publisher: Publisher | None = None
+        self._publisher = OwnPublisher(connection)
         self._stream = Stream(
             internal(session.exchange, "journal"),
-            self._open_publisher,
+            self._publisher.open,
             patience=session.timeout,
             holds="the journal",
             arguments=bounds,
@@ -71,9 +71,7 @@ class StreamJournal:
             async with asyncio.timeout(self._session.timeout):
                 await self._stream.append([(properties, batch)])
         except TimeoutError:
-            # Unconfirmed batches of a stream that is down add up, until RabbitMQ reads no more from the connection.
-            if self._publisher is not None and self._publisher.channel.is_open:
-                self._publisher.channel.raw.close()
+            self._publisher.give_up()
             raise unconfirmed(self._connection, "a batch of the journal", self._session.timeout) from None
 
     async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None) -> "StreamReader":
@@ -95,12 +93,6 @@ class StreamJournal:
             reader = await self.read(lambda _: None, ReadFrom(last=_EXAMINED))
             await wait_for_any(reader.caught_up, reader.ended)
             await reader.close()
-
-    async def _open_publisher(self) -> Publisher:
-        """The journal's own channel: a refusal closes it with all that is unconfirmed, and no job may be among that."""
-        if self._publisher is None or not self._publisher.is_open:
-            self._publisher = await Publisher.open(self._connection)
-        return self._publisher
 
 
 class StreamReader:

@@ -227,6 +227,31 @@ class Publisher:
             one.ended(error)
 
 
+class OwnPublisher:
+    """The publisher of one kind of messages, opened again when it has closed.
+
+    A refusal closes a publisher's channel with all that is unconfirmed, and nothing else may be among that.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._opening = asyncio.Lock()
+        self._opened: Publisher | None = None
+
+    async def open(self) -> Publisher:
+        """The publisher; opens it if need be."""
+        async with self._opening:
+            if self._opened is None or not self._opened.is_open:
+                self._opened = await Publisher.open(self._connection)
+            return self._opened
+
+    def give_up(self) -> None:
+        """Close its channel, because what is unconfirmed would add up until RabbitMQ reads the connection no more."""
+        publisher, self._opened = self._opened, None
+        if publisher is not None and publisher.channel.is_open:
+            publisher.channel.abandon()
+
+
 def unfit(id: str | None, error: Exception) -> HeadersTooLarge:
     """The error for a message that cannot be written; nothing of it has been sent, since all is encoded first."""
     return HeadersTooLarge(f"job {id} has a header AMQP cannot carry: {error}.")
@@ -296,12 +321,9 @@ class MissingQueues:
     most one empty message of a session gets into it, which its readers must ignore.
     """
 
-    def __init__(self, publisher: Callable[[], Awaitable[Publisher]]) -> None:
-        """`publisher` is one of the session's; its connection is used."""
-        self._publisher = publisher
-        #: A channel of its own: a refusal closes it with all that is unconfirmed, and no job may be among that.
-        self._asker: Publisher | None = None
-        self._opening = asyncio.Lock()
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._publisher = OwnPublisher(connection)
         #: By queue, until when it is asked for by a message.
         self._until: dict[str, float] = {}
         self._may_ask = True
@@ -323,13 +345,13 @@ class MissingQueues:
 
         So it has while an alarm keeps RabbitMQ from reading what is published.
         """
-        if self._asker is not None and self._asker.channel.connection.blocked:
+        if self._connection.blocked:
             self._until.clear()
             self._rests_until = asyncio.get_running_loop().time() + _REST
         if asyncio.get_running_loop().time() < self._until.get(queue, 0.0):
             try:
                 async with asyncio.timeout(_SAID_WITHIN):
-                    if not await (await self._open()).finds(queue):
+                    if not await (await self._publisher.open()).finds(queue):
                         return True
             except TimeoutError:
                 self._until.clear()
@@ -348,12 +370,6 @@ class MissingQueues:
             self.note(queue)
         return probe
 
-    async def _open(self) -> Publisher:
-        async with self._opening:
-            if self._asker is None or not self._asker.is_open:
-                self._asker = await Publisher.open((await self._publisher()).channel.connection)
-            return self._asker
-
 
 class RecordQueue:
     """A durable queue of Palermo's own, to which sessions write records. One of another type is used as it is."""
@@ -369,7 +385,7 @@ class RecordQueue:
         self.name = name
         self._connection = connection
         self._publisher = publisher
-        self._missing = MissingQueues(publisher)
+        self._missing = MissingQueues(connection)
         self._arguments = dict(arguments)
         #: Whether this connection has made it or found it.
         self.made = False

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties, headers_room, to_message, to_properties
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import OwnPublisher
 from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record_entry
 from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader, sweep
 from palermo.contract.broker import Page
@@ -139,17 +139,16 @@ class FailedLog:
     def __init__(self, exchange: str, connection: Connection, *, patience: float) -> None:
         """`connection` is the connection to write on; reading waits `patience` seconds for a stream that is down."""
         self._connection = connection
+        self._publisher = OwnPublisher(connection)
         self._stream = Stream(
             internal(exchange, "failed-log"),
-            self._open,
+            self._publisher.open,
             patience=patience,
             holds="the log of failed jobs",
             arguments=_BOUNDS,
         )
         self._offsets = FailedOffsets()
         self._reading = asyncio.Lock()
-        self._opening = asyncio.Lock()
-        self._publisher: Publisher | None = None
         self._silent_until = 0.0
 
     # Writing. These methods never raise a PalermoError: the job itself is where it belongs.
@@ -187,7 +186,7 @@ class FailedLog:
             async with asyncio.timeout(_WITHIN):
                 await self._stream.append(entries)
         except (PalermoError, TimeoutError) as error:
-            self._give_up_channel()
+            self._publisher.give_up()
             if clock() < self._silent_until:
                 return  # another write, which failed with this one, has logged it
             self._silent_until = clock() + _SILENT
@@ -196,21 +195,6 @@ class FailedLog:
                 _SILENT,
                 str(error) or "no answer in time",
             )
-
-    async def _open(self) -> Publisher:
-        """The log's own publishing channel. A nack closes it, and ends what a stream that is down left unconfirmed.
-
-        On the jobs' channel unconfirmed entries would add up, until RabbitMQ takes nothing more from it for any queue.
-        """
-        async with self._opening:
-            if self._publisher is None or not self._publisher.is_open:
-                self._publisher = await Publisher.open(self._connection)
-            return self._publisher
-
-    def _give_up_channel(self) -> None:
-        publisher, self._publisher = self._publisher, None
-        if publisher is not None and publisher.channel.is_open:
-            publisher.channel.abandon()
 
     # Reading.
 
