@@ -429,11 +429,6 @@ class Serializers:
         self._discover()
         self._add_compression(compression)
 
-    def unregister_compression(self, name: str) -> None:
-        """Take a compression away. Raises MediaTypeUnknown."""
-        gone = self.compression(name).name
-        self._formats.compressions = {key: kept for key, kept in self._formats.compressions.items() if key != gone}
-
     def register_class(self, cls: C) -> C:
         """Let a dataclass or enum be restored in every job, besides those that its annotations name. A decorator."""
         self._formats.classes = {**self._formats.classes, dotted_name(cls): cls}
