@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from palermo.contract.rows import arguments_of, as_json
 from palermo.core.arguments import BOTH, preview
+from palermo.core.due_times import FOREIGN
 from palermo.core.limits import RESERVATION
 from palermo.core.message import HEADER_OF, JSON, MAX_SECONDS, OPTION_FIELDS, Message, from_wire
-from palermo.core.time_slots import FOREIGN
 from palermo.jobs import redaction
 from palermo.jobs.redaction import MASK, is_hidden, masked_arguments, masked_row
 

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from palermo.contract.broker import Delivery
 from palermo.contract.clock import wall_clock
+from palermo.core.due_times import is_early
 from palermo.core.lifecycle import Ack, Fail, Reschedule, Settlement
 from palermo.core.limits import demand_of
 from palermo.core.message import Message
-from palermo.core.time_slots import is_early
 from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import RunOutcome, StartAnswer, StartReason, with_arguments_of
 from palermo.core.workflow import WORKFLOW

@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
+from palermo.core.due_times import moved_to
 from palermo.core.message import Message
 from palermo.core.plain import PlainWithMessages
-from palermo.core.time_slots import moved_to
 from palermo.core.topology import MAX_PRIORITY
 from palermo.core.unique_rules import with_arguments_of
 from palermo.errors import OptionInvalid

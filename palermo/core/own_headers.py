@@ -9,9 +9,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from palermo.core.due_times import FOREIGN
 from palermo.core.limits import LIMIT, LIMIT_KEY, RATE, RESERVATION
 from palermo.core.message import EVENT_ID, KNOWN_HEADERS, PARENT, TOPIC, Headers
-from palermo.core.time_slots import FOREIGN
 from palermo.core.unique_keys import BURST_KEY, LINGER, UNIQUE, UNIQUE_KEY
 from palermo.core.workflow import GENERATION, OUTPUT, PATH, WORKFLOW
 from palermo.errors import OptionInvalid

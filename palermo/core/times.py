@@ -44,7 +44,7 @@ def delay_seconds(delay: Any) -> float:
 
 def unix_seconds(at: Any) -> float:
     """An instant in Unix seconds. Raises OptionInvalid, also for a datetime without a time zone."""
-    from palermo.core.time_slots import check_due
+    from palermo.core.due_times import check_due
 
     if isinstance(at, datetime):
         if at.tzinfo is None or at.utcoffset() is None:

@@ -17,7 +17,7 @@ import palermo
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, delay_queue_name, tenant_queue_name
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters
-from palermo.core.time_slots import Intake
+from palermo.core.due_times import Intake
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import REPLACE, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import NotFound, PublishRefused

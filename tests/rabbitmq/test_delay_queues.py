@@ -14,9 +14,9 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_nam
 from palermo.brokers.rabbitmq.scheduling import buckets
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import CANCEL, MOVE, ScheduledFilter
+from palermo.core.due_times import Bucket, Intake
 from palermo.core.failure import Failure
 from palermo.core.message import Message
-from palermo.core.time_slots import Bucket, Intake
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import DAY, by_id, due, listed, time_kept
 from tests.contract.tools import counts, ids, message, until

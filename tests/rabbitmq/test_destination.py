@@ -18,9 +18,9 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import Place, TenantQu
 from palermo.contract.broker import SessionParameters
 from palermo.contract.recurring_entries import EntryChange
 from palermo.core.address import parse_url
+from palermo.core.due_times import FOREIGN, Intake
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Reschedule, fail
-from palermo.core.time_slots import FOREIGN, Intake
 from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, PublishRefused
 from tests.contract.recurring import entry

@@ -18,7 +18,7 @@ from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
-from palermo.core.time_slots import Bucket
+from palermo.core.due_times import Bucket
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 from tests.contract.tools import PATIENT, until

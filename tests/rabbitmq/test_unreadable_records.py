@@ -35,9 +35,9 @@ from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.contract.worker_info import WorkerInfo
+from palermo.core.due_times import Bucket
 from palermo.core.journal_records import decode
 from palermo.core.message import Message
-from palermo.core.time_slots import Bucket
 from palermo.core.unique_keys import Key
 from palermo.errors import NotFound, PalermoError, PublishRefused
 from palermo.inspector.doctor import broker_findings

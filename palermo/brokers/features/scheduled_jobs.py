@@ -19,10 +19,10 @@ from palermo.brokers.features.workflows import Workflows
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.contract.tasks import wait_for_any
+from palermo.core.due_times import moved_to
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
-from palermo.core.time_slots import moved_to
 from palermo.core.topology import failed_queue
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How

@@ -26,10 +26,10 @@ from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.clock import wall_clock
+from palermo.core.due_times import is_early, with_foreign_time, without_foreign_time
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
 from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, RunLater, RunNow, demand_of, postponed
 from palermo.core.message import Message
-from palermo.core.time_slots import is_early, with_foreign_time, without_foreign_time
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import StartReason

@@ -18,9 +18,9 @@ from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, Reco
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
+from palermo.core.due_times import Bucket, Intake
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
-from palermo.core.time_slots import Bucket, Intake
 from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, failed_queue, internal, is_failed
 from palermo.errors import PalermoError
 

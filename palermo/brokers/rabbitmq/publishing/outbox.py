@@ -26,8 +26,8 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
 )
 from palermo.contract.broker import OnPublished, SessionParameters, ignore_count
 from palermo.contract.clock import wall_clock
+from palermo.core.due_times import Intake, intake_of
 from palermo.core.message import Message
-from palermo.core.time_slots import Intake, intake_of
 from palermo.core.topology import CLASSIC, QUORUM, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 

@@ -29,8 +29,8 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_nam
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
+from palermo.core.due_times import Bucket, Intake, bucket_of
 from palermo.core.message import Message
-from palermo.core.time_slots import Bucket, Intake, bucket_of
 from palermo.core.topology import FAILED_QUEUE, internal
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, StoreInvalid
 

@@ -30,8 +30,8 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
 from palermo.brokers.rabbitmq.publishing.ledger import RefusedJobs
 from palermo.contract.clock import seconds_until
 from palermo.contract.tasks import spawn
+from palermo.core.due_times import Intake
 from palermo.core.message import Message
-from palermo.core.time_slots import Intake
 from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, PublishRefused, QueueNameInvalid
 

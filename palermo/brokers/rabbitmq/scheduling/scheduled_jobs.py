@@ -26,10 +26,10 @@ from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
+from palermo.core.due_times import Intake, moved_to
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
-from palermo.core.time_slots import Intake, moved_to
 from palermo.core.topology import failed_queue
 from palermo.errors import NotFound, PalermoError
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.core.message import MAX_SECONDS, Message
-from palermo.core.time_slots import (
+from palermo.core.due_times import (
     FOREIGN,
     LEVELS,
     Bucket,
@@ -19,6 +18,7 @@ from palermo.core.time_slots import (
     moved_to,
     without_foreign_time,
 )
+from palermo.core.message import MAX_SECONDS, Message
 from palermo.errors import OptionInvalid
 
 #: The beginning of a day.
