@@ -18,6 +18,7 @@ from tests.contract.pausing import MarkingContract
 from tests.contract.prioritizing import PrioritizingContract
 from tests.contract.publishing import ConsumingContract, PublishingContract
 from tests.contract.recurring import RecurringContract
+from tests.contract.saving import SavingContract
 from tests.contract.separating import SeparatingContract
 from tests.contract.tenants import TenantingContract
 from tests.contract.timing import RetryingContract, TimingContract
@@ -45,6 +46,7 @@ class BrokerContract(
     KeyingContract,
     TenantingContract,
     CombiningContract,
+    SavingContract,
     SeparatingContract,
 ):
     @pytest.fixture

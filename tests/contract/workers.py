@@ -70,6 +70,9 @@ class Worker:
         self._report.info = replace(self._report.info, permits=permits)
         self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
 
+    async def save(self, delivery: Delivery, saved: str) -> None:
+        await self._consumer.save(delivery, saved)
+
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
         return await self._consumer.next_for_batch(delivery, wait=wait)
 

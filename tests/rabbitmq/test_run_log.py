@@ -14,7 +14,8 @@ from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.consuming.run_log import key
 from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.worker_info import RunningJob
-from palermo.core.lifecycle import Ack, Release
+from palermo.core.lifecycle import Ack, Release, Reschedule
+from palermo.core.message import Message
 from palermo.core.topology import internal
 from tests.contract.tools import message, until
 from tests.contract.workers import Report, consume, take
@@ -158,6 +159,60 @@ async def test_jobs_run_when_the_record_cannot_be_kept(
     assert (again.redelivered, again.deaths, again.running_at) == (True, (), "")
     assert "running" in caplog.text
     await worker.consumer.settle(again, Ack())
+
+
+async def test_what_a_job_saved_is_found_by_each_worker_after_a_death(join: Join) -> None:
+    first = await join(1)
+    delivery = await first.take()
+    await first.consumer.save(delivery, "place")
+
+    async def saved() -> str | None:
+        return (await first.adapter._run_log.view()).saved(delivery.message)
+
+    await until(saved, "place")
+    await first.die()
+    second = await join(2)
+    assert (await second.take()).message.saved == "place"
+    await second.die()  # without saving more
+
+    third = await join(3)
+    taken = await third.take()
+
+    assert taken.message.saved == "place"
+    assert len(taken.deaths) == 2
+
+
+async def test_a_worker_that_stops_with_a_saved_place_is_not_dead(join: Join) -> None:
+    first = await join(1)
+    delivery = await first.take()
+    await first.consumer.save(delivery, "place")
+    await first.written("a")
+    await first.consumer.settle(delivery, Reschedule(replace(delivery.message, saved="place")))
+    await first.die()
+    second = await join(2)
+    await second.die_at_work()
+
+    assert (await (await join(3)).take()).deaths == ("pid:2@example",)
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        (message("a", created_at=5), "newer"),
+        (message("a", created_at=6), None),
+        (message("a", created_at=5, retries=1), None),
+        (message("b", created_at=5), None),
+    ],
+    ids=["the same run", "the id used again", "after a requeue", "another job"],
+)
+def test_what_was_saved_holds_for_one_run_of_one_message(message: Message, found: str | None) -> None:
+    view = run_log.View()
+    for since, text in ((1.0, "older"), (2.0, "newer")):
+        record = {"worker": "w", "since": since, "inbox": "q", "runs": ["a"], "saved": {"a": [text, 1, 5]}}
+        view.add(record)
+    view.add({"worker": "odd", "since": 3.0, "inbox": "q", "runs": ["a"], "saved": {"a": ["text", "one", None]}})
+
+    assert view.saved(message) == found
 
 
 async def test_the_log_of_a_lost_session_writes_no_more(join: Join) -> None:
