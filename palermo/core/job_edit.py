@@ -35,7 +35,8 @@ class JobEdit(PlainWithMessages, frozen=True, kw_only=True):
     def applied_to(self, message: Message) -> Message:
         """The message with these changes, under the same id."""
         if self.content is not None:
-            message = with_arguments_of(message, self.content)
+            # Arguments that somebody gives, even the same ones, begin from the start.
+            message = replace(with_arguments_of(message, self.content), saved=None)
         if self.queue is not None:
             message = replace(message, queue=self.queue)
         if self.priority is not None:

@@ -182,7 +182,8 @@ def test_the_item_that_a_loop_breaks_off_at_is_not_done(palermo: Palermo, job: D
     assert done == [1, 2, 3, 3, 4, 5, 6, 7]
 
 
-def test_other_arguments_begin_from_the_start(palermo: Palermo, job: Declare) -> None:
+@pytest.mark.parametrize("base", [10, 20])
+def test_arguments_that_a_person_gives_begin_from_the_start(palermo: Palermo, job: Declare, base: int) -> None:
     done: list[int] = []
 
     @job(name="sync")
@@ -193,10 +194,67 @@ def test_other_arguments_begin_from_the_start(palermo: Palermo, job: Declare) ->
     enqueued = sync.enqueue(10)
     palermo.interrupt_after(2)
     palermo.work()
-    palermo.inspector().jobs.edit(enqueued.id, args=[20])
+    palermo.inspector().jobs.edit(enqueued.id, args=[base])
     palermo.work()
 
-    assert done == [11, 12, 21, 22, 23]
+    assert done == [11, 12, base + 1, base + 2, base + 3]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"unique": "until_done"},
+        {"unique": "until_start"},
+        {"limit": 1},
+        {"rate": "1000/s"},
+        {"share": 2, "tenant": "t"},
+    ],
+    ids=str,
+)
+def test_a_job_with_a_key_a_limit_or_a_tenant_goes_on(palermo: Palermo, job: Declare, options: dict[str, Any]) -> None:
+    done: list[int] = []
+    given = {name: options.pop(name) for name in ("share",) if name in options}
+
+    @job(name="sync", **options)
+    def sync() -> None:
+        done.extend(module.resume([1, 2, 3, 4]))
+
+    enqueued = sync.options(**given).enqueue()
+    for _ in range(2):
+        palermo.interrupt_after(1)
+        palermo.work()
+        assert [one.id for one in palermo.enqueued(sync)] == [enqueued.id]
+    palermo.work_until_idle()
+
+    assert done == [1, 2, 3, 4]
+    palermo.refute_enqueued()
+    sync.enqueue()
+    assert palermo.work_until_idle() == 1
+
+
+def test_the_steps_behind_a_resumed_step_wait_for_its_end(palermo: Palermo, job: Declare) -> None:
+    done: list[object] = []
+
+    @job(name="copy")
+    def copy() -> str:
+        done.extend(module.resume([1, 2, 3]))
+        return "copied"
+
+    @job(name="report")
+    def report(text: str) -> None:
+        done.append(text)
+
+    def flow(flow: module.Workflow) -> None:
+        flow.step(report, flow.step(copy).output)
+
+    made = module.workflow(name="flow")(flow).enqueue()
+    palermo.work()
+    palermo.interrupt_after(2)
+    palermo.work()
+    assert palermo.steps(made)["report"] == "waiting"
+    palermo.work_until_idle()
+
+    assert done == [1, 2, 3, "copied"]
 
 
 @pytest.mark.parametrize(

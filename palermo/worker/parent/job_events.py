@@ -291,10 +291,11 @@ def log_start(slot: int, message: Message) -> None:
     log_event(log, logging.DEBUG, text, *_job_values(slot, message))
 
 
-def log_end(slot: int, message: Message, result: Result, *, began: float, ran: bool, by: str) -> None:
+def log_end(slot: int, message: Message, result: Result, *, began: float, ran: bool, by: str, resumes: bool) -> None:
     """Log how a run ended that began at the Unix time `began`.
 
-    `ran` and `by` are for a cancelled job: whether it had begun, and who cancelled it, "" if nobody said.
+    `ran` and `by` are for a cancelled job: whether it had begun, and who cancelled it, "" if nobody said. `resumes`
+    is whether the run has saved something for the next one.
     """
     named = _job_values(slot, message)
     match result:
@@ -319,6 +320,8 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
             )
         case Dropped(reason):
             log.warning("job discarded id=%s job=%s queue=%s attempt=%d slot=%d reason=%r", *named, reason)
+        case Interrupted() if resumes:
+            log.info("job interrupted, its next run resumes id=%s job=%s queue=%s attempt=%d slot=%d", *named)
         case Interrupted():
             log.warning("job interrupted, giving it back id=%s job=%s queue=%s attempt=%d slot=%d", *named)
         case Cancelled():

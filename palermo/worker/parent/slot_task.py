@@ -417,7 +417,8 @@ class SlotTask:
             if isinstance(result, Cancelled):
                 by = delivery.cancelled_by or worker.outcomes.cancelled_by.get(message.id, "")
             ran = not delivery.cancelled
-            log_end(self.number, message, result, began=self._started_at, ran=ran, by=by)
+            resumes = saved is not None
+            log_end(self.number, message, result, began=self._started_at, ran=ran, by=by, resumes=resumes)
             written = await worker.job_events.store_result(self.number, message, result, **times, by=by)
             # The journal has the returned value now. The records of how the job ended do without it.
             result = without_value(result)
