@@ -22,7 +22,13 @@ def resume(
 def resume(source: AsyncIterable[T], *, name: str = "", total: int | None = None) -> AsyncIterable[T]: ...
 @overload
 def resume(source: Iterable[T], *, name: str = "", total: int | None = None) -> Iterable[T]: ...
-def resume(source: Any, *, key: Any = None, name: str = "", total: int | None = None) -> Any:
+def resume(
+    source: Callable[[Any], Iterable[T] | AsyncIterable[T]] | Iterable[T] | AsyncIterable[T],
+    *,
+    key: Callable[[T], object] | None = None,
+    name: str = "",
+    total: int | None = None,
+) -> Iterable[T] | AsyncIterable[T]:
     """Iterate over the items of `source`, and in the next run of the job go on behind the items that are done.
 
     An item is done when the loop asks for the next one. The place is kept when the worker stops, and when the job is
