@@ -414,8 +414,19 @@ def _signature(name: str, function: Any, *, is_method: bool = False) -> str:
     short = f"{prefix}{name}({written}){result}"
     if len(short) <= 110:
         return short
-    parts = [each.strip() for each in re.split(r", (?![^\[(]*[\])])", written)]
-    return f"{prefix}{name}(\n" + "".join(f"    {each},\n" for each in parts) + f"){result}"
+    return f"{prefix}{name}(\n" + "".join(f"    {each},\n" for each in _parts(written)) + f"){result}"
+
+
+def _parts(parameters: str) -> list[str]:
+    """The parameters one by one: a comma inside brackets divides none."""
+    parts, depth = [""], 0
+    for character in parameters:
+        depth += (character in "[(") - (character in "])")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 def _unquoted(annotation: ast.expr | None) -> ast.expr | None:
