@@ -19,7 +19,10 @@ FAILURE = Failure(exception_class="ValueError", message="x", stack_trace="…", 
     ids=["done", "failed", "cancelled", "retrying", "snoozing", "discarded"],
 )
 def test_another_worker_reads_the_result_as_it_was(result: Result) -> None:
-    assert result_in(replace(OUTCOME, result=result).answer()) == result
+    answer = replace(OUTCOME, result=result, saved="place").answer()
+
+    assert result_in(answer) == result
+    assert answer["saved"] == "place"
 
 
 @pytest.mark.parametrize("answer", [{}, {"state": "running"}, {"state": "failed"}, {"state": "interrupted"}])
