@@ -222,7 +222,7 @@ def status_at_location(place: JobLocation, id: str, serializers: Serializers) ->
         attempt=message.attempt,
         worker=place.worker,
         run_at=message.run_at if state in (State.SCHEDULED, State.RETRYING) else None,
-        ended_at=float(failure.failed_at) if failure is not None and state is State.FAILED else None,
+        ended_at=float(failure.failed_at) if failure and failure.failed_at and state is State.FAILED else None,
         error="" if failure is None else failure.exception_class,
         message="" if failure is None else failure.message,
         key=key_in(message.extra),

@@ -163,7 +163,7 @@ def test_a_failed_workflow_goes_on_when_its_jobs_are_requeued(site: Palermo) -> 
     job = jobs.checkout.enqueue(17)
     site.work_until_idle()
     workflows = site.inspector().workflows
-    assert job.status() == "failed"
+    assert (job.status(), job.status().message) == ("failed", "step pack failed")
     with pytest.raises(JobFailed, match="pack failed"):
         job.result(timeout=10)
     assert [(row["id"], row["state"], row["failed"]) for row in workflows.list()] == [(job.id, "failed", 1)]

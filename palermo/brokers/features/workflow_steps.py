@@ -15,6 +15,7 @@ from palermo.contract.finding import JobLocation
 from palermo.contract.stored_records import UNREADABLE
 from palermo.contract.worker_info import RunningJob, ToldArguments
 from palermo.contract.workflows import MembersInfo, StepInfo, WorkflowInfo
+from palermo.core.failure import Failure
 from palermo.core.journal_records import RecordKind
 from palermo.core.lifecycle import MAX_RESULT, JobState, why_not_stored
 from palermo.core.message import Message
@@ -209,6 +210,9 @@ def jobs_out(flow: Flow) -> list[str]:
     return steps + [f"{path}:{number}" for path, members in flow.maps.items() for number in members.out()]
 
 
+#: The error of a workflow that has failed.
+_ERROR = "palermo.errors.JobFailed"
+
 _ENDS = {Phase.DONE: RecordKind.SUCCEEDED, Phase.FAILED: RecordKind.FAILED, Phase.CANCELLED: RecordKind.CANCELLED}
 
 
@@ -236,9 +240,7 @@ async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: f
         },
     }
     if phase is Phase.FAILED:
-        failed = [path for path, status in known.steps.items() if status.phase is Phase.FAILED]
-        text = "its time was over" if stored.flow.expired else f"step {', '.join(failed[:5])} failed"
-        return record | {"error": "palermo.errors.JobFailed", "message": text}
+        return record | {"error": _ERROR, "message": _why_failed(stored.flow, known)}
     (packed,) = await data.get(["o:"]) if phase is Phase.DONE else [None]
     if packed is None or root.keep_result is False:
         return record
@@ -246,6 +248,11 @@ async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: f
     result = _plain(value).stored
     refused = why_not_stored(result, MAX_RESULT)
     return record | ({"refused": refused} if refused else {"result": result.to_plain()})
+
+
+def _why_failed(flow: Flow, known: View) -> str:
+    failed = [path for path, status in known.steps.items() if status.phase is Phase.FAILED]
+    return "its time was over" if flow.expired else f"step {', '.join(failed[:5])} failed"
 
 
 def _plain(value: Value) -> Value:
@@ -335,7 +342,9 @@ def location_of(stored: StoredFlow) -> JobLocation:
     """Where a workflow is: as a job that runs and says how far it is, or as one that has failed."""
     known, root = view(stored.flow), stored.message
     if known.whole.over:
-        return JobLocation(state=JobState.FAILED, message=root)
+        why = _why_failed(stored.flow, known)
+        failure = Failure(exception_class=_ERROR, message=why, stack_trace="", failed_at=0)
+        return JobLocation(state=JobState.FAILED, message=replace(root, failure=failure))
     done, count = sum(status.over for status in known.steps.values()), len(known.steps)
     signals = sorted(signals_out(stored.flow, known))
     running = RunningJob(
