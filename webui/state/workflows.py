@@ -87,7 +87,7 @@ def workflow_detail(visit: Visit, id: str, inside: str = "") -> Row:
         {
             **row,
             "output": masked_value(row["output"], site.hidden),
-            **_run(runs.get(row["id"])),
+            **_run(row, runs.get(row["id"])),
             "jobs": list(_members(running, info.id, row)),
             "inner": sorted(path for path in counted if path.startswith(f"{row['name']}:"))[: tuning.SOME],
         }
@@ -127,12 +127,14 @@ def _info_of(entry: Entry) -> WorkflowInfo | None:
     return info_of_record({**entry.more, **known})
 
 
-def _run(entry: Entry | None) -> Row:
-    """What the journal tells of the last run of a step."""
+def _run(step: Row, entry: Entry | None) -> Row:
+    """What the journal tells of the last run of a step; its job and queue too, where the broker tells none."""
     if entry is None or entry.state is None:
         return {"attempt": None, "took": None, "ended_at": None, "error": None}
     row = entry.row()
-    return {"attempt": row["attempt"], "took": row["took"], "ended_at": iso_instant(entry.at), "error": row["error"]}
+    known = {name: step[name] or row[name] or None for name in ("job", "queue")}
+    ended = {"attempt": row["attempt"], "took": row["took"], "ended_at": iso_instant(entry.at), "error": row["error"]}
+    return {**known, **ended}
 
 
 def _members(running: Mapping[str, Row], id: str, row: Row) -> Iterator[Row]:
