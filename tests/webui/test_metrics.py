@@ -11,6 +11,7 @@ from palermo.errors import SettingInvalid
 from palermo.metrics.catalogue import WEB
 from palermo.metrics.worker import listen
 from palermo.settings.settings import Settings
+from palermo.webui import tuning
 from palermo.webui.security.user_file import token_line
 from palermo.webui.site import Role
 from tests.harness.rig import Rig
@@ -33,7 +34,10 @@ def scrape(web: Web, **headers: str) -> Scraped:
     return Scraped(answer.text)
 
 
-def test_every_metric_of_the_catalogue_is_told_and_no_other(shared_web: Web, serve: Serve) -> None:
+def test_every_metric_of_the_catalogue_is_told_and_no_other(
+    shared_web: Web, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "WAIT", 1.0)  # for a journal that is away
     away = scrape(serve(Settings(url="amqp://guest:guest@127.0.0.1:9/", publish_timeout=0.5)))
     assert (away.value("palermo_broker_up"), away.value("palermo_journal_up")) == (0, 0)
     assert "palermo_slots" not in away.names
