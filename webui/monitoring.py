@@ -35,38 +35,31 @@ if TYPE_CHECKING:
 router = Router()
 
 
-class BrokerHealth:
-    """Whether the broker answers. It is asked one question at a time. Only the event loop uses this."""
+class BrokerHealth(Refreshing[bool]):
+    """Whether the broker of a site answers."""
 
-    def __init__(self, site: Site) -> None:
-        self._inspector = site.inspector
-        self._patience = tuning.PATIENCE * site.client.settings.publish_timeout
-        self._answers = Refreshing(self._ask, fresh=tuning.FRESH)
 
-    async def get(self) -> bool:
-        """Whether the broker answered the last question, or answers a new one soon."""
-        asked = self._answers.begin()
-        left = max(0.0, self._patience - self._answers.waiting)
-        if not asked.done():
-            await asyncio.wait({asyncio.wrap_future(asked)}, timeout=left)
-        return asked.done() and asked.result()
-
-    def _ask(self) -> bool:
-        try:
-            # A short answer, whatever the number of queues and workers is.
-            self._inspector.queues.all_paused()
-        except BrokerBlocked:
-            return True  # It answers, and a new process would find the same.
-        except PalermoError:
-            return False
-        return True
+def _answers(site: Site) -> bool:
+    try:
+        # A short answer, whatever the number of queues and workers is.
+        site.inspector.queues.all_paused()
+    except BrokerBlocked:
+        return True  # It answers, and a new process would find the same.
+    except PalermoError:
+        return False
+    return True
 
 
 @router.api_route("/healthz", methods=["GET", "HEAD"])
 async def health(request: Request) -> Response:
     """200 while the broker answers, 503 while it does not. It tells nothing else."""
     site: Site = request.app.state.site
-    healthy = await site.component(BrokerHealth, lambda: BrokerHealth(site)).get()
+    broker = site.component(BrokerHealth, lambda: BrokerHealth(lambda: _answers(site), fresh=tuning.FRESH))
+    asked = broker.begin()
+    if not asked.done():
+        patience = tuning.PATIENCE * site.client.settings.publish_timeout - broker.waiting
+        await asyncio.wait({asyncio.wrap_future(asked)}, timeout=max(0.0, patience))
+    healthy = asked.done() and asked.result()
     return JSONResponse({"status": "ok" if healthy else "broker unavailable"}, 200 if healthy else 503)
 
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,10 +27,13 @@ from palermo.inspector.scheduled import GONE, Which
 from palermo.views.filter import EVERYTHING, JobFilter
 from palermo.webui import tuning
 from palermo.webui.site import Refused, Site
-from palermo.webui.state.refreshing import RefreshingByKey, start_thread
+from palermo.webui.state.refreshing import Refreshing, RefreshingByKey, start_thread
 
 #: The command that runs jobs at once if they wait for a retry, and no other jobs.
 RETRY = "retry"
+
+
+T = TypeVar("T")
 
 
 class StillReading(BrokerUnavailable):
@@ -38,9 +41,9 @@ class StillReading(BrokerUnavailable):
 
 
 class ListingKey(NamedTuple):
-    """The key of a listing: a page of the chosen scheduled jobs, or all recurring jobs if `chosen` is None."""
+    """The key of a listing: a page of the chosen jobs."""
 
-    chosen: JobFilter | None
+    chosen: JobFilter
     #: Only jobs with these ids; None for all.
     ids: frozenset[str] | None = None
     offset: int = 0
@@ -56,9 +59,9 @@ class ScheduledView:
         self._acting_inspector = acting
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._listings: RefreshingByKey[Listing[Any]] = RefreshingByKey(
-            fresh=tuning.BRIEF, slow=tuning.SLOW, longest=tuning.STALE
-        )
+        shown: dict[str, Any] = {"fresh": tuning.BRIEF, "slow": tuning.SLOW, "longest": tuning.STALE}
+        self._listings: RefreshingByKey[Listing[JobRow]] = RefreshingByKey(**shown)
+        self._recurring = Refreshing(self._read_recurring, **shown)
         self._due: OrderedDict[str, float] = OrderedDict()
         self._running = threading.Semaphore(tuning.AT_ONCE)
         #: Listings run one at a time: the leader serves only one at once, and without a leader this process becomes it.
@@ -115,14 +118,13 @@ class ScheduledView:
         if not looks or not self._listing(ListingKey(EVERYTHING), self._timeout).total:
             return None
         for chosen in looks:
-            rows: list[JobRow] = self._listing(ListingKey(chosen, frozenset([id]), 0, 1), self._timeout).rows
-            if rows:
+            if rows := self._listing(ListingKey(chosen, frozenset([id]), 0, 1), self._timeout).rows:
                 return rows[0]
         return None
 
     def recurring(self) -> list[RecurringRow]:
         """The unmasked rows of all recurring jobs by name, from the cache or the broker. Raises BrokerError."""
-        return self._listing(ListingKey(None), self._timeout).rows
+        return _soon(self._recurring, self._timeout)
 
     def version(self, chosen: JobFilter, *, offset: int = 0) -> str:
         """A text that changes when a page of the chosen jobs or their number changes. Raises BrokerError."""
@@ -131,7 +133,7 @@ class ScheduledView:
 
     def recurring_version(self) -> str:
         """A text that changes when the recurring jobs change. Raises BrokerError."""
-        return _digest(self._listing(ListingKey(None), tuning.BRIEF).rows)
+        return _digest(_soon(self._recurring, tuning.BRIEF))
 
     def alter(
         self,
@@ -176,16 +178,11 @@ class ScheduledView:
     def clear(self) -> None:
         """Empty the cache."""
         self._listings.clear()
+        self._recurring.clear()
 
-    def _listing(self, key: ListingKey, timeout: float, patience: float | None = None) -> Listing[Any]:
-        try:
-            found = self._listings.of(key, lambda: self._read(key)).get(wait=timeout, patience=patience)
-        except TimeoutError:
-            raise StillReading(
-                "the scheduled jobs are still being read: a filter has to read all of them. Ask again."
-            ) from None
-        if key.chosen is not None:
-            self._store_due_times(found.rows)
+    def _listing(self, key: ListingKey, timeout: float, patience: float | None = None) -> Listing[JobRow]:
+        found = _soon(self._listings.of(key, lambda: self._read(key)), timeout, patience)
+        self._store_due_times(found.rows)
         return found
 
     def _store_due_times(self, rows: Sequence[JobRow]) -> None:
@@ -207,19 +204,30 @@ class ScheduledView:
         # Rows round instants to milliseconds.
         return JobFilter(due_from=min(known) - 1, due_until=max(known) + 1)
 
-    def _read(self, key: ListingKey) -> Listing[Any]:
+    def _read(self, key: ListingKey) -> Listing[JobRow]:
         if not self._running.acquire(blocking=False):
             raise BrokerUnavailable("too many users are reading scheduled jobs at the moment. Ask again.")
         try:
             with self._read_lock:
-                if key.chosen is None:
-                    rows = self._reading_inspector.recurring.list()
-                    return Listing(rows, len(rows))
                 return self._reading_inspector.scheduled.list(
                     key.chosen, ids=key.ids, offset=key.offset, limit=key.limit
                 )
         finally:
             self._running.release()
+
+    def _read_recurring(self) -> list[RecurringRow]:
+        with self._read_lock:
+            return self._reading_inspector.recurring.list()
+
+
+def _soon(value: Refreshing[T], timeout: float, patience: float | None = None) -> T:
+    """The value, or the last one after this time. Raises StillReading if there is none yet, and BrokerError."""
+    try:
+        return value.get(wait=timeout, patience=patience)
+    except TimeoutError:
+        raise StillReading(
+            "the scheduled jobs are still being read: a filter has to read all of them. Ask again."
+        ) from None
 
 
 def _ids(which: str | Iterable[str]) -> list[str]:
