@@ -50,7 +50,6 @@ class Gathered(Generic[T]):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_PAUSE):
                         await self._urgent.wait()
-                await asyncio.sleep(0)  # others of this turn of the loop join
                 self._urgent.clear()
                 some, self._waiting = self._waiting, []
                 for part in self._parts(some):
