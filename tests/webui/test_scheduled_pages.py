@@ -27,6 +27,7 @@ from palermo.inspector.scheduled import ScheduledJobs
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
 from palermo.webui import tuning
+from palermo.webui.failed.operations import operations
 from palermo.webui.state.scheduled_view import scheduled_view
 from tests.helpers import HANGS, Stopwatch, eventually
 from tests.webui.conftest import BROKER_PATIENCE, Serve
@@ -250,6 +251,27 @@ def test_the_first_look_says_how_far_it_is_and_shows_the_list_afterwards(
         finally:
             go_on.set()
         eventually(lambda: listed(web, "/retries") == ["again"])
+
+
+def test_a_slow_command_has_a_page_that_offers_no_stop(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule(web.client, due("a", 100))
+    monkeypatch.setattr(tuning, "LONG_WAIT", 1.0)
+    begun, go_on, cancel = threading.Event(), threading.Event(), ScheduledJobs.cancel
+
+    def slow(*given: Any, **more: Any) -> Any:
+        begun.set()
+        go_on.wait(HANGS)
+        return cancel(*given, **more)
+
+    monkeypatch.setattr(ScheduledJobs, "cancel", slow)
+    confirmed(web, "/scheduled/confirm?act=cancel&all=1")
+    assert begun.wait(HANGS)
+    [command] = operations(web.app.state.site)._all
+    shown = web.shown(f"/failures/operations/{command}")
+    go_on.set()
+
+    assert ("In progress." in shown, "Stop" in shown) == (True, False)
+    eventually(lambda: "Cancelled 1 job." in web.shown(f"/failures/operations/{command}"))
 
 
 def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

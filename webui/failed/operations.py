@@ -73,6 +73,11 @@ class Operation(Struct, kw_only=True):
         """Whether it has ended."""
         return self._ended.is_set()
 
+    @property
+    def goes_by_jobs(self) -> bool:
+        """Whether it takes job by job: then it has a progress, and can be stopped between two."""
+        return self.place in ("failures", "queue")
+
     def wait(self, seconds: float) -> bool:
         """Whether it has ended within this time."""
         return self._ended.wait(seconds)
