@@ -265,7 +265,10 @@
     };
     for (const [name, value] of address.searchParams) {
       if (name === "since" || name === "until") address.searchParams.set(name, ago(value));
-      if (name === "filter") address.searchParams.set(name, value.replace(/\b(since|until):(\w+)(?=\s|$)/g, (_, bound, text) => `${bound}:${ago(text)}`));
+      if (name !== "filter") continue;
+      const bounded = value.replace(/\b(since|until):(\w+)(?=\s|$)/g, (_, bound, text) => `${bound}:${ago(text)}`);
+      const open = /\bsince:/.test(bounded) && !/\buntil:/.test(bounded) && !address.searchParams.has("until");
+      address.searchParams.set(name, open ? `${bounded} until:${new Date(now).toISOString()}` : bounded);
     }
     if (address.searchParams.has("since") && !address.searchParams.has("until")) address.searchParams.set("until", new Date(now).toISOString());
     return address.href;

@@ -54,12 +54,12 @@
       faults.push(`only ${whole.width.toFixed()} by ${whole.height.toFixed()} pixels to hit: ${title(target)}`);
   }
 
-  // Texts and fields that lie on each other. Lines of one text may touch; the bar of tools stays above what scrolls.
+  // Texts and fields that lie on each other. Lines of one text may touch; the bars of tools and of pages stay above what scrolls.
   const boxes = [];
   const walker = document.createTreeWalker(top, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const owner = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || !shown(owner) || owner.closest("select, textarea, svg, pre, .tools, .trace")) continue;
+    if (!walker.currentNode.data.trim() || !shown(owner) || owner.closest("select, textarea, svg, pre, .tools, .side, .trace")) continue;
     const range = document.createRange();
     range.selectNodeContents(walker.currentNode);
     for (const rect of range.getClientRects()) boxes.push([seen(rect, owner), owner]);
