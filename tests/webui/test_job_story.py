@@ -109,7 +109,7 @@ def test_the_page_of_a_job_amid_a_long_queue_shows_what_the_journal_knows(
     monkeypatch.setattr(job, "DEPTH", 2)
     web = serve(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=BROKER_PATIENCE))
     ids = [web.client.enqueue("shop.mail", queue="mail").id for _ in range(7)]
-    note = "The journal tells that this job waits. The job itself was not looked up"
+    note = "It waits in a long queue"
 
     shown = eventually(lambda: text if note in (text := web.shown(f"/jobs/{ids[3]}")) else "")
 
@@ -161,10 +161,10 @@ def test_no_job_runs_again_with_arguments_that_are_not_its_own(web: Web, fields:
 
 def test_what_is_not_recorded_is_said_and_how_to_record_it(web: Web, settings: Settings, serve: Serve) -> None:
     write(web, "a")
-    assert "or is of an earlier version" in web.http.get("/jobs/a").text
+    assert "They are not recorded" in web.http.get("/jobs/a").text
     other = serve(replace(settings, journal="failures"))
 
-    page = other.page("/jobs/a", "PALERMO_JOURNAL=all")
+    page = other.page("/jobs/a", 'settings <code>journal = "all"</code>')
 
     assert "Run again" not in page
     assert web.http.get("/jobs/a/again").status_code == 404

@@ -86,7 +86,6 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
         watched={"of": "history"},
         state=state,
         off=known.off,
-        level=known.level.value,
         name=name,
         windows=[(each.value, path(request, "job_class", {"window": each.value}, name=name)) for each in Window],
         running=running[: tuning.SOME],

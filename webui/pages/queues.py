@@ -61,7 +61,6 @@ def overview(request: Request, visit: Visiting) -> Response:
         request,
         "overview.html",
         listed=listed,
-        at=path(request, "queues") + "?page=",
         totals=totals,
         error_rate=chart.failed_count / chart.processed_count if chart.processed_count else None,
         waited=waited["p95"] if waited else None,

@@ -261,7 +261,6 @@ def _own_page(
         spark=_spark([PastRun(run["state"], run["took"] or 0.0) for run in reversed(runs)]),
         state=state,
         off=known.off,
-        level=known.level.value,
         forms=forms,
         missed=MISSED,
         watched={"of": "history"},

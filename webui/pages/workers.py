@@ -143,7 +143,6 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         running=[{**job, "worker": id} for job in row["jobs"]],
         deployed=_deployed(visit),
         journal=state,
-        level=known.level.value,
         off=known.off,
         total=known.index.count(wanted) if state.ready else 0,
         finished=[entry.row() for entry in known.index.page(wanted, limit=tuning.MANY)] if state.ready else [],

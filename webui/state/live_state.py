@@ -66,10 +66,9 @@ class QueuePage(Struct, frozen=True, kw_only=True):
     #: Which page it is, from 1.
     number: int
     limit: int
-    #: How many queues there are on all pages, how many of failed jobs, and how many of `total` are in trouble.
+    #: How many queues there are on all pages, and how many of failed jobs.
     total: int
     total_failed: int
-    troubled: int
 
 
 class Totals(Struct, frozen=True, kw_only=True):
@@ -152,7 +151,6 @@ class LiveState:
             limit=limit,
             total=len(jobs),
             total_failed=len(failed),
-            troubled=sum(order(row) < len(WORST_FIRST) for row in jobs),
         )
 
     def _summaries(
