@@ -15,6 +15,7 @@ from palermo.core.version import VERSION
 from palermo.history import worker_lives
 from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
+from palermo.webui import tuning
 from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.state import usage
 from tests.harness.rig import Rig
