@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.leadership import leader_client, operations
 from palermo.brokers.rabbitmq.leadership.fair_scheduler import FairScheduler
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderRequests
 from palermo.brokers.rabbitmq.leadership.main_duty import MainDuty
-from palermo.brokers.rabbitmq.leadership.operations import ListKeys, PurgeTenants
+from palermo.brokers.rabbitmq.leadership.operations import ListKeys, ListScheduled, Operation, PurgeTenants
 from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import CANCEL, ScheduledFilter
@@ -268,6 +268,33 @@ async def test_another_session_leads_after_one_that_lost_its_connection(another:
     await becomes(lambda: len(second.duties) == len(Duty))
     standing_by.cancel()
     await asyncio.wait({standing_by})
+
+
+@pytest.mark.parametrize("operation", [ListScheduled(ScheduledFilter(), 0, 10), ListKeys("", 0, 10)])
+@pytest.mark.parametrize("under_way", [True, False])
+async def test_a_leader_that_ends_leaves_requests_to_the_next(
+    broker: RabbitmqBroker, another: Open, operation: Operation[Any], *, under_way: bool
+) -> None:
+    await broker.publish(due("later", 3_600.0, queue="jobs"))
+    await ask(broker, keyed("a"))
+    leader = broker._leader_client._leaders[Duty.MAIN]
+    assert isinstance(leader._work, MainDuty)
+    scheduled, keys = leader._work._scheduled_jobs, leader._work._unique_keys
+    asker = await another()
+
+    # The leader waits for one part, and has closed the others, when it gets to the request.
+    async with leader._work._recurring_jobs._turn:
+        async with scheduled._buckets.turn:
+            if under_way:
+                asking = asyncio.ensure_future(asker._leader_client.ask(operation))
+                await becomes(lambda: leader._under_way or asking.done())
+            closing = asyncio.ensure_future(broker._leader_client.close())
+            await becomes(lambda: scheduled._buckets._closed and keys._batches.closed)
+        if not under_way:
+            asking = asyncio.ensure_future(asker._leader_client.ask(operation))
+        await closing
+
+    assert (await asking).total == 1
 
 
 async def test_a_session_that_is_being_closed_asks_no_leader_any_more(broker: RabbitmqBroker) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, fulfil, open_connection
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
@@ -32,8 +32,6 @@ from palermo.core.election import Duty
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
-
-T = TypeVar("T")
 
 #: Seconds. RabbitMQ notices within two or three heartbeats that a leader is cut off; then another takes over.
 _HEARTBEAT = 5
@@ -59,7 +57,7 @@ class Leader:
         self._loop = asyncio.get_running_loop()
         #: The newest format of requests that it knows.
         self._format = operations.FORMAT
-        #: Set with the reason why another session is to lead.
+        #: Set with the reason why another session is to lead: from then on requests are left to that session.
         self._hands_over: asyncio.Future[HandsOver] = self._loop.create_future()
         #: The number of requests under way, and when the last one came or ended, on the loop's clock.
         self._under_way = 0
@@ -148,6 +146,7 @@ class Leader:
             self.refused = error
             raise
         finally:
+            fulfil(self._hands_over, HandsOver("the leader ends."))
             for one in (lost, deposed, *tasks):
                 one.cancel()
             await asyncio.wait({lost, deposed, *tasks})
@@ -155,6 +154,8 @@ class Leader:
     # -- operations
 
     def _on_request(self, body: bytes) -> Awaitable[bytes] | bytes:
+        if self._hands_over.done():
+            return operations.write_error(self._hands_over.result())
         try:
             operation = operations.read(body, self._format)
             if isinstance(operation, StandBy):
@@ -177,26 +178,20 @@ class Leader:
         return b""
 
     async def _reply(self, operation: Operation[Any]) -> bytes:
-        try:
-            return operations.write(Reply(value=await self.handle(operation)))
-        except PalermoError as error:
-            return operations.write_error(error, operation.raises)
-        except _UNREADABLE as error:
-            return _refuse(operation, error)
-
-    async def handle(self, operation: Operation[T]) -> T:
         """Carry out the operation. Returns its reply."""
         self._under_way += 1
         try:
-            reply: T = await self._work.handle(operation)
-            return reply
-        except NewerFormat as error:
-            fulfil(self._hands_over, error)
-            raise
-        except BrokerRefused as error:
-            if isinstance(operation, BriefOperation):
-                raise PublishRefused(str(error)) from error
-            raise
+            return operations.write(Reply(value=await self._work.handle(operation)))
+        except PalermoError as error:
+            if isinstance(error, NewerFormat):
+                fulfil(self._hands_over, error)
+            if isinstance(error, BrokerRefused) and isinstance(operation, BriefOperation):
+                error = PublishRefused(str(error))
+            # Once this leader hands over, a part may have refused because it is closed.
+            told = self._hands_over.result() if self._hands_over.done() else error
+            return operations.write_error(told, operation.raises)
+        except _UNREADABLE as error:
+            return _refuse(operation, error)
         finally:
             self._under_way -= 1
             self.asked_at = self._loop.time()

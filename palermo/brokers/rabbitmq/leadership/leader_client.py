@@ -248,7 +248,7 @@ class LeaderClient:
                 # The same for a permission that is missing: it may come back.
                 if not self._session.takes:
                     raise
-            except NewerFormat as error:
+            except HandsOver as error:
                 failed = LeaderFailed(str(error))
                 await asyncio.sleep(_SOON)
             except LeaderFailed as error:
@@ -288,7 +288,7 @@ class LeaderClient:
     async def listing_progress(self) -> tuple[int, int] | None:
         """How many jobs the leader has read for a page of scheduled jobs, and how many it reads; None if unknown."""
         operation = ListingProgress()
-        with suppress(LeaderFailed, NewerFormat):
+        with suppress(LeaderFailed, HandsOver):
             reply = await self._requests.ask(operation)
             return None if reply is None else read_reply(operation, reply)
         return None

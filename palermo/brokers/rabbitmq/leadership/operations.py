@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from msgspec import UNSET, MsgspecError, Struct, UnsetType, json
 
-from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
+from palermo.brokers.rabbitmq.publishing.ledger_records import HandsOver, NewerFormat
 from palermo.contract.broker import Tenant
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter
@@ -414,7 +414,7 @@ class _AnyFormat(Struct):
 
 #: The errors that the caller gets as the leader raised them, by name.
 _RAISED: dict[str, type[PalermoError]] = {
-    one.__name__: one for one in (NewerFormat, NotFound, PublishRefused, HeadersTooLarge)
+    one.__name__: one for one in (NewerFormat, HandsOver, NotFound, PublishRefused, HeadersTooLarge)
 }
 
 
@@ -454,14 +454,14 @@ def read(body: bytes, newest: int = FORMAT) -> Operation[Any]:
 
 
 def write_error(error: Exception, raises: tuple[type[PalermoError], ...] = ()) -> bytes:
-    """The reply for an error. NewerFormat, and those in `raises`, keep their class."""
-    kinds: tuple[type[PalermoError], ...] = (NewerFormat, *raises)
+    """The reply for an error. HandsOver, NewerFormat and the errors in `raises` keep their class."""
+    kinds: tuple[type[PalermoError], ...] = (NewerFormat, HandsOver, *raises)
     kind = next((one.__name__ for one in kinds if isinstance(error, one)), "")
     return write(Reply[None](error=str(error), kind=kind))
 
 
 def read_reply(operation: Operation[T], body: bytes) -> T:
-    """The value of a reply. Raises the error in it: one that the operation `raises`, NewerFormat, or LeaderFailed."""
+    """The value of a reply. Raises the error in it: one that the operation `raises`, HandsOver, or LeaderFailed."""
     reply: Reply[T] = _replies(type(operation)).decode(body)
     if isinstance(reply.value, UnsetType):
         raise _RAISED.get(reply.kind, LeaderFailed)(reply.error)

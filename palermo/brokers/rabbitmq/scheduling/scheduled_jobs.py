@@ -82,7 +82,8 @@ class ScheduledJobs:
     async def close(self) -> None:
         """Publish no more, once what is on its way is stored; may be cancelled."""
         await together(self.due_jobs.close(), self._buckets.close())
-        self._index.close()
+        async with self._buckets.turn:  # a closed index would answer the request under way with no jobs
+            self._index.close()
 
     async def page(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
         """See palermo.contract.scheduled.ScheduledJobs.scheduled."""
