@@ -1,6 +1,7 @@
 """The two duties of leaders: which sessions have them, standing in, and what one duty needs of the other."""
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from palermo.brokers.rabbitmq.leadership.leader_client import LeaderRequests
 from palermo.brokers.rabbitmq.leadership.main_duty import MainDuty
 from palermo.brokers.rabbitmq.leadership.operations import ListKeys, ListScheduled, Operation, PurgeTenants
 from palermo.brokers.rabbitmq.leadership.work import leader_queue
+from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import CANCEL, ScheduledFilter
 from palermo.core.election import Duty
@@ -292,6 +294,34 @@ async def test_a_leader_that_ends_leaves_requests_to_the_next(
             await becomes(lambda: scheduled._buckets._closed and keys._batches.closed)
         if not under_way:
             asking = asyncio.ensure_future(asker._leader_client.ask(operation))
+        await closing
+
+    assert (await asking).total == 1
+
+
+async def test_a_leader_that_ends_hides_no_scheduled_job(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.publish(due("later", 3_600.0, queue="jobs"))
+    reading, may_read, find = threading.Event(), threading.Event(), ScheduledIndex.find
+
+    def held(*arguments: Any) -> Any:
+        reading.set()
+        may_read.wait(HANGS)
+        return find(*arguments)
+
+    monkeypatch.setattr(ScheduledIndex, "find", held)
+    asker = await another()
+    await ask(broker, keyed("a"))
+    asking = asyncio.ensure_future(asker.scheduled(ScheduledFilter()))
+    await becomes(reading.is_set)
+    leader = broker._leader_client._leaders[Duty.MAIN]
+    assert isinstance(leader._work, MainDuty)
+    buckets = leader._work._scheduled_jobs._buckets
+    async with leader._work._recurring_jobs._turn:
+        closing = asyncio.ensure_future(broker._leader_client.close())
+        await becomes(lambda: buckets._closed)
+        may_read.set()
         await closing
 
     assert (await asking).total == 1
