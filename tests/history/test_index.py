@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from palermo.errors import StoreInvalid
-from palermo.history import index as index_module
+from palermo.history import segment as segment_module
 from palermo.history.audit import AuditLog
 from palermo.history.index import Index
 from palermo.history.listings import life
@@ -25,7 +25,7 @@ def index() -> Iterator[Index]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """One whose stretches are full with four records, of which it keeps three."""
-    monkeypatch.setattr(index_module, "MAX_RECORDS", 4)
+    monkeypatch.setattr(segment_module, "MAX_RECORDS", 4)
     with closing(Index(segments=3)) as index:
         yield index
 
@@ -93,7 +93,7 @@ def test_pages_and_counts_stay_right_while_records_arrive(small: Index) -> None:
 def test_pages_of_a_search_are_the_same_if_few_or_many_match(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = JobFilter(text="such thing")
     for few in (1_000, 5):
-        monkeypatch.setattr(index_module, "_FEW", few)
+        monkeypatch.setattr(segment_module, "_FEW", few)
         for number in range(4):
             index.take(batch(failed(f"{few}-{number}"), ended(f"other-{few}-{number}")))
             many = ids(index, wanted, limit=100)

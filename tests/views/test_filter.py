@@ -17,7 +17,7 @@ from palermo.history.entry import FINAL, STATES
 from palermo.history.index import Index as HistoryIndex
 from palermo.views.facts import facts_of_failed
 from palermo.views.filter import NAMES, Chip, Facts, JobFilter, chips, filter_of, parse_filter
-from palermo.webui.failed import index as indexing
+from palermo.webui import tuning
 from palermo.webui.failed.entry import EntryBuilder
 from palermo.webui.failed.index import Index as FailedIndex
 from tests.history.written import batch
@@ -156,7 +156,7 @@ def test_the_index_of_failed_jobs_finds_what_the_filter_matches(
     messages: list[Message], filters: list[JobFilter], many: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patched, closing(FailedIndex()) as index:
-        patched.setattr(indexing, "MANY_HITS", many)
+        patched.setattr(tuning, "FEW", many)
         taking = EntryBuilder(lambda message: message.preview)
         index.put([taking.entry(each) for each in messages], 1)
         for filter in filters:

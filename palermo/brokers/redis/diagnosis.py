@@ -25,16 +25,16 @@ _CLOCK_DIFFERENCE = 1.0
 #: The part of its memory limit above which the server is nearly full.
 _NEARLY_FULL = 0.8
 
-#: The types of Palermo's keys that there are once, and of those that there are for each queue, tenant, worker and
-#: limited key, by the beginnings of their names up to a colon. docs/internals/redis.md describes them. Not those of
-#: attempts to enqueue, `sent:…`: no key names them, and they expire within minutes.
+#: The types of Palermo's keys that there are once, and of those that there are for each queue, tenant, worker,
+#: limited key and workflow, by the beginnings of their names up to a colon. docs/internals/redis.md describes them.
+#: Not those of attempts to enqueue, `sent:…`: no key names them, and they expire within minutes.
 _ONCE = {
     **dict.fromkeys(("number", "version", "journal-bytes", "events-bytes"), "string"),
     **dict.fromkeys(("jobs", "queues", "marks", "tenant-jobs", "renewals", "claims", "deaths", "runs-at"), "hash"),
     **dict.fromkeys(("later-places", "keys", "unique-jobs", "limits", "permits", "waits", "recurring"), "hash"),
-    **dict.fromkeys(("pauses", "cancels", "groups", "groups-told"), "hash"),
+    **dict.fromkeys(("pauses", "cancels", "groups", "groups-told", "flows"), "hash"),
     **dict.fromkeys(("leases", "later", "later-ids", "keys-due", "key-holders"), "zset"),
-    **dict.fromkeys(("recurring-due", "cancel-order"), "zset"),
+    **dict.fromkeys(("recurring-due", "flows-due", "cancel-order"), "zset"),
     "keyed": "set",
     **dict.fromkeys(("journal", "events"), "stream"),
 }
@@ -42,6 +42,7 @@ _OF_QUEUE = {"queue": "zset", "turns": "zset", "shares": "hash", "idle": "set"}
 _OF_TENANT = {"tenant": "zset"}
 _OF_WORKER = {"worker": "hash", "held": "hash", "taken": "set"}
 _OF_LIMIT = {"permit": "set", "called": "set", "waiting": "zset"}
+_OF_WORKFLOW = {"flow": "hash"}
 
 #: Keys whose types are asked for at once.
 _KEYS_AT_ONCE = 500
@@ -202,6 +203,10 @@ async def _keys(store: Store) -> AsyncIterator[tuple[bytes, str]]:
     with suppress(BrokerRefused):
         async for limit, _ in store.scan("limits"):
             for one in named(_OF_LIMIT, limit):
+                yield one
+    with suppress(BrokerRefused):
+        async for workflow, _ in store.scan("flows"):
+            for one in named(_OF_WORKFLOW, workflow):
                 yield one
 
 
