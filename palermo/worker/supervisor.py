@@ -38,10 +38,10 @@ _ROWS = {row.action: row for row in SIGNALS}
 
 
 def supervise(workers: int, *, restarts: bool = True, watched: Path | None = None) -> int:
-    """Run this command in so many workers until they end, and return the highest of their exit codes.
+    """Run this command in this number of workers until they end, and return the highest of their exit codes.
 
     Unless `restarts` is false, a worker that ends with another code than 0 without being told to is replaced.
-    With a folder to watch, they start anew when a Python file in it changes. Takes the process over, as run_worker
+    With a folder to watch, they start again when a Python file in it changes. Takes the process over, as run_worker
     does.
     """
     return _Supervisor(workers, restarts, watched).run()
@@ -128,7 +128,7 @@ class _Supervisor:
             place.send(row)
 
     def _start_anew(self, path: str) -> None:
-        log.info("code changed, starting anew path=%s", path)
+        log.info("code changed, restarting path=%s", path)
         for place in self._places:
             if place.waits:
                 place.start()

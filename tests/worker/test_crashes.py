@@ -134,7 +134,7 @@ def test_a_worker_whose_template_died_obeys_term_before_it_begins_anew(rig: Rig)
     worker = rig.worker(times={"palermo.worker.parent.run._RESTART_EVERY": 10 * HANGS})
     rig.ready(worker)
     os.kill(worker.children()[0], signal.SIGKILL)
-    eventually(lambda: "starting anew" in worker.log)
+    eventually(lambda: "restarting" in worker.log)
 
     worker.send(signal.SIGTERM)
 

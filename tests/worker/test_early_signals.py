@@ -50,7 +50,7 @@ def test_a_worker_obeys_a_signal_that_came_while_it_started(rig: Rig, moment: st
 def test_hup_while_a_worker_starts_makes_it_begin_anew(rig: Rig, moment: str) -> None:
     worker = signalled(rig, moment, "HUP")
 
-    eventually(lambda: "starting anew" in worker.log)
+    eventually(lambda: "restarting" in worker.log)
     rig.ready(worker)
 
 
@@ -97,7 +97,7 @@ def test_a_signal_to_a_worker_that_imports_is_obeyed_at_once(rig: Rig, slow: Pat
     worker.send(number)
 
     if number == signal.SIGHUP:
-        eventually(lambda: "starting anew" in worker.log)
+        eventually(lambda: "restarting" in worker.log)
         eventually(lambda: worker.title() == "palermo worker: importing slow")
         worker.send(signal.SIGTERM)
     assert worker.wait() == 0
@@ -108,7 +108,7 @@ def test_hup_while_the_first_of_several_imports_lets_the_others_start(rig: Rig, 
     eventually(supervisor.children)
 
     supervisor.send(signal.SIGHUP)
-    eventually(lambda: "starting anew" in supervisor.log)
+    eventually(lambda: "restarting" in supervisor.log)
     (slow / "gate").touch()
 
     eventually(lambda: len(rig.workers()) == 2)

@@ -86,7 +86,7 @@ class Data:
         (found,) = await self.get([name])
         if found is not None:
             return unpack(found, kind)
-        log.error("a workflow cannot go on, its data was deleted: cancel it workflow=%s data=%s", self._id, name)
+        log.error("a workflow cannot continue, its data was deleted: cancel it workflow=%s data=%s", self._id, name)
         return None
 
     async def output(self, prefix: str, use: Use) -> Output:

@@ -75,7 +75,7 @@ _MAX_REASON = 500
 class ReturnValues:
     """Turns the value that a job returned into the one that the journal keeps.
 
-    It serializes in the slot, where the value is. A job whose result cannot be kept has done its work all the same: it
+    It serializes in the slot, where the value is. A job whose result cannot be kept has done its work anyway: it
     succeeds, and a client that asks for the result is told why there is none.
     """
 
@@ -264,7 +264,7 @@ class Executor:
         self._loop = job_loop.JobLoop()
 
     def run(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
-        """Run the job and return its result; `reports` takes its progress and log lines meanwhile.
+        """Run the job and return its result; `reports` takes its progress and log lines in the meantime.
 
         The job runs in a context of its own, so that the next one does not see the context variables that it sets.
         """
@@ -528,7 +528,7 @@ def _warn_if_plain(message: Message, definition: JobDefinition) -> None:
     # A recurring job comes from its declaration: with unique=seconds it needs no key, as its ticks come once.
     if message.attempt == 1 and "recurring" not in message.extra and lock_of(message) is None:
         log.warning(
-            "job is declared unique and was enqueued without a key, by a program without its code; it runs all the same"
+            "job is declared unique and was enqueued without a key, by a program without its code; it runs anyway"
             " id=%s job=%s",
             message.id,
             definition.name,

@@ -18,8 +18,8 @@ from palermo.worker.process import flush, set_title
 
 log = logging.getLogger("palermo.worker")
 
-#: The least seconds between two starts anew, in case the template dies again and again; and seconds between two looks
-#: whether a signal came meanwhile.
+#: Minimum seconds between two restarts, in case the template dies again and again; and seconds between two checks for
+#: a signal in the meantime.
 _RESTART_EVERY, _LOOK_EVERY = 2.0, 0.05
 
 
@@ -73,9 +73,9 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
             keep_start_pipe(starter.fileno())  # the starter still waits for the line
     match code:
         case RestartReason.REQUESTED:
-            log.info("starting anew pid=%d", os.getpid())
+            log.info("restarting pid=%d", os.getpid())
         case RestartReason.TEMPLATE_DIED:
-            log.error("template %s, starting anew pid=%d", pool.children.template_end, os.getpid())
+            log.error("template %s, restarting pid=%d", pool.children.template_end, os.getpid())
             _rest_until(started + _RESTART_EVERY)
         case _:
             return code
@@ -87,6 +87,6 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
 
 
 def _rest_until(instant: float) -> None:
-    """Wait until then by the monotonic clock, or until a signal has come, which the worker obeys as it starts anew."""
+    """Wait until then by the monotonic clock, or until a signal has come, which the worker obeys as it starts again."""
     while (left := instant - time.monotonic()) > 0 and not blocked_signals.one_waits():
         time.sleep(min(left, _LOOK_EVERY))

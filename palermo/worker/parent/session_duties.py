@@ -178,6 +178,6 @@ async def declare(
             await broker.change_recurring(change)
     for entry in found.values():
         if is_stale(entry, names=names, modules=modules, configures=configures):
-            log.info("removing a recurring job that is declared no more name=%s origin=%s", entry.name, entry.origin)
+            log.info("removing a recurring job that is no longer declared name=%s origin=%s", entry.name, entry.origin)
             with suppress(NotFound):
                 await broker.change_recurring(EntryChange.remove(entry.name))

@@ -399,7 +399,7 @@ class RabbitmqConsumer:
         return channel
 
     async def _look_into(self, delivery: Delivery) -> Delivery | None:
-        """The delivery with what is known of the job's earlier runs; None if it went back to its queue meanwhile.
+        """The delivery with what is known of the job's earlier runs; None if it went back to its queue in the meantime.
 
         A step that has ended before is dropped: its worker died between its end and the acknowledgement.
         """
@@ -439,7 +439,7 @@ class RabbitmqConsumer:
             if self._run_log.connection.error is not None:
                 raise self._run_log.connection.error from error
             log.warning(
-                "start cannot be written down, running the job all the same id=%s error=%r",
+                "start cannot be written down, running the job anyway id=%s error=%r",
                 job,
                 str(error) or "no answer in time",
             )
@@ -489,7 +489,7 @@ class RabbitmqConsumer:
         for delivery in [*self._unsettled.values(), *self._detached.values()]:
             if delivery.token[0] is channel:
                 log.warning(
-                    "the broker took a job back that goes on here id=%s job=%s queue=%s error=%r advice=%r",
+                    "the broker took back a job that is still running here id=%s job=%s queue=%s error=%r advice=%r",
                     delivery.message.id,
                     delivery.message.job,
                     delivery.message.queue,

@@ -480,7 +480,7 @@ class CrashHistory:
                 raise self._connection.error from error
             self._off_until = time.monotonic() + _OFF
             log.warning(
-                "cannot tell who ran jobs before, running them all the same for=%.0f id=%s error=%r",
+                "cannot tell who ran jobs before, running them anyway for=%.0f id=%s error=%r",
                 _OFF,
                 message.id,
                 str(error) or "no answer in time",
