@@ -192,7 +192,7 @@ def commands_page() -> str:
         "",
         "Every command shows this help itself: `palermo COMMAND --help`. These options belong to nearly all commands:",
         "",
-        "| option | what |",
+        "| option | meaning |",
         "| --- | --- |",
     ]
     common = {record[0]: record[1] for record in _records(main, context)}
@@ -215,7 +215,7 @@ def commands_page() -> str:
         "",
         "Several commands have these options; each names its own:",
         "",
-        "| option | what |",
+        "| option | meaning |",
         "| --- | --- |",
         *(f"| {_code(flag)} | {_cell(text)} |" for flag, text in often),
     ]
@@ -250,7 +250,7 @@ def _command(command: click.Command, context: click.Context, often: Mapping[tupl
     of_jobs = [flag for flag, text in records if text in helps]
     own = [record for record in records if record not in often and record[1] not in helps]
     if own:
-        yield from ("", "| option | what |", "| --- | --- |")
+        yield from ("", "| option | meaning |", "| --- | --- |")
         yield from (f"| {_code(flag)} | {_cell(text)} |" for flag, text in own)
     if shared := [flag.split()[0].rstrip(",") for flag, text in records if (flag, text) in often]:
         yield ""
@@ -375,7 +375,7 @@ def _entry(name: str, found: Any) -> Iterator[str]:
         yield from ("", "```text", _signature(name, found.__init__, is_method=True), "```")
     fields = [field for field in _fields(found) if field[0] not in _NOT_FOR_PROGRAMS]
     if fields:
-        yield from ("", "| field | type | what |", "| --- | --- | --- |")
+        yield from ("", "| field | type | meaning |", "| --- | --- | --- |")
         yield from (f"| `{field}` | {_code(kind)} | {_cell(text)} |" for field, kind, text in fields)
     for method, function in _methods(found) if found not in _VALUES else ():
         if isinstance(function, property):

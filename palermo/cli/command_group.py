@@ -257,7 +257,7 @@ def imports() -> Iterator[None]:
 
 
 def _set_up_process() -> None:
-    """Do what only a process of its own may do: hide passwords in its title, and write any text to any terminal.
+    """Do what only its own process may do: hide passwords in its title, and write any text to any terminal.
 
     A standard stream that is closed becomes /dev/null: another file would get its number, and uvloop aborts a process
     whose files have it.

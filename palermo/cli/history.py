@@ -148,7 +148,8 @@ def _seconds(value: float | None) -> str:
 def stats(context: Context, /, since: float | None) -> None:
     """Count the jobs enqueued, processed and failed, and how long they waited and ran: by queue, job and worker.
 
-    The counts come from the journal, which has them at every level but off. A failed run counts even if it is retried.
+    The counts come from the journal, which records them at every level except off.
+    A failed run counts even if it is retried.
     """
     with progress("read", of="batches of the journal") as show:
         report = context.inspector().history.statistics(since, progress=show)

@@ -47,7 +47,7 @@ _POOLS = ("process", "thread", "async")
     default=1,
     show_default=True,
     metavar="N",
-    help="Jobs that a slot holds: one that runs, and others that wait for it.",
+    help="Maximum number of jobs in a slot: one runs, the others wait.",
 )
 @click.option(
     "--scheduler/--no-scheduler",

@@ -177,7 +177,7 @@ class Client:
         return self._announced.find(name)
 
     def job_by_id(self, id: str) -> Job:
-        """A handle of the job with this id, which any client may have enqueued. Asks nobody. Raises IdInvalid."""
+        """A handle of the job with this id, which any client may have enqueued. Sends no request. Raises IdInvalid."""
         return Job(check_id(id), "", "", _client=self)
 
     @staticmethod

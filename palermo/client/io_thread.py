@@ -131,7 +131,7 @@ class IoThread:
         if not written:
             try:
                 self._loop.call_soon_threadsafe(self._sender.start, publish)
-            except RuntimeError:  # the loop was closed meanwhile
+            except RuntimeError:  # the loop was closed in the meantime
                 publish.finish(self._keeper.closed_error())
         return publish
 

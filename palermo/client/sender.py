@@ -299,7 +299,7 @@ class Sender:
             self._unrecorded.append(publish.messages)
             if not self._recording:
                 self._recording = True
-                with suppress(RuntimeError):  # the loop was closed meanwhile
+                with suppress(RuntimeError):  # the loop was closed in the meantime
                     self._loop.call_soon_threadsafe(self._loop.call_later, _RECORD_EVERY, self._record_unrecorded)
             return
         self._keeper.last_answer_at = self._loop.time()

@@ -205,7 +205,7 @@ class Building:
                 f"step id {wanted!r:.120} must be 1 to {MAX_STEP_NAME} bytes of printable text without '/' and ':'."
             )
         if wanted in self.steps:
-            raise OptionInvalid(f"this run has added a step {wanted!r} already. Give each step an id of its own.")
+            raise OptionInvalid(f"this run has already added a step {wanted!r}. Give each step its own id.")
         return wanted
 
     def graph(self, result: Value | None = None) -> Graph:
@@ -313,7 +313,7 @@ class Workflow:
         return flow
 
     def signal(self, name: str, timeout: Duration | None = None) -> Step[Any]:
-        """Add a step without a job: it is done once somebody sends this signal, and its output is the signal's value.
+        """Add a step without a job: it is done once this signal is sent, and its output is the signal's value.
 
         It fails if the signal has not come in time; the time begins once the steps before it are over.
         """

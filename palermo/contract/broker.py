@@ -157,7 +157,7 @@ class Consumer(Protocol):
         """Do what the settlement says. The job is always stored somewhere.
 
         Returns once a Fail or Reschedule is stored and confirmed. Raises DeliveryLost if the job went back to its queue
-        meanwhile, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.
+        in the meantime, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.
         """
 
     async def save(self, delivery: Delivery, saved: str) -> None:

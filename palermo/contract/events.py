@@ -125,7 +125,7 @@ class Events(Protocol):
     async def replay(
         self, group: str, old: ReplayFilter = ALL_EVENTS, *, progress: "Callable[[SweepProgress], None] | None" = None
     ) -> int:
-        """Give the group these kept events once more, as jobs with new ids; returns how many.
+        """Give the group these kept events again, as jobs with new ids; returns how many.
 
         Raises NotFound for a group that does not subscribe, and BrokerRefused where events are not kept.
         """

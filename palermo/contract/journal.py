@@ -41,7 +41,7 @@ class JournalReader(Protocol):
     #: Nothing is read before `begin`, and `end` < `begin` if there is nothing to read yet.
     begin: int
     end: int
-    #: Whether reading ended because the journal was deleted: positions then count anew.
+    #: Whether reading ended because the journal was deleted: positions then start from zero.
     deleted: bool
     #: Set once all that was stored when reading began has been handed out.
     caught_up: asyncio.Event

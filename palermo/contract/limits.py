@@ -29,7 +29,7 @@ class StoredLimit(Struct, frozen=True, kw_only=True):
 
 def stored_limit(key: str | bytes, stored: Any) -> StoredLimit:
     """The limited key in a stored text; one of which nothing is known, with a warning, if it cannot be read."""
-    return read_record(_checked, stored, what="a limited key", name=key, remedy="its rate begins anew") or StoredLimit()
+    return read_record(_checked, stored, what="a limited key", name=key, remedy="its rate restarts") or StoredLimit()
 
 
 def _checked(plain: Any) -> StoredLimit:

@@ -87,7 +87,7 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
     @classmethod
     def from_stored(cls, name: str | bytes, stored: Any) -> "RecurringEntry | None":
         """The entry in a stored text; None, with a warning, if it cannot be read."""
-        remedy = "it fires no more until it is declared anew, or read by the version and on the machine that wrote it"
+        remedy = "it does not fire until it is declared again, or read by the version and on the machine that wrote it"
         return read_record(cls.from_plain, stored, what="a recurring job", name=name, remedy=remedy)
 
 
@@ -108,7 +108,7 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
         """Add an entry, which makes up for ticks since its `since`, or replace the entry of its name.
 
         A replaced entry stays enabled or disabled. If the times are the same, it also keeps how far it has come: it
-        still makes up for what it missed meanwhile.
+        still makes up for what it missed in the meantime.
         """
         return cls(name=entry.name, action=PUT, entry=entry)
 
@@ -189,7 +189,7 @@ class RecurringEntries(Protocol):
         """All entries, by name. Raises BrokerUnavailable."""
 
     async def change_recurring(self, change: EntryChange) -> None:
-        """Make a change, once, even if a process dies meanwhile; returns when it is stored.
+        """Make a change, once, even if a process dies in the meantime; returns when it is stored.
 
         Raises NotFound for an entry that is not there, and BrokerUnavailable.
         """

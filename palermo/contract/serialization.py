@@ -146,7 +146,7 @@ class Accept(Struct, frozen=True, kw_only=True):
     """The serializers that a worker decodes, by name or media type.
 
     Signed is not a format but a proof: a signed body is verified, and the body inside must
-    be accepted all the same. ``only("signed")`` asks for that proof of every message.
+    be accepted anyway. ``only("signed")`` asks for that proof of every message.
     """
 
     #: None for every safe serializer.
@@ -192,7 +192,7 @@ class Accept(Struct, frozen=True, kw_only=True):
 
 
 class _Formats(Struct):
-    """What is registered. A change replaces a whole dict, so that other threads may read meanwhile."""
+    """What is registered. A change replaces a whole dict, so that other threads may read in the meantime."""
 
     #: By name and by media type.
     serializers: dict[str, Serializer] = field(default_factory=dict)

@@ -127,7 +127,7 @@ _MOST_UNREADABLE = 4_000
 def read(text: Any) -> tuple[dict[str, HeaderValue], str]:
     """The headers that `dumps` wrote, and ""; for anything else a header that has the text, and what is wrong with it.
 
-    Somebody may have changed it by hand, or another program written it. A job is delivered all the same, and fails.
+    Somebody may have changed it by hand, or another program written it. A job is delivered anyway, and fails.
     """
     try:
         values = loads(text)

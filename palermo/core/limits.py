@@ -55,7 +55,7 @@ WAIT_PART = 4
 OFFER_TIMEOUT = 5.0
 
 #: Seconds for which a free permit is kept for the job that it was offered to. The job comes within them unless its
-#: queue is long; then other jobs that ask meanwhile must not wait for it.
+#: queue is long; then other jobs that ask in the meantime must not wait for it.
 OFFER_HELD_FOR = 0.02
 
 #: Seconds from the grant after which a living worker must say that it runs the job, or the permit ends.

@@ -132,8 +132,8 @@ def check_new_queue(name: object) -> str:
     if _SELECTS.isdisjoint(checked) and not checked.startswith(_SELECTS_FIRST):
         return checked
     raise QueueNameInvalid(
-        f"queue name {checked!r} cannot be given to `palermo worker -q`, which reads `*`, `?` and `[` as a pattern,"
-        " `,` as the end of a name, and `!` or `=` at the beginning in its own way. Choose a name without them."
+        f"queue name {checked!r} has a character with a meaning in `palermo worker -q`. Choose a name without `*`, `?`,"
+        " `[` and `,` that does not begin with `!` or `=`."
     )
 
 

@@ -192,7 +192,7 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     def job_after(self, id: str) -> str:
         """The id of the job that has the key now, or gets it next, where that is not the job with this id; else "".
 
-        A job that runs once more after the present run is enqueued with its own id again, if the caller chose the id.
+        A job that runs again after the present run keeps its own id, if the caller chose the id.
         """
         holder, kept = self.holder, None if self.next is None else self.next.message.id
         if holder is not None and holder.id != id:

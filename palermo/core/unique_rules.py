@@ -26,12 +26,12 @@ from palermo.core.unique_keys import (
 )
 
 #: What a second enqueue may do: answer with the first job, raise, replace the arguments of the first job if that waits
-#: (else run after it), or have the job run once more after the present run.
+#: (else run after it), or have the job run again after the present run.
 RETURN, RAISE, REPLACE, RERUN = ON_DUPLICATE = ("return", "raise", "replace", "rerun")
 
 DEBOUNCE, THROTTLE = ("debounce", "throttle")
 
-#: Seconds for which a job that has ended is remembered, in case the broker hands it out once more.
+#: Seconds for which a job that has ended is remembered, in case the broker hands it out again.
 REMEMBERED = 60.0
 
 #: The same for a job that has no key any more, but arguments that are stored nowhere else.
@@ -229,7 +229,7 @@ def end(
             return KeyUpdate(key=key)
         return KeyUpdate(key=replace(key, ended=tuple(_without_content(one, id, now) for one in key.ended)))
     if starts is not None and starts < holder.starts:
-        # The job was started again meanwhile: the broker handed it to another worker before this end was known.
+        # The job was started again in the meantime: the broker handed it to another worker before this end was known.
         return KeyUpdate(key=key)
     if how is RunOutcome.AGAIN:
         known = max(holder.starts, starts or 0)

@@ -3,8 +3,8 @@
 Pure: no clock, no chance, no broker. A broker stores the state of a workflow after each end, in one step with the jobs
 that the end makes possible.
 
-Law: of several runs of one step, the first end that is stored counts, whole. One may fail and another succeed, and each
-may add other steps; whatever was released because of an end stays right, because no later end takes it back.
+Law: of several runs of one step, only the first stored end counts, even if another run ends differently or adds other
+steps. No later end takes it back, so the steps that it released stay released.
 
 A step that adds steps contains a workflow: it is over when they are. Its steps are named below it: `pay/charge`; the
 members of a map by their number: `resize:17`.
@@ -478,7 +478,7 @@ def retried(flow: Flow, paths: Iterable[str]) -> Flow:
     working = sorted(path for path in known.out if _is_below(path, behind))
     working += sorted(path for path in flow.maps if _is_below(path, behind) and not known.steps[path].over)
     if working:
-        raise ValueError(f"{working[0]} comes behind a step that is to run again, and has not ended yet")
+        raise ValueError(f"{working[0]} runs after a step that is to run again, and has not ended yet")
     maps = {path: members for path, members in flow.maps.items() if not _is_below(path, behind)}
     for each in again:
         path, number = member_of(each)

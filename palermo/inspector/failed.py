@@ -76,8 +76,8 @@ class FailedJobs(Context):
     def requeue(self, which: Which, **options: Unpack[Requeuing]) -> list[TakenJob]:
         """Run failed jobs again: one id, several ids, or all that a filter matches (JobFilter() for all).
 
-        `args` and `kwargs` replace the positional and the named arguments, `queue` its queue and `priority` its
-        priority; with `at` it runs at that time. Each job is published and confirmed before it leaves `failed`, so an
+        `args` and `kwargs` replace the job's arguments, `queue` and `priority` the job's own;
+        `at` is the time to run it at. Each job is published and confirmed before it leaves `failed`, so an
         interruption loses none. Jobs that fail again in the meantime are left alone.
 
         Ids that don't exist, and jobs that cannot be requeued and so stay in `failed` (because their queue's name is

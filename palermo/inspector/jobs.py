@@ -249,8 +249,8 @@ class Jobs(Context):
     def run_again(self, id: str, *, known: RecordedJob | None = None, **changes: Unpack[Changes]) -> Job:
         """Enqueue an ended job again, as a new job with the recorded arguments and options; returns the new job.
 
-        `args` and `kwargs` replace the positional and the named arguments, and `queue`, `priority` and `at` its queue,
-        priority and time. `known` is the result of `recorded`; by default the journal is read.
+        `args` and `kwargs` replace the job's arguments, and `queue`, `priority` and `at` its
+        queue, priority and time. `known` is the result of `recorded`; by default the journal is read.
 
         Raises NotFound if the journal has no record of the job, ArgumentsInvalid if it lacks the exact arguments and
         `args` or `kwargs` is missing, and UsageError if the job has not ended.

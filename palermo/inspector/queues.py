@@ -76,7 +76,7 @@ class Queues(Context):
         """
         removed = {}
         for name in [row["name"] for row in self.list() if row["pending"] and not is_failed(row["name"])]:
-            with suppress(NotFound):  # someone has deleted it meanwhile
+            with suppress(NotFound):  # someone has deleted it in the meantime
                 removed[name] = self.purge(name)
         return removed
 

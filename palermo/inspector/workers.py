@@ -134,7 +134,7 @@ class Workers(Context):
         return {**row, "memory": used["memory"], "cpu": used["cpu"]}
 
     def usage(self, workers: Iterable[str] | None = None) -> list[Row]:
-        """The memory and CPU of all workers, or of those with these ids; a row for each that answers within a second.
+        """The memory and CPU of all workers, or of the workers with these ids: a row for each that answers in a second.
 
         A row has `worker`; `memory`, the bytes of RAM of its processes, with shared memory counted for each; and `cpu`,
         the seconds of processor time they have used. An unknown value is None.
@@ -165,7 +165,7 @@ class Workers(Context):
         return rows
 
     def start(self, modules: Sequence[str], **options: Any) -> "WorkerHandle":
-        """Start a worker on this broker in a process of its own; options as for `palermo.start_worker`."""
+        """Start a worker on this broker in its own process; options as for `palermo.start_worker`."""
         from palermo.worker.handle import start_worker
 
         return start_worker(modules, settings=self._client.settings, **options)

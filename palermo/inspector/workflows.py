@@ -44,7 +44,7 @@ class Workflows(Context):
         return () if info is None else info.cleaned_up
 
     def retry(self, id: str) -> list[TakenJob]:
-        """Requeue the failed jobs of a workflow, so that it goes on; the steps behind them run again.
+        """Requeue the failed jobs of a workflow, so that it continues; the steps after them run again.
 
         Raises NotFound, and UsageError for a workflow that has no failed steps.
         """

@@ -106,8 +106,8 @@ def declaring(jobs: Registry, option: str) -> dict[str, Any]:
 
 
 def _is_again(new: "Origin", known: "Origin") -> bool:
-    """Whether the new code is the known code, executed once more: by a reload, in a shell, in a notebook.
+    """Whether the new code is the known code, executed again: by a reload, in a shell, in a notebook.
 
-    A function in a function is made anew by each call, perhaps in another branch.
+    A function in a function is made again by each call, perhaps in another branch.
     """
     return new.is_same_name(known) and ("<locals>" in new.name or not new.is_written_beside(known))

@@ -29,13 +29,13 @@ def resume(
     name: str = "",
     total: int | None = None,
 ) -> Iterable[T] | AsyncIterable[T]:
-    """Iterate over the items of `source`, and in the next run of the job go on behind the items that are done.
+    """Iterate over the items of `source`; the next run of the job continues after the finished items.
 
     An item is done when the loop asks for the next one. The place is kept when the worker stops, and when the job is
     retried or requeued. If the worker is killed, the items of the last second may come again.
 
     With `key`, `source` is a function. It gets the key of the last done item, None at first, and returns the items
-    behind it. `key` gets an item; what it returns must be JSON or a type that has a tag there, of at most 1 kB. For
+    after it. `key` gets an item; what it returns must be JSON or a type that has a tag there, of at most 1 kB. For
     None, the place is not saved. Without `key`, the place is the number of done items, so `source` must have the same
     items in the same order in each run.
 
@@ -105,7 +105,7 @@ class _Loop(Generic[T]):
         run.end()
 
     def _items(self, run: "_Run[T]", kind: type) -> Any:
-        """The items behind those that are done, or all if the loop goes by position."""
+        """The items after the finished ones, or all if the loop goes by position."""
         items = self._source if self._key is None else self._source(run.last)
         if isinstance(items, kind):
             return items

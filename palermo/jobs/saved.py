@@ -72,7 +72,7 @@ class SavedState:
         return self._json(key, _key_of(name))
 
     def move(self, name: str, done: int, key: object = None, text: str = "") -> None:
-        """So many items of a loop are done; `text` is the JSON of the last one's key. Raises EncodeError."""
+        """Record that `done` items of a loop are done; `text` is the JSON of the last one's key. Raises EncodeError."""
         place = f"[{done},{text}]" if text else f"[{done}]"
         self._send(self._value_text, {**self._loop_texts, name: place}, key if text else done, _key_of(name))
         self._loop_texts[name] = place

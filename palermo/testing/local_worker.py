@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 
 
 class LocalWorker:
-    """A burst worker in this process that runs at most so many jobs."""
+    """A burst worker in this process that runs a limited number of jobs."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class LocalWorker:
         self._abandoned = False
 
     async def run(self) -> int:
-        """Run jobs until so many have run, or none is due; returns how many ran. Raises WorkerFailed."""
+        """Run at most this number of jobs, until none is due; returns how many ran. Raises WorkerFailed."""
         if self._abandoned:
             return 0
         registered = registered_here(self._client)

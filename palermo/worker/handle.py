@@ -1,4 +1,4 @@
-"""Starts workers from Python, each as a process of its own: `palermo.start_worker(["shop.tasks"])`."""
+"""Starts workers from Python, each as its own process: `palermo.start_worker(["shop.tasks"])`."""
 
 import os
 import subprocess
@@ -101,7 +101,7 @@ def start_worker(
     settings: Settings | None = None,
     **overrides: Unpack[SettingArguments],
 ) -> WorkerHandle:
-    """Start `palermo worker` on these modules, in a process of its own that imports them from the current directory.
+    """Start `palermo worker` on these modules, in its own process that imports them from the current directory.
 
     Returns once the worker has imported the modules; it connects to the broker by itself, then or later.
     The worker gets `settings`, or else those that `palermo.connect` chose for this process. With the latter, `url` and

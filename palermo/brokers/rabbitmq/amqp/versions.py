@@ -143,14 +143,14 @@ def consumer_timeout(text: str) -> Finding:
 
 
 def _migrate(queue: str, kind: str) -> str:
-    """The command that makes a queue anew, to be pasted into a shell whatever the queue's name is."""
+    """The command that makes a queue again, to be pasted into a shell whatever the queue's name is."""
     return f"palermo migrate {shlex.quote(queue)} --type {kind}"
 
 
 def without_priorities(queue: str, kind: str, text: str) -> str:
     """Why a priority changes nothing, or less than asked, in a queue of this type that was made without them."""
     if kind != QUORUM:
-        return f"it was made without priorities; `{_migrate(queue, PRIORITY)}` makes it anew with them"
+        return f"it was made without priorities; `{_migrate(queue, PRIORITY)}` recreates it with them"
     if parse(text) >= (4, 3):
         return ""
     if parse(text) >= (4,):
@@ -172,7 +172,7 @@ def no_priorities(queue: str, what: str) -> Finding:
     return Finding.warning(
         f"queue {queue}",
         f"{what}, without priorities; jobs in it ask for one, and wait like all others",
-        f"{_migrate(queue, PRIORITY)} makes it anew with priorities and all its jobs.",
+        f"{_migrate(queue, PRIORITY)} recreates it with priorities and all its jobs.",
     )
 
 
@@ -194,5 +194,5 @@ def delivery_limit(queue: str, said: str, text: str) -> Finding:
         check,
         f"{said}: a job handed out more often is dropped, and up to 4.2 every give-back counts;"
         " without one, 4.0 and later have 20",
-        f"{_migrate(queue, CLASSIC)}, and then --type quorum, makes it anew with all its jobs.",
+        f"{_migrate(queue, CLASSIC)}, and then --type quorum, recreates it with all its jobs.",
     )
