@@ -1,4 +1,4 @@
-"""The signals that a process blocks while nobody can obey them: when a command starts, and when a worker starts anew.
+"""The signals that a process blocks while nobody can obey them: when a command starts, and when a worker starts again.
 
 Law: it comes before all other imports, and imports only what the interpreter has in memory: `_signal` is `signal`
 without its enums, whose making takes longer than all that comes before. A blocked signal waits in the kernel, also
@@ -31,5 +31,5 @@ def one_waits() -> bool:
 
 
 def unblock(numbers: tuple[int, ...] = OBEYED) -> None:
-    """Unblock them, or some of them. Those that came meanwhile come now: INT may raise KeyboardInterrupt here."""
+    """Unblock them, or some of them. Those that came in the meantime come now: INT may raise KeyboardInterrupt here."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

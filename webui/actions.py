@@ -181,7 +181,7 @@ def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: fl
 
 
 def read_failures(visit: Visit) -> None:
-    """Have the failed jobs read again, however recent the last reading is. Others cannot reach them meanwhile."""
+    """Have the failed jobs read again, however recent the last reading is. Others cannot reach them in the meantime."""
     with audited_action(visit, "read failed jobs", Role.OPERATOR):
         failed_jobs(visit.site).view.request_reading()
 
@@ -239,7 +239,7 @@ def _operate(
     place: str = "failures",
     waits_in: str = "",
 ) -> Operation:
-    """Have `act` called with an operation and the jobs that are meant, and wait for its end for so many seconds.
+    """Have `act` called with an operation and the jobs that are meant, and wait for its end for a limited time.
 
     The audit log has its start, by this name and with what is `told` of it, and its end. Raises what made it fail.
     """
@@ -355,7 +355,7 @@ def enqueue(
 
 
 def run_again(visit: Visit, id: str, known: RecordedJob, *, unserved: bool = False, **changes: Any) -> Job:
-    """Enqueue a job that is over once more; `changes` are those of inspector.jobs.run_again.
+    """Enqueue an ended job again; `changes` are those of inspector.jobs.run_again.
 
     Raises DuplicateJob, and Unserved for another queue without a worker, unless `unserved` is set.
     """
@@ -482,7 +482,7 @@ def alter_scheduled(
 ) -> Operation:
     """Cancel, run, move, retry or give up scheduled jobs. Its rows are those of inspector.scheduled.cancel.
 
-    Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. With `retries` only jobs that
+    Jobs are moved to the instant `at`, or each `later` seconds after it is due. With `retries` only jobs that
     wait for a retry are meant. Returns when that is done, or after `wait` seconds.
     """
 

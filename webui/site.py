@@ -110,7 +110,7 @@ class Site:
         return cast("T | None", self._components.get(kind))
 
     def close(self) -> None:
-        """Close the components that can be closed, of a site that ends. One that is asked for again is made anew."""
+        """Close the components that can be closed, of a site that ends. One that is asked for again is made again."""
         with self._lock:
             closing = [self._components.pop(kind) for kind in list(self._components) if hasattr(kind, "close")]
         for each in closing:

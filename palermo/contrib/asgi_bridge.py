@@ -45,7 +45,7 @@ class _Started(NamedTuple):
 
 
 class Bridge:
-    """Calls the pages that `make` makes of the default client, anew in each process and for each client."""
+    """Calls the pages that `make` makes of the default client, again in each process and for each client."""
 
     def __init__(self, make: Callable[[Client], FastAPI]) -> None:
         self._make = make

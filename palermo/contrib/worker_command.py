@@ -49,7 +49,7 @@ def become_worker(
 def run_worker_process(
     settings: Settings, modules: Iterable[str], arguments: Sequence[str], *, folders: Iterable[str] = ()
 ) -> int:
-    """Run the same worker as a process of its own until it ends; returns its exit code."""
+    """Run the same worker as its own process until it ends; returns its exit code."""
     command = _command(modules, arguments)
     return subprocess.run(command, env=_environment(settings, folders), check=False).returncode
 

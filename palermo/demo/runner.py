@@ -124,7 +124,7 @@ def clear(inspector: Inspector) -> None:
 
 @contextmanager
 def worker_of(settings: Settings, *, slots: int, log: Path) -> Iterator[WorkerHandle]:
-    """A worker in a process of its own that writes its log to a file; it is stopped at the end, whatever happens."""
+    """A worker in its own process that writes its log to a file; it is stopped at the end, whatever happens."""
     with log.open("ab") as file:
         try:
             worker = start_worker(["palermo.demo.jobs"], concurrency=slots, log=file, settings=settings)

@@ -192,7 +192,7 @@ class Statistics(_Noted):
             )
 
     def recent_jobs(self, seconds: float) -> list[Named]:
-        """The tally of each job over about the last so many seconds, an hour at most."""
+        """The tally of each job over about the last `seconds`, an hour at most."""
         with self._counted() as now:
             return [Named(*each) for each in self._by["job"].totals(Window.HOUR, now, now - seconds)]
 

@@ -82,7 +82,7 @@ class JournalTotals:
         self._once = BatchFilter()
 
     def take(self, batch: RecordBatch) -> None:
-        """Add the counts of a batch, unless it was taken before: a journal that is read anew brings all of it again."""
+        """Add the counts of a batch, unless it was taken before: a journal that is read again repeats its batches."""
         self._counting = self._counting or self._is_ready()
         if not self._once.is_new(batch):
             return
@@ -98,7 +98,7 @@ class JournalTotals:
         return self._totals.copy()
 
     def reset(self) -> None:
-        """Forget nothing: the journal is read anew, but its counts have happened, and known batches are recognized."""
+        """Forget nothing: the journal is read again, but its counts have happened, and known batches are recognized."""
 
 
 class Names:

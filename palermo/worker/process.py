@@ -1,4 +1,4 @@
-"""A process of the worker, for itself: its title, its standard streams, its tie to its parent, its end.
+"""What a process of the worker does to itself: its title, its standard streams, its tie to its parent, its exit.
 
 The titles, as `ps` shows them, cost so little that a no-op job does not notice.
 """

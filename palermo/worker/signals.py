@@ -161,7 +161,7 @@ def ignore_signals(loop: "asyncio.AbstractEventLoop") -> None:
     """Have this process, which is about to end, ignore further signals, so that it ends with its exit code.
 
     An event loop that is closed restores the defaults of the signals that it handles, so they are taken from it first.
-    To take them restores the defaults too, so the signals are blocked meanwhile: the default of INT raises.
+    To take them restores the defaults too, so the signals are blocked in the meantime: the default of INT raises.
     """
     blocked_signals.block()
     for row in SIGNALS:

@@ -155,13 +155,13 @@ def groups(visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimi
 
 @router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
 def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
-    """Run failed jobs again: those with these ids, or all that a filter matches ({} for all)."""
+    """Run failed jobs again: the jobs with these ids, or all that a filter matches ({} for all)."""
     return _row(actions.requeue(visit, chosen.meant(), queue=chosen.queue, unserved=chosen.unserved), response)
 
 
 @router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
 def discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
-    """Throw failed jobs away: those with these ids, or all that a filter matches ({} for all)."""
+    """Throw failed jobs away: the jobs with these ids, or all that a filter matches ({} for all)."""
     return _row(actions.discard(visit, chosen.meant()), response)
 
 

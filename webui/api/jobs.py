@@ -181,7 +181,7 @@ def cancel(visit: Visiting, id: str) -> Cancelled:
 
 @router.post("/{id:palermo}/again", name="api_run_again", status_code=201)
 def run_again(visit: Visiting, id: str, changes: JobChanges) -> Enqueued:
-    """Enqueue a job that is over once more, as a new job with the arguments and options that the journal recorded.
+    """Enqueue an ended job again, as a new job with the arguments and options that the journal recorded.
 
     422 if it did not record the arguments as they were, and `args` and `kwargs` do not give them. Role: operator.
     """

@@ -72,7 +72,7 @@ def scheduled(
 
 @router.post("/cancel", name="api_cancel_scheduled_many")
 def cancel_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Cancel jobs: those with these ids, or all that a filter matches ({} for all). Role: operator."""
+    """Cancel jobs: the jobs with these ids, or all that a filter matches ({} for all). Role: operator."""
     return _altered(visit, CANCEL, chosen.meant())
 
 
@@ -84,7 +84,7 @@ def run_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
 
 @router.post("/move", name="api_move_scheduled_many")
 def move_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
-    """Move jobs to another instant: those with these ids, or all that a filter matches ({} for all). Role: operator.
+    """Move jobs to another instant: the jobs with these ids, or all that a filter matches ({} for all). Role: operator.
 
     An instant in the past means now, and the state is then "enqueued".
     """
@@ -139,13 +139,13 @@ def retries(
 
 @retries_router.post("/run", name="api_run_retries_many")
 def retry_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Try jobs again now: those with these ids, or all that a filter matches ({} for all). Role: operator."""
+    """Try jobs again now: the jobs with these ids, or all that a filter matches ({} for all). Role: operator."""
     return _altered(visit, RETRY, chosen.meant())
 
 
 @retries_router.post("/give-up", name="api_give_up_many")
 def give_up_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Give jobs up: those with these ids, or all that a filter matches ({} for all). Role: operator.
+    """Give jobs up: the jobs with these ids, or all that a filter matches ({} for all). Role: operator.
 
     They become failed jobs, with all their attempts.
     """

@@ -32,7 +32,7 @@ class Replay(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     topic: str | None = Field(default=None, max_length=255, description="A pattern; else what the group subscribes to.")
-    age: float | None = Field(default=None, gt=0, description="Only those of the last so many seconds.")
+    age: float | None = Field(default=None, gt=0, description="Only events of the last `age` seconds.")
 
 
 class Replayed(BaseModel):

@@ -223,7 +223,7 @@ class Index:
     ) -> tuple[list[FailureGroup], int]:
         """A page of the groups of failures, the largest first, and how many groups there are.
 
-        With `parts` each group has a history: the time from the first to the last match, in so many parts.
+        With `parts` each group has a history: the time from the first to the last match, in this number of parts.
         """
         with self._index.read():
             key = (filter, offset, limit, parts)
@@ -468,7 +468,7 @@ class Queries:
         return row
 
     def hits(self, wanted: str, version: int) -> str:
-        """The table of the jobs that contain this text, written anew if it is of another version of the index."""
+        """The table of the jobs that contain this text, written again if it is of another version of the index."""
         table, of = self._text_hits.get(wanted, ("", -1))
         if of != version:
             if not table:

@@ -192,7 +192,7 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     asks = None
     if choice.every:
         found = failed_jobs(visit.site)
-        # A list that has been read once is good enough: reading it anew takes as long as there are jobs.
+        # A list that has been read once is good enough: reading it again takes as long as there are jobs.
         if not found.view.update().ready:
             found.wait_until_read()
         chosen = chosen_filter(request, visit)
@@ -359,6 +359,6 @@ def _filter(text: str) -> JobFilter:
 
 
 def check_typed(typed: str, number: int, chosen: int) -> None:
-    """Raises Refused (422) if so many jobs are meant that their number has to be typed, and another was."""
+    """Raises Refused (422) if the number of jobs has to be typed to confirm, and another was typed."""
     if max(number, chosen) > tuning.UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
         raise Refused(422, f"{count(number, 'job')} would change, but you typed {typed!r}. Go back and type {number}.")

@@ -46,7 +46,7 @@ def history(request: Request, visit: Visiting, number: PageNumber = 1, limit: Li
 
 @router.get("/audit", name="audit", dependencies=[known_names(*LISTED)])
 def audit(request: Request, visit: Visiting, number: PageNumber = 1, limit: Limit = tuning.ROWS) -> Response:
-    """What people did, and when."""
+    """The audit trail: the actions of users and operators."""
     wanted = audit_filter(request.query_params)
     context = _context(visit, wanted, number, limit)
     actions = journal_views(visit.site).audit

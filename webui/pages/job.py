@@ -180,7 +180,7 @@ def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, For
 
 @router.post("/jobs/{id:palermo}/again", name="run_again")
 def run_again(request: Request, visit: Visiting, id: str) -> Response:
-    """Enqueue a job that is over once more, as it was; if the journal does not hold it as it was, show the form."""
+    """Enqueue an ended job again, as it was; if the journal does not hold it as it was, show the form."""
     known = recorded_job(visit.site, id)
     if known.inexact:
         return RedirectResponse(path(request, "again_form", id=id), status_code=303)
@@ -189,7 +189,7 @@ def run_again(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.get("/jobs/{id:palermo}/again", name="again_form")
 def again_form(request: Request, visit: Visiting, id: str) -> Response:
-    """The form to enqueue a job that is over once more, with other arguments, queue, priority or time."""
+    """The form to enqueue an ended job again, with other arguments, queue, priority or time."""
     known = recorded_job(visit.site, id)
     row, _ = recorded_as(visit.site, known)
     return _again_form(request, id, known).show(request, row, JobForm.of(row))
@@ -197,7 +197,7 @@ def again_form(request: Request, visit: Visiting, id: str) -> Response:
 
 @router.post("/jobs/{id:palermo}/again/edited", name="run_edited")
 def run_edited(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, Depends(job_form)]) -> Response:
-    """Enqueue a job that is over once more, with the changes of the form."""
+    """Enqueue an ended job again, with the changes of the form."""
     known = recorded_job(visit.site, id)
     row, bare = recorded_as(visit.site, known)
     try:

@@ -147,7 +147,7 @@ class ScheduledView:
     ) -> list[AlteredRow]:
         """Cancel, run, move or give up scheduled jobs; with `retries` only those that wait for a retry.
 
-        Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. Returns the rows of
+        Jobs are moved to the instant `at`, or each `later` seconds after it is due. Returns the rows of
         palermo.inspector.scheduled.
         """
         acting = self._acting_inspector.on_behalf_of(actor).scheduled

@@ -1,6 +1,6 @@
 """Keys of unique jobs: a key changes in the step that stores, starts or deletes its job.
 
-palermo/core/unique_rules.py decides; what it decides is written only if nobody has changed the key meanwhile.
+palermo/core/unique_rules.py decides; what it decides is written only if nobody has changed the key in the meantime.
 """
 
 import json

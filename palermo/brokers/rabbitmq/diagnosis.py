@@ -237,7 +237,7 @@ class Diagnosis:
             async with asyncio.timeout(_PATIENCE):
                 await publisher.send(exchange, name, properties, b"")
                 took = (time.monotonic() - began) * 1_000
-                # Twice, since under an alarm the first publish blocks its connection and is stored all the same.
+                # Twice, since under an alarm the first publish blocks its connection and is stored anyway.
                 await publisher.send(exchange, name, properties, b"")
         except TimeoutError:
             self._found.append(self._unconfirmed(connection))

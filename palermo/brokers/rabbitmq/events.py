@@ -151,7 +151,7 @@ class RabbitmqEvents:
         self._wired, self._rebinds = False, True
 
     async def _wire(self) -> None:
-        """Make the exchanges, the stream and their bindings; bind all groups anew if a binding may be gone."""
+        """Make the exchanges, the stream and their bindings; bind all groups again if a binding may be gone."""
         if self._wired:
             return
         async with self._wiring_now:

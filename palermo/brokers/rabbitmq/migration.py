@@ -197,7 +197,7 @@ class Migration:
         await self._move(self._name, self._aside, _BATCH)
 
     async def _move_all(self) -> None:
-        """Move aside as many messages as there are now: those that are published meanwhile come after them."""
+        """Move aside as many messages as there are now: those that are published in the meantime come after them."""
         left = await self._count(self._name) or 0
         while left > 0 and (moved := await self._move(self._name, self._aside, min(left, _BATCH))):
             left -= moved

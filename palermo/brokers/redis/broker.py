@@ -204,7 +204,7 @@ class Attempts:
         The same token as before if the same object was begun and got no answer.
         """
         unanswered, now = self._unanswered, time.monotonic()
-        # The message is kept, so that no other object gets its number meanwhile.
+        # The message is kept, so that no other object gets its number in the meantime.
         _, number, _ = unanswered.setdefault(id(first), (first, next(self._numbers), now + self._seconds))
         for object_number, (_, _, until) in list(islice(unanswered.items(), 2)):
             if until < now:

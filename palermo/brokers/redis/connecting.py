@@ -66,7 +66,7 @@ async def connect(address: Address, timeout: float, name: str, key: str) -> tupl
 def connect_blocking(address: Address, timeout: float, name: str) -> blocking.AbstractConnection:
     """A connection that has its caller wait, to the one server at an address that `connect` has found.
 
-    It waits at most so many seconds for an answer. Raises RedisError, OSError.
+    It waits for an answer, at most for its timeout. Raises RedisError, OSError.
     """
     options = {"socket_connect_timeout": timeout, **_read_query(address), "client_name": name}
     made: blocking.AbstractConnection = _connection(address, {**options, "socket_timeout": timeout}, of=blocking)

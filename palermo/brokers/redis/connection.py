@@ -278,7 +278,7 @@ class Messages:
         await asyncio.shield(self._subscribing[name])
 
     async def unsubscribe(self, channel: str, callback: Callable[[bytes], None]) -> None:
-        """Call the function no more."""
+        """Stop calling the function."""
         callbacks = self._callbacks.get(channel.encode(), [])
         if callback in callbacks:
             callbacks.remove(callback)

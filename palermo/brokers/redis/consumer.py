@@ -99,7 +99,7 @@ class RedisConsumer(StepConsumer):
             await self._store.run("worker", "leave", self.holder, self._worker if cut_off else "")
 
     async def _read_queues(self) -> None:
-        # The version first: if a queue is made in the meantime, all is read once more.
+        # The version first: if a queue is made in the meantime, all is read again.
         version = await self._store.call("GET", self._store.key("version"))
         names = {text_of(name) for name in await self._store.call("HKEYS", self._store.key("queues"))}
         self._served.update(version or b"0", names, paused_in(await self._store.fields("pauses")))
@@ -141,7 +141,7 @@ class RedisConsumer(StepConsumer):
         self._working.add_done_callback(partial(self._worked, len(self._done)))
 
     def _worked(self, deleting: int, working: "asyncio.Future[Any]") -> None:
-        """The script has ended, which was to delete so many jobs."""
+        """The script that deletes `deleting` jobs has ended."""
         self._working = None
         if working.cancelled():
             return

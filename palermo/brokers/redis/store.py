@@ -2,7 +2,7 @@
 
 Redis runs one script at a time, and nothing else meanwhile. So a change by a script is there as a whole or not at all,
 and no other session ever sees half of it. What is decided in Python is written by the script `change`: it makes its
-changes only if what was read for the decision is still so. Else it is read and decided once more.
+changes only if what was read for the decision is still so. Else it is read and decided again.
 """
 
 import asyncio
@@ -387,7 +387,7 @@ class Store(StepStore):
         await self.call("PUBLISH", self.key(channel), text)
 
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function no more."""
+        """Stop calling the function."""
         if self._messages is not None and not self._closed:
             with contextlib.suppress(BrokerError):
                 await self._within(self._messages.unsubscribe(self.key(channel), callback))
@@ -479,7 +479,7 @@ async def open_store(session: SessionParameters) -> Store:
     return store
 
 
-#: All scripts; each session brings them with it, since Redis forgets them when it is started anew.
+#: All scripts; each session brings them with it, since Redis forgets them when it is started again.
 _SCRIPTS = ("publish", "work", "similar", "change", "due", "worker", "look", "purge", "delete")
 
 

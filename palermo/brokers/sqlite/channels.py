@@ -59,7 +59,7 @@ class Channels:
             self._reading = asyncio.ensure_future(self._read())
 
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function no more."""
+        """Stop calling the function."""
         bell = self._bell(channel)
         if bell is not self._bells[_MESSAGES]:
             bell.unlisten(callback)

@@ -84,7 +84,7 @@ class CutOff(Struct, frozen=True):
 
 
 def take_over(db: sqlite3.Connection, cut_off: CutOff, holder: int) -> None:
-    """Let this holder have the jobs of one before it; they have no slot until they are delivered anew."""
+    """Let this holder have the jobs of one before it; they have no slot until they are delivered again."""
     for claim in cut_off.done:
         delete(db, claim)
     db.execute("update job set holder = ?, slot = null where holder = ?", (holder, cut_off.holder))

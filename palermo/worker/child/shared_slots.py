@@ -127,7 +127,7 @@ _LOOK_EVERY = 1.0
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
 
-#: The most answers that wait for the end of a turn of the loop: with more, the parent would sit idle meanwhile.
+#: The most answers that wait for the end of a turn of the loop: with more, the parent would sit idle in the meantime.
 _TOGETHER = 16
 
 

@@ -35,7 +35,7 @@ class BlockingPipe:
     def read(self, within: float | None = None) -> tuple[Any, ...] | None:
         """The next frame from the parent, or None if the parent is gone.
 
-        TIMED_OUT if no frame has begun within so many seconds. The rest of a frame that has begun may come at any time.
+        TIMED_OUT if no frame begins in time. The rest of a frame that has begun may come at any time.
         """
         data = self._data
         if not data:
@@ -71,7 +71,7 @@ class BlockingPipe:
         return pickle.loads(view[HEADER:])  # type: ignore[no-any-return]
 
     def _wait_for(self, within: float | None) -> None:
-        """Have the kernel end a read after so many seconds. A poll before each read would cost a system call a job."""
+        """Have the kernel end a read after `within` seconds. A poll before each read would cost a system call a job."""
         self._timeout = within
         seconds = within or 0.0
         limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))

@@ -17,7 +17,7 @@ class SharedMarks:
         self._memory = mmap.mmap(-1, slots * MOST_BATCH + 1)
 
     def clear(self, slot: int, count: int) -> None:
-        """Begin anew for the next `count` jobs of this slot, which are run together."""
+        """Begin again for the next `count` jobs of this slot, which are run together."""
         start = (slot - 1) * MOST_BATCH
         self._memory[start : start + count] = bytes(count)
 

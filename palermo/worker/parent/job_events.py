@@ -83,7 +83,7 @@ class JobEvents:
         self.recorder.detach()
 
     async def worker_ended(self, info: WorkerInfo, code: int | RestartReason) -> None:
-        """Record that the worker ends or starts anew, and wait at most 2 s until all records are written."""
+        """Record that the worker ends or starts again, and wait at most 2 s until all records are written."""
         said = {"worker": info.id, "processed": info.processed, "failed": info.failed}
         self.recorder.add(RecordKind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"anew": True}))
         await self.recorder.close(_CLOSE_TIMEOUT)

@@ -27,7 +27,7 @@ _REAP_EVERY = 1.0
 async def run_parent(
     options: WorkerOptions, pool: ForkedPool, *, host: str, metrics: socket.socket | None, starter: IO[bytes] | None
 ) -> int | RestartReason:
-    """Run the worker. Returns its exit code, or why the worker must start anew. Raises what run_worker raises.
+    """Run the worker. Returns its exit code, or why the worker must start again. Raises what run_worker raises.
 
     `starter` gets one line, which says why the worker cannot start and is empty if it can; then it is closed.
     The caller has turned the garbage collector off; this turns it on once the imports are done.
@@ -40,7 +40,7 @@ async def run_parent(
 
     def cancel(row: SignalRow) -> None:
         # Before the modules are imported there is nothing to finish: every signal that ends a worker ends this one
-        # now. On RENEW the worker starts anew, since the code may have changed during the import.
+        # now. On RENEW the worker starts again, since the code may have changed during the import.
         if row.action.ends or row.action is Action.RENEW:
             asked.append(row.action)
             importing.cancel()
@@ -88,7 +88,7 @@ async def run_parent(
                 loop_watch.close()
             ended = worker
             if isinstance(code, RestartReason):
-                blocked_signals.block()  # until this process has started anew
+                blocked_signals.block()  # until this process has started again
             else:
                 ignore_signals(loop)
             return code
@@ -113,7 +113,7 @@ async def run_parent(
 
 def _tell_starter(starter: IO[bytes] | None, why: str) -> None:
     if starter is not None:
-        with suppress(OSError), starter:  # the starter may have ended meanwhile
+        with suppress(OSError), starter:  # the starter may have ended in the meantime
             starter.write(f"{why}\n".encode(errors="replace"))
 
 

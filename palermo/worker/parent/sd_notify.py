@@ -44,7 +44,7 @@ class Notifier:
         `available` is set while the worker has a session with the broker, `stopping` once it stops.
         """
         if self._watchdog:
-            # After a start anew in the same process, the service manager's watchdog is running already.
+            # After a restart in the same process, the service manager's watchdog is running already.
             self._send("WATCHDOG=1")
         await wait_for_any(available, stopping)
         # A worker with --burst may have both behind it by now.

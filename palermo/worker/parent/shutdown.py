@@ -1,4 +1,4 @@
-"""The shutdown of a worker: when its jobs are done, after a timeout, at once, or to start anew."""
+"""The shutdown of a worker: when its jobs are done, after a timeout, at once, or to start again."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ DONE, FORCED, UNREACHABLE, STALLED = 0, 1, 3, 5
 
 
 class RestartReason(Enum):
-    """Why the worker starts anew in the same process instead of ending."""
+    """Why the worker starts again in the same process instead of ending."""
 
     REQUESTED = "told to"  #: by the signal HUP
     TEMPLATE_DIED = "template died"  #: and no slot can be forked without it
@@ -53,12 +53,12 @@ class Shutdown:
         #: Whether all jobs were killed, so that only their settling is left to wait for.
         self.killed = False
         self.begun = asyncio.Event()
-        #: The exit code, or why the worker starts anew; set when the shutdown is complete.
+        #: The exit code, or why the worker starts again; set when the shutdown is complete.
         self.end: asyncio.Future[int | RestartReason] = asyncio.get_running_loop().create_future()
 
     @property
     def final(self) -> bool:
-        """Whether the worker ends, and does not start anew."""
+        """Whether the worker ends, and does not start again."""
         return self.begun.is_set() and not self._restart
 
     def obey(self, action: ShutdownAction) -> None:

@@ -134,7 +134,7 @@ class Worker:
         self._orders = Orders(self.shared, self._slots, self._stack_dumps, act=self.order, state=lambda: self.state)
 
     async def run(self) -> int | RestartReason:
-        """Work until the end. Returns the exit code, or why the worker must start anew.
+        """Work until the end. Returns the exit code, or why the worker must start again.
 
         Raises StoreInvalid or UrlInvalid for a broker that can never be opened.
         """

@@ -66,7 +66,7 @@ class Owner(Protocol):
         """The job of this slot reports its progress or log lines."""
 
 
-#: The signal that interrupts the job of a process of its own, by the error that it raises there. A timeout needs none:
+#: The signal that interrupts the job of its own process, by the error that it raises there. A timeout needs none:
 #: such a process watches it by itself.
 _SIGNALS: Mapping[type[JobError], int] = {JobCancelled: signals.CANCEL, JobTerminated: signals.TERMINATE}
 
@@ -169,16 +169,16 @@ class Child(Process):
         return result
 
     async def stack(self, slot: int, within: float) -> str | None:
-        """The stack of the job in a slot, "" if no job runs there; None without an answer in so many seconds."""
+        """The stack of the job in a slot, "" if no job runs there; None if the child doesn't answer in time."""
         answer = await self._answer(("stack", slot), within)
         return answer.text if isinstance(answer, Stack) else None
 
     async def responds(self, within: float) -> bool:
-        """Whether the child answers within so many seconds."""
+        """Whether the child answers in time."""
         return await self._answer(("ping",), within) is not None
 
     async def _answer(self, frame: tuple[Any, ...], within: float) -> FromSlot | None:
-        """The answer to this frame; None without one in so many seconds."""
+        """The answer to this frame; None if none comes in time."""
         # A frame whose answer is still under way is not sent again: the second answer would look like nonsense.
         if frame not in self._answers:
             self._answers[frame] = asyncio.get_running_loop().create_future()
@@ -187,7 +187,7 @@ class Child(Process):
         return done.pop().result() if done else None
 
     async def others_left(self, within: float) -> None:
-        """Wait until only jobs with a `kill_error` run in the child, which is retired; for at most so many seconds."""
+        """Wait until only jobs with a `kill_error` run in the child, which is retired; or until the time is up."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while any(run.kill_error is None for run in self.runs.values()):

@@ -1,6 +1,6 @@
 """The pool of a worker: slots whose jobs run in processes that the template forks.
 
-In a process pool each slot has a process of its own; in a thread or async pool all slots share one (child.py). The only
+In a process pool each slot has its own process; in a thread or async pool all slots share one (child.py). The only
 way to end a job by force is to kill its process. So the pool replaces a process instead of repairing it: the old one is
 *retired* (takes no more jobs, and ends when those in it have), and a fresh one takes the next jobs.
 
@@ -268,7 +268,7 @@ class ForkedPool:
         return run.kill_error is not None or self._terminated
 
     def _kill_later(self, run: Run, seconds: float, error: JobError) -> None:
-        """End the job by force in so many seconds, unless it has ended by then."""
+        """Kill the job after this number of seconds, unless it has ended by then."""
         if run.timer is not None:
             run.timer.cancel()
         run.timer = asyncio.get_running_loop().call_later(seconds, self.kill_job, run, error)

@@ -108,7 +108,7 @@ class FollowedStream(Generic[S]):
             raise connection.error
 
     def ignore(self, listener: Callable[[S, Record], None]) -> None:
-        """Call this listener no more."""
+        """Stop calling this listener."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 

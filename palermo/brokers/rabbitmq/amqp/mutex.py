@@ -96,7 +96,7 @@ class Mutex:
             if isinstance(error, PalermoError) and channel.code == RESOURCE_LOCKED:
                 return None
             if channel.is_open:
-                # The call was cancelled, or came to no end, and the queue may be ours all the same. If it is not,
+                # The call was cancelled, or came to no end, and the queue may be ours anyway. If it is not,
                 # RabbitMQ closes the channel before it reads the delete.
                 channel.raw.queue_delete(self.queue, callback=lambda _: None)
                 channel.abandon()

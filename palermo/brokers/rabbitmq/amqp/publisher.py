@@ -277,7 +277,7 @@ class Destination(Struct, frozen=True):
 
     Law: this connection makes a destination once, and publishes to it without asking again. Only RabbitMQ's answer to
     a publish tells that the destination is gone (NotFound): the message was returned (Unroutable), or there is no such
-    exchange. Then it is made again, and the message is published once more.
+    exchange. Then it is made again, and the message is published again.
 
     Promise:
 

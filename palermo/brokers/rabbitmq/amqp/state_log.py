@@ -167,7 +167,7 @@ class StateLog:
     async def append(self, *values: Any) -> list[Record]:
         """Store records. Returns them once they are confirmed and the leader holds them.
 
-        Raises PublishRefused if the queue refuses one, and BrokerUnavailable if the log is closed meanwhile.
+        Raises PublishRefused if the queue refuses one, and BrokerUnavailable if the log is closed in the meantime.
         """
         bodies = [_encode(value) for value in values]
         async with self._returning(bodies) as records:

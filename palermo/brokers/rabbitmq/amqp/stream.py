@@ -1,6 +1,6 @@
 """A stream of small records that any session may write and follow: the shared knowledge of an exchange's workers.
 
-A stream is read over AMQP 0-9-1 on a channel of its own, which is closed and whose consumer is never cancelled:
+A stream is read over AMQP 0-9-1 on its own channel, which is closed and whose consumer is never cancelled:
 RabbitMQ answers the rejects of a cancelled stream consumer by closing the connection.
 The first record only makes the stream non-empty, since a reader cannot tell an empty stream from a slow one.
 
@@ -326,7 +326,7 @@ class Stream:
 
 
 class Follower:
-    """A reader of a stream that goes on as records come, on a channel of its own."""
+    """Reads a stream continuously, on its own channel."""
 
     def __init__(self, channel: Channel, on_record: Callable[[Record], None]) -> None:
         self._channel = channel

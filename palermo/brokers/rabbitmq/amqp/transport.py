@@ -56,7 +56,7 @@ Counter = Callable[[Counted, bytes], None]
 #: and None for what pika must read.
 _Read = Callable[[bytes, int, int], Delivered | Counted | int | None]
 
-#: The most frames that wait for the end of a turn where acks wait: with these RabbitMQ has work meanwhile.
+#: The most frames that wait for the end of a turn where acks wait: with these RabbitMQ has work in the meantime.
 _TOGETHER = 16
 
 #: Seconds in which what is still buffered must leave when RabbitMQ has closed the connection.

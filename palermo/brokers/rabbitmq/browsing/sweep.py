@@ -1,6 +1,6 @@
 """Reads a queue without consuming it: it takes pages of messages unacknowledged, and gives them back in order.
 
-RabbitMQ has no other way to look into a queue. No worker gets the messages that are held meanwhile,
+RabbitMQ has no other way to look into a queue. No worker gets the messages that are held in the meantime,
 so browsing is as short as the page. Closing a channel gives back everything on it at its old place
 (classic queues). Each page has its own channel, because an ack searches all that its channel holds.
 """
@@ -219,7 +219,7 @@ class Reader:
     async def pages(
         self, count: int, *, first: int = _FIRST_PAGE, few: bool = False
     ) -> AsyncIterator[tuple[Channel, list[Got]]]:
-        """The first `count` messages that wait, oldest first, in pages; fewer if others take some meanwhile.
+        """The first `count` messages that wait, oldest first, in pages; fewer if others take some in the meantime.
 
         The first page has at most `first` messages. With `few` the caller settles few of them, or none.
         """

@@ -259,7 +259,7 @@ class Reports(Struct, frozen=True):
 class WorkerReports:
     """The reports of all workers, for one session that asks often.
 
-    One that does not answer is waited for once in _SILENT_FOR seconds, and not at each question.
+    A worker that does not answer is waited for only once in _SILENT_FOR seconds, not for each request.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class EndedDelivery:
 
 
 class Slot:
-    """One slot's subscription. It holds one unsettled delivery at most, or `prefetch - 1` more that wait.
+    """One slot's subscription. It holds at most `prefetch` unsettled deliveries: one that runs, the others waiting.
 
     A delivery that comes while `receive` waits is offered to its callback. If the callback takes it, `receive` goes on
     waiting until it is settled.
@@ -141,7 +141,7 @@ class Slot:
                 if not self._taken:
                     await self._subscribe()
                     if not self._tag:
-                        continue  # the subscription has ended meanwhile
+                        continue  # the subscription has ended in the meantime
                 if not self._waiting or self._taken:
                     await self._await_news()
             except QueueInUse as error:
@@ -494,7 +494,7 @@ class PushSource:
 
     async def _put_to_rest(self, slot: Slot) -> None:
         await slot.rest()
-        # The pause may have ended meanwhile.
+        # The pause may have ended in the meantime.
         slot.wake()
 
     def ending(self, delivery: Delivery) -> None:

@@ -111,7 +111,7 @@ class QueueOrder:
         return bool(self._unwatched) and now - self._since >= self._keeps
 
     def stale(self, now: float) -> bool:
-        """Whether the knowledge is too old to be used: no slot has checked meanwhile."""
+        """Whether the knowledge is too old to be used: no slot has checked in the meantime."""
         return bool(self._unwatched) and now - self._since >= 2 * self._keeps
 
     def _arrange(self) -> None:

@@ -51,7 +51,7 @@ class ServedQueues:
         self._finding: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[str]:
-        """The queues to take from now, in order of priority; those that share a place are drawn anew each time."""
+        """The queues to take from now, in order of priority; those that share a place are drawn again each time."""
         order = draw_order(self._places, random.random) if self._selection.shared else tuple(self._kinds)
         return (queue for queue in order if queue in self)
 
@@ -75,7 +75,7 @@ class ServedQueues:
         kinds = await self._declarer.ensure_registered(queue for queue in places if queue in known)
         chosen = {queue: kinds.get(queue) or await self._ensure(queue, among=len(places)) for queue in places}
         if self._known is not known:
-            return  # a later call has learnt more meanwhile, and serves it
+            return  # a later call has learnt more in the meantime, and serves it
         if list(chosen) != list(self._kinds):
             self._kinds, self._places = chosen, places
             self._rank()
@@ -112,7 +112,7 @@ class ServedQueues:
         if queues != self._paused:
             for queue in list(self._kinds):
                 if queue in self._paused and queue not in queues:
-                    # The queue may have been migrated meanwhile.
+                    # The queue may have been migrated in the meantime.
                     self.unlearn(queue)
             self._paused = queues
             self._rank()

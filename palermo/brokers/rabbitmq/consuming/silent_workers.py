@@ -77,7 +77,7 @@ class SilentWorkers:
             if (await connection.probe(inbox)).exists:
                 found.append(replace(info, answers=False))
             else:
-                self._last.pop(inbox, None)  # another call may have found the same meanwhile
+                self._last.pop(inbox, None)  # another call may have found the same in the meantime
         return found
 
     async def read_run_log(self, answered: set[str]) -> None:

@@ -56,7 +56,7 @@ class Steering:
     async def begin(self) -> None:
         """Follow pauses and cancels; returns once they are known, or a stream has been down for too long.
 
-        Raises the connection's error if the connection is lost meanwhile.
+        Raises the connection's error if the connection is lost in the meantime.
         """
         await together(
             self._facts.watch(self._connection, self._paused), self._cancels.watch(self._connection, self._cancelled)

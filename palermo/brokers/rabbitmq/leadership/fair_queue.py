@@ -214,7 +214,7 @@ class FairQueue:
         pause = _FIRST_PAUSE
         while True:
             try:
-                # If the channel has ended, its jobs and subscriptions are gone, and all tenants have to be asked anew.
+                # If the channel has ended, its jobs and subscriptions are gone, and all tenants have to be asked again.
                 if not len(self._order) and (self._channel is None or self._channel.is_open):
                     self._news.clear()
                     await self._news.wait()
@@ -312,7 +312,7 @@ class FairQueue:
                 self._unsure.add(got.tag)
 
     def _due(self, most: int) -> list[Got]:
-        """At most so many jobs in hand whose turn it is. A tenant whose job has not come keeps its turn."""
+        """At most `most` jobs in hand whose turn it is. A tenant whose job has not come keeps its turn."""
         jobs = list[Got]()
         while len(jobs) < most and (name := self._order.next()) is not None:
             state = self.states[name]
@@ -352,7 +352,7 @@ class FairQueue:
     # -- listening
 
     def _listen(self, channel: Channel, state: TenantState) -> None:
-        """Subscribe to the tenant's queue without waiting. If it is gone, the channel ends and all are asked anew."""
+        """Subscribe to the tenant's queue without waiting. If it is gone, the channel ends and all are asked again."""
         self._numbers += 1
         state.tag = f"tenant-{self._numbers}"
         self._tags[state.tag] = state
@@ -380,7 +380,7 @@ class FairQueue:
         raw.basic_cancel(tag, callback=lambda _: None)
 
     def _rouse(self, state: TenantState) -> None:
-        # One that was forgotten meanwhile has no turn.
+        # One that was forgotten in the meantime has no turn.
         if self.states.get(state.name) is state:
             self._order.join(state.name, state.share)
             self._news.set()

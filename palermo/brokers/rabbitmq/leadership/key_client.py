@@ -43,7 +43,7 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Claims in one question, bytes of their bodies in one question, and questions of one call that are under way at once.
 _AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
 
-#: Keys that are asked for at once. The leader answers no other question meanwhile: 250 take 2 ms at most.
+#: Keys that are asked for at once. The leader answers no other question in the meantime: 250 take 2 ms at most.
 _PAGE = 250
 
 #: Seconds between two attempts to ask for a start.
@@ -268,7 +268,7 @@ class RabbitmqKeys:
                 }
                 if tenant_queues:
                     await self._ask(operations.GiveBackTenantJobs(queue))
-                # A job that is moved meanwhile is in its job queue by the time that queue is read.
+                # A job that is moved in the meantime is in its job queue by the time that queue is read.
                 for tenant_queue in sorted(tenant_queues):
                     seen |= await self._waiting(tenant_queue_name(self._exchange, tenant_queue))
                 seen |= await self._waiting(amqp_queue(self._exchange, queue))

@@ -79,7 +79,7 @@ class TenantClient:
             async for _, page in reader.pages(min(_MOVED, await reader.count_all())):
                 found += [message for got in page if (message := read(got, queue)).tenant]
         except NotFound:
-            pass  # The queue was deleted meanwhile.
+            pass  # The queue was deleted in the meantime.
         finally:
             await reader.close()
         return found

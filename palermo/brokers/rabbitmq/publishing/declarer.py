@@ -313,7 +313,7 @@ class Declarer:
         """The type of a queue that exists with other arguments."""
         name, theirs = difference.argument, difference.theirs or difference.text
         if name == "x-max-priority":
-            # It was made with priorities or without them, and is ours all the same.
+            # It was made with priorities or without them, and is ours anyway.
             if theirs != "none":
                 self._with_priorities.add(queue)
             return CLASSIC

@@ -44,7 +44,7 @@ def newer_format(record: Mapping[str, Any]) -> NewerFormat | None:
 
 
 class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Changes that count together, as the leader writes them. Large ones are several records with one number."""
+    """Changes that take effect together, written by the leader. Large batches are several records with one number."""
 
     format: int
     n: int

@@ -124,7 +124,7 @@ class Buckets:
         while True:
             try:
                 self._moving = asyncio.ensure_future(self._move_all())
-                # If this call is cancelled meanwhile, nobody else asks why the moving failed.
+                # If this call is cancelled in the meantime, nobody else asks why the moving failed.
                 self._moving.add_done_callback(lambda task: task.cancelled() or task.exception())
                 moved, refused = await asyncio.shield(self._moving)
                 pause = 0.0 if moved else _LOOK_EVERY

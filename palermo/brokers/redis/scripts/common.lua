@@ -176,7 +176,7 @@ local function put_later(queue, tenant, share, priority, keyed, run_at, id, blob
 end
 
 -- The parts of a message; none of one that another program has changed so that it cannot be read. Its job goes on to a
--- worker all the same, which says so: an error here would keep all jobs of its queue waiting.
+-- worker anyway, which says so: an error here would keep all jobs of its queue waiting.
 local function parts_of(blob)
   local read, parts = pcall(cmsgpack.unpack, string.sub(blob, 2))
   return read and type(parts) == 'table' and #parts == 7 and parts or {}

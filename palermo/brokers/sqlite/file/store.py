@@ -311,7 +311,7 @@ class Store:
     def is_in_place(self) -> bool:
         """Whether the file is still there: no process would read what is written to one that was removed or replaced.
 
-        To be asked after each write, which is then made once more, in the file that is there by then.
+        To be asked after each write, which is then made again, in the file that is there by then.
         """
         try:
             inode = os.stat(self.path).st_ino

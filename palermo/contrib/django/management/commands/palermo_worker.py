@@ -20,7 +20,7 @@ class Command(ClickCommand):
             start_worker(arguments, folders, take_over=True)
 
     def add_arguments(self, parser: Any) -> None:
-        """For call_command, which runs the worker as a process of its own: `call_command(NAME, "--burst")`."""
+        """For call_command, which runs the worker as its own process: `call_command(NAME, "--burst")`."""
         parser.add_argument("arguments", nargs="*")
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
