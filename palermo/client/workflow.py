@@ -175,12 +175,12 @@ class Building:
         self.steps[name], self._added[name] = step, added
 
     def take(self, size: int, name: str) -> None:
-        """Count so many bytes. Raises BodyTooLarge."""
+        """Count the bytes of a step's arguments. Raises BodyTooLarge."""
         self._size += size
         if self._size > MAX_ADDED:
             raise BodyTooLarge(
-                f"with {name!r} the steps that one run adds have more than {MAX_ADDED:,} bytes of arguments. Store the"
-                " data elsewhere and pass references, or let steps add a part each."
+                f"step {name!r} raises the arguments of this run's steps above {MAX_ADDED:,} bytes. Store the data"
+                " elsewhere and pass references, or let several steps add a part each."
             )
 
     def check_open(self) -> None:
@@ -296,13 +296,13 @@ class Workflow:
         return self._add_map(found, given, items, more, named, marks, may_fail)
 
     def after(self, *steps: Step[Any], when: Literal["done", "failed", "over"] = "done") -> "Workflow":
-        """The same workflow, whose next steps come after these.
+        """The same workflow with a condition: steps added to the returned object come after these.
 
-        With "done" they run if all of these went well, with "failed" once all are over and one did not, with "over"
-        once all are over. Raises OptionInvalid.
+        With "done" they run once all of these are done, with "failed" once all are over and at least one failed or was
+        cancelled, with "over" once all are over. Raises OptionInvalid.
         """
         if when not in tuple(When):
-            raise OptionInvalid(f"when={when!r} means nothing; it is 'done', 'failed' or 'over'.")
+            raise OptionInvalid(f"when={when!r} is not a condition; give 'done', 'failed' or 'over'.")
         for step in steps:
             if not isinstance(step, Step) or not step.is_in(self._building):
                 raise OptionInvalid(f"flow.after got {step!r:.80}, which is no step of this workflow.")

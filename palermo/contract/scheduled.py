@@ -110,9 +110,9 @@ class ScheduledJobs(Protocol):
         """Some of the jobs that are due later, soonest first."""
 
     async def scheduled_progress(self) -> tuple[int, int] | None:
-        """How many jobs the leader has read for the look of `scheduled` that is under way, and how many it has to read.
+        """How many jobs the leader has read for the current call of `scheduled`, and how many it has to read.
 
-        None if it reads none, or if nobody can tell.
+        None if it reads none, or if that is unknown.
         """
 
     async def alter_scheduled(

@@ -118,7 +118,7 @@ def about(text: str, name: str) -> str:
 
 
 def brief(value: object, room: int = PREVIEW) -> str:
-    """``repr(value)``, but not much longer than the room there is for it, in characters."""
+    """``repr(value)``, cut to about `room` characters."""
     kind = type(value)
     if kind is str:
         return repr(value[: PREVIEW + 1])  # type: ignore[index]

@@ -105,7 +105,7 @@ class KeyUpdate(Struct, frozen=True, kw_only=True):
 
 
 def current(key: Key, now: float) -> Key:
-    """The key without what has expired by now. That need not be stored: a later reader computes the same."""
+    """The key without what has expired by now. It need not be stored, because later readers compute the same."""
     holder, closed = key.holder, key.closed
     if holder is not None and holder.until is not None and holder.until <= now:
         holder = None

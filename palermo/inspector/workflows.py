@@ -32,7 +32,7 @@ class Workflows(Context):
             record = self._client.watch(results.find_end(self._client, job))
             info = None if record is None else info_of_record(record)
         if info is None:
-            raise NotFound(f"there is no workflow {id}. `palermo workflows` lists those that run or have failed.")
+            raise NotFound(f"there is no workflow {id}. `palermo workflows` lists the running and failed workflows.")
         pending = any(step.state == "pending" for step in info.steps.values())
         now = self._snapshot() if pending else None
         queues, workers = (now.queues, now.workers) if now is not None else ((), ())

@@ -221,7 +221,7 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         )
     if name is None and target.__name__ == "<lambda>":
         # All lambdas of a module have this name, so each would take the place of the one before.
-        raise OptionInvalid("a lambda has no name of its own: write the job with def, or give it one, name=….")
+        raise OptionInvalid("a lambda has no name: write the job with def, or give it one, name=….")
     process = _process_of(target) if is_class else target
     if is_class:
         check_methods(target)

@@ -62,7 +62,7 @@ class SavedState:
         if name in self._begun:
             raise UsageError(
                 f"job {self._job} has two loops of palermo.resume named {name!r}, and the second one would begin where"
-                f" the first one is. Give each a name of its own: palermo.resume(…, name='import')."
+                f" the first one is. Give each its own name: palermo.resume(…, name='import')."
             )
         self._begun.add(name)
         return self.loops.get(name, (0,))

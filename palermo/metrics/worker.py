@@ -31,7 +31,7 @@ def listen(settings: Settings) -> socket.socket:
     except OSError as error:
         raise SettingInvalid(
             f"cannot listen on {host} port {port} for metrics: {error.strerror or error}. Each worker of a machine"
-            " needs a port of its own: choose with --metrics-port, or PALERMO_METRICS_PORT."
+            " needs its own port: choose one with --metrics-port, or PALERMO_METRICS_PORT."
         ) from None
 
 

@@ -200,7 +200,7 @@ class _Mailer:
         (vars(_Mailer)["made"], r"'_Mailer\.made' is a method"),
         (vars(_Mailer)["static"], r"'_Mailer\.static' is not a function yet: write @staticmethod above @palermo\.job"),
         (_generator, "is a generator"),
-        (lambda path: path, "a lambda has no name of its own"),
+        (lambda path: path, "a lambda has no name"),
         (type("Mail", (), {}), "has no method `process`"),
         (type("Mail", (), {"process": 3}), "is not a method"),
         (_NeedsArguments, r"cannot be made without arguments \(missing a required argument: 'connection'\)"),

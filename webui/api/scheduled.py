@@ -61,9 +61,9 @@ def scheduled(
 ) -> Rows[JobRow]:
     """Jobs that are due later, soonest first. A part of a name is enough; `=mail` is exactly `mail`.
 
-    The state "retrying" means that a job has failed and waits for its next try. `retries` selects only those, or only
-    the others. The list may be as old as ten times the time that reading it takes. `filter` compares all jobs by their
-    queue, job, due time and these two states, and the soonest 10,000 by anything else.
+    The state "retrying" means that a job has failed and waits for its next try. `retries` selects only retrying jobs,
+    or only the others. The list may be as old as ten times the time that reading it takes. `filter` compares all jobs
+    by their queue, job, due time and these two states, and the soonest 10,000 by anything else.
     """
     state = None if retries is None else "retrying" if retries else "scheduled"
     given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}

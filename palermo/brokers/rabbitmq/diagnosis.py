@@ -297,8 +297,8 @@ def workflows(size: int) -> list[Finding]:
     """The finding about workflows that are stored, if they take much space."""
     if size <= _MUCH:
         return []
-    text = f"those that run or have failed take {size / 1_000_000:,.0f} MB, which the leader has in memory"
-    advice = "Cancel failed ones that nobody retries (palermo workflows), and pass references between steps, not data."
+    text = f"running and failed workflows take {size / 1_000_000:,.0f} MB, which the leader keeps in memory"
+    advice = "Cancel failed workflows (palermo workflows), and pass references between steps, not data."
     return [Finding.warning("workflows", text, advice)]
 
 

@@ -22,7 +22,7 @@ class _Insert:
 
 
 class GroupedInserts:
-    """The jobs that calls of one session store now. Each call has its job stored, or raises why it is not."""
+    """The jobs that calls of one session store together. Each call returns once its job is stored, or raises."""
 
     def __init__(self, store: Store, exchange: str, channels: Channels) -> None:
         self._store = store

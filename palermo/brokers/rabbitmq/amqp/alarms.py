@@ -25,8 +25,8 @@ _ADVICE = (
 )
 
 _LIMIT_ADVICE = (
-    "A worker needs a queue of its own before it takes jobs. See `rabbitmqctl list_vhost_limits`; raise the limit, or"
-    " delete queues that nobody uses."
+    "A worker needs its own queue before it takes jobs. See `rabbitmqctl list_vhost_limits`; raise the limit, or"
+    " delete unused queues."
 )
 
 _ASKING_ADVICE = (

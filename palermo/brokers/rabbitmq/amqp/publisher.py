@@ -150,7 +150,7 @@ class Publisher:
         `properties` are bytes as on the wire; `id` is the message's id. Another thread than the connection's may get
         False: then nothing was begun, since something else is being written, or the channel ends. The connection's
         thread gets True, and `ended` may be called before this returns. Raises ValueError or struct.error for a message
-        that cannot be written, with nothing begun.
+        that cannot be written; then nothing has been sent.
         """
         pieces = frames.message(self._number, exchange, routing_key, properties, body, frame_max=self._frame_max)
         wire, own = self._wire, threading.get_ident() == self._own_thread
