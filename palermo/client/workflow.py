@@ -298,8 +298,8 @@ class Workflow:
     def after(self, *steps: Step[Any], when: Literal["done", "failed", "over"] = "done") -> "Workflow":
         """The same workflow with a condition: steps added to the returned object come after these.
 
-        With "done" they run once all of these are done, with "failed" once all are over and at least one failed or was
-        cancelled, with "over" once all are over. Raises OptionInvalid.
+        With "done" they run once all of these are done, with "failed" once all are over if one of them, or a
+        step before it, failed or was cancelled, with "over" once all are over. Raises OptionInvalid.
         """
         if when not in tuple(When):
             raise OptionInvalid(f"when={when!r} is not a condition; give 'done', 'failed' or 'over'.")
