@@ -182,6 +182,35 @@ async def test_what_a_job_saved_is_found_by_each_worker_after_a_death(join: Join
     assert len(taken.deaths) == 2
 
 
+async def test_what_a_job_saved_at_once_is_kept_until_it_ends(join: Join) -> None:
+    worker = await join(1)
+    await worker.take()
+    log, report = worker.adapter._run_log, worker.report
+    young = RunningJob(id="young", job="j", queue="jobs", slot=2, started_at=time.time() + 60)
+    report.info = replace(report.info, jobs=(*report.info.jobs, young))
+    log.save(message("young"), "place")
+    await log._flush()  # because of the other job
+
+    report.info = replace(report.info, jobs=(*report.info.jobs[:-1], replace(young, started_at=1.0)))
+
+    async def saved() -> str | None:
+        return (await log.view()).saved(message("young"))
+
+    await until(saved, "place")
+    report.info = replace(report.info, jobs=())
+    await becomes(lambda: not log._saved)
+
+
+async def test_what_short_jobs_saved_is_not_kept(join: Join) -> None:
+    worker = await join(1)
+    await becomes(lambda: worker.adapter._run_log.ticking is None)
+
+    worker.adapter._run_log.save(message("short"), "place")
+    worker.adapter._run_log.watch()
+
+    await becomes(lambda: not worker.adapter._run_log._saved)
+
+
 async def test_a_worker_that_stops_with_a_saved_place_is_not_dead(join: Join) -> None:
     first = await join(1)
     delivery = await first.take()

@@ -350,6 +350,7 @@ class RunLog:
     def _tick(self) -> None:
         self.ticking = None
         report = self._report()
+        self._drop_saved(report)
         runs = self._runs(report)
         now = time.monotonic()
         known = runs == self._written and report.duties == self._written_duties and not self._unsaved
@@ -360,6 +361,12 @@ class RunLog:
             self._later()
         if report.jobs or runs or self._written:
             self.watch()
+
+    def _drop_saved(self, report: WorkerInfo) -> None:
+        """Forget what jobs have saved that do not run here any more. One that began just now is in no record yet."""
+        if self._saved:
+            running = {*(job.id for job in report.jobs), *self._begun.values()}
+            self._saved = {id: saved for id, saved in self._saved.items() if id in running}
 
     def _runs(self, report: WorkerInfo) -> frozenset[str]:
         old = clock.now() - AGE
@@ -402,9 +409,9 @@ class RunLog:
                 "forgets": forgets,
                 "counters": report.counters(),
             }
-            self._saved = {id: saved for id, saved in self._saved.items() if id in runs}
-            if self._saved:
-                record["saved"] = to_builtins(self._saved)
+            self._drop_saved(report)
+            if saved := {id: saved for id, saved in self._saved.items() if id in runs}:
+                record["saved"] = to_builtins(saved)
             self._unsaved = False
             self._written_at = time.monotonic()
             # Others may read the record before its confirm is here: a job given back meanwhile has to be written off.
