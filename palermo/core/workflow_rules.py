@@ -40,6 +40,9 @@ class How(StrEnum):
 #: The number of a map's members that are out at most; further ones are released when half of these have ended.
 WINDOW = 1_000
 
+#: The digits of a member's number are fewer.
+_DIGITS = 10
+
 
 class Condition(Struct, frozen=True, array_like=True):
     """These steps of the same flow must have ended in this way."""
@@ -213,10 +216,10 @@ def _member_ended(flow: Flow, path: str, members: Members, number: int, end: Ste
 
 
 def member_of(path: str) -> tuple[str, int | None]:
-    """The map and the number of a member; the path and None for any other step."""
+    """The map and the number of a member; the path and None for any other step, also one of another program."""
     prefix, slash, name = path.rpartition("/")
-    name, colon, number = name.partition(":")
-    return prefix + slash + name, int(number) if colon else None
+    name, _, number = name.partition(":")
+    return (prefix + slash + name, int(number)) if number.isdecimal() and len(number) < _DIGITS else (path, None)
 
 
 def is_member(path: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger
 from palermo.brokers.rabbitmq.workflows import leader_workflows, lost_steps
-from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, workflow_queue
+from palermo.brokers.rabbitmq.workflows.step_reports import RunEnd, StepReport, record_of, workflow_queue
 from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
@@ -94,6 +95,23 @@ async def test_an_end_that_cannot_be_read_is_passed_over(
 
         await until(lambda: left(broker), [])
         assert broker._connection.unreadable.counts == {queue: 3}
+
+
+async def test_the_end_of_a_member_without_a_number_stops_no_workflow(
+    broker: RabbitmqBroker, another: Open, session: SessionParameters
+) -> None:
+    queue = workflow_queue(session.exchange)
+    async with time_kept(broker):
+        consumer = await consume(await another())
+        step = await begin(broker, consumer, "a")
+        publisher = await broker._outbox.open()
+        for path in ("one:x", "one:" + "9" * 5_000):
+            end = RunEnd.of(("a", path, 0), How.DONE, None)
+            await publisher.send("", queue, PERSISTENT_JSON, record_of([msgspec.json.encode(end)]))
+
+        await consumer.settle(step, Ack())
+
+        await until(lambda: left(broker), [])
 
 
 async def test_a_job_that_runs_is_ordered_to_end_at_the_deadline(broker: RabbitmqBroker, another: Open) -> None:
