@@ -129,6 +129,24 @@ async def test_a_job_that_runs_is_ordered_to_end_at_the_deadline(broker: Rabbitm
         await until(lambda: left(broker), [])
 
 
+async def test_a_step_that_cannot_be_stored_for_a_retry_fails(
+    broker: RabbitmqBroker, another: Open, small: dict[str, Any]
+) -> None:
+    async with time_kept(broker):
+        consumer = await consume(await another(**small))
+        step = await begin(broker, consumer, "a")
+        large = replace(step.message, extra={**step.message.extra, "note": "n" * 20_000})
+
+        await consumer.settle(step, Reschedule(large))
+
+        async def state() -> str | None:
+            found = await broker.workflows.find("a")
+            return None if found is None else found.steps["one"].state
+
+        await until(state, "failed")
+    assert await ids(broker, "failed") == ["a/one"]
+
+
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the leader look for lost steps all the time."""

@@ -284,6 +284,8 @@ class RabbitmqConsumer:
                     await self._run_log.leave(delivery.slot, delivery.message.id)
                 if failed is not None and (told := key_report(delivery, failed, adopted=detached)) is not None:
                     await self._keys.tell(delivery.message, told)
+                if failed is not None and is_step:
+                    await (await self._workflows.send_end(delivery.message, How.FAILED))
                 self._check(delivery)
                 channel.ack(tag)
         if not isinstance(settlement, Release | Reschedule):
