@@ -5,7 +5,7 @@ import json
 import time
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from itertools import count
 from typing import Any
 
@@ -14,11 +14,13 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import diagnosis
+from palermo.brokers.rabbitmq.amqp.alarms import confirmed
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.journal import StreamJournal
+from palermo.brokers.rabbitmq.publishing import end_writer
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger
 from palermo.brokers.rabbitmq.workflows import leader_workflows, lost_steps
 from palermo.brokers.rabbitmq.workflows.step_reports import RunEnd, StepReport, record_of, workflow_queue
@@ -145,6 +147,28 @@ async def test_a_step_that_cannot_be_stored_for_a_retry_fails(
 
         await until(state, "failed")
     assert await ids(broker, "failed") == ["a/one"]
+
+
+@pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
+async def test_a_slot_goes_on_after_an_end_that_was_not_confirmed(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch, queues: str
+) -> None:
+    async def late(sent: Awaitable[None], *_: object, **__: object) -> None:
+        await sent
+        monkeypatch.setattr(end_writer, "confirmed", confirmed)
+        raise BrokerUnavailable("not confirmed in time")
+
+    async with time_kept(broker):
+        consumer = await consume(await another(), queues)
+        step = await begin(broker, consumer, "a")
+        monkeypatch.setattr(end_writer, "confirmed", late)
+        await consumer.settle(step, Ack())
+        waiting = {"b", "c"}
+        await broker.publish_many([message(id) for id in waiting])
+
+        while waiting:
+            waiting.discard((await take_and_ack(consumer)).id)  # the step may run again
+        await until(lambda: left(broker), [])
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ class RabbitmqConsumer:
         self._keys = keys
         self._permits = Permits(limits, worker_control.worker)
         self._workflows = workflows
-        self._endings = PendingEnds(self._acknowledge)
+        self._endings = PendingEnds(self._acknowledge, source.give_back)
         self._closed = False
         #: By slot, the delivery that occupies it.
         self._unsettled: dict[int, Delivery] = {}

@@ -104,6 +104,12 @@ class PollSource:
         self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(channel)
 
+    def give_back(self, delivery: Delivery) -> None:
+        """Return the delivery to its queue: the end of its job was not stored."""
+        give_back(delivery)
+        self._ending.discard(delivery.token)
+        self._idle_subscriptions.settled(delivery.token[0])
+
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
         """Note that a delivery has been settled; the channel of a detached one is not needed any more."""
         channel, _ = delivery.token

@@ -67,6 +67,10 @@ class EndedDelivery:
         """Note that a job is asked for."""
         self._wants_pull, self.pulling = False, True
 
+    def given_back(self) -> None:
+        """Note that its job's end was not stored, and RabbitMQ has it again."""
+        self.tag = None
+
     def stored(self, channel: Channel) -> None:
         """Acknowledge the delivery, as its job's end is stored; up to `_ASIDE` seconds later if a pulled job runs."""
         self._stored = True
@@ -257,6 +261,14 @@ class Slot:
             self._ended.stored(channel)
         else:
             channel.ack(tag)
+
+    def give_back(self, token: Token) -> None:
+        """Return the delivery to its queue, as its job's end was not stored."""
+        channel, tag = token
+        if channel is self._channel and tag == self._ended.tag:
+            self._ended.given_back()
+        if channel.is_open:
+            channel.requeue(tag)
 
     async def _pull(self) -> Delivery | None:
         """Get the next job by basic.get: RabbitMQ delivers none until the last is acknowledged. None if none waits."""
@@ -504,6 +516,10 @@ class PushSource:
     def acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge the delivery: the end of its job is stored."""
         self.slots[delivery.slot - 1].acknowledge(delivery.token)
+
+    def give_back(self, delivery: Delivery) -> None:
+        """Return the delivery to its queue: the end of its job was not stored."""
+        self.slots[delivery.slot - 1].give_back(delivery.token)
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
         """Note that a delivery has been settled; the channel of a detached one is not needed any more."""

@@ -328,9 +328,13 @@ class PendingEnds:
     ends are on their way.
     """
 
-    def __init__(self, acknowledge: Callable[[Delivery], None]) -> None:
-        """`acknowledge` is called for a delivery whose end is stored; it may raise DeliveryLost."""
+    def __init__(self, acknowledge: Callable[[Delivery], None], give_back: Callable[[Delivery], None]) -> None:
+        """`acknowledge` is called for a delivery whose end is stored; it may raise DeliveryLost.
+
+        `give_back` is called for one whose end was not stored: it would hold up its slot.
+        """
         self._acknowledge = acknowledge
+        self._give_back = give_back
         #: The slots and keys of the ends that are on their way.
         self._sent: dict[asyncio.Future[None], tuple[int, str]] = {}
 
@@ -372,6 +376,7 @@ class PendingEnds:
             stored.result()
             self._acknowledge(delivery)
         except PalermoError as error:
+            self._give_back(delivery)
             log.warning(
                 "the end of a job was not stored, the broker gives it back and it may run again id=%s job=%s error=%r",
                 delivery.message.id,
