@@ -5,7 +5,7 @@ raises has added nothing.
 """
 
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Sized
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -200,7 +200,7 @@ class Building:
                 number += 1
                 name = f"{base}-{number}"
             return name
-        if not wanted.isprintable() or "/" in wanted or ":" in wanted or len(wanted.encode()) > MAX_STEP_NAME:
+        if not wanted.isprintable() or "/" in wanted or ":" in wanted or not 0 < len(wanted.encode()) <= MAX_STEP_NAME:
             raise OptionInvalid(
                 f"step id {wanted!r:.120} must be 1 to {MAX_STEP_NAME} bytes of printable text without '/' and ':'."
             )
@@ -285,7 +285,7 @@ class Workflow:
             )
         marks = Marks(self._building)
         more, named = marks.put(args), marks.put(kwargs)
-        if isinstance(items, OutputOf):
+        if isinstance(items, OutputOf | Step):
             options = {name: value for name, value in given.items() if name != "id"}
             name = found if isinstance(found, str) else found.name
             outer = {name: value for name, value in given.items() if name in ("id", "queue", "tenant", "priority")}
@@ -392,7 +392,6 @@ class Workflow:
     ) -> Step[Any]:
         """Add a single step."""
         building = self._building
-        building.check_open()
         name = building.named(given.get("id"), job_name or (job if isinstance(job, str) else job.name))
         message, times = self._prepared(job, given, args, kwargs, name)
         after = self._conditions(marks)
@@ -413,6 +412,8 @@ class Workflow:
     ) -> Step[Any]:
         """Add a map whose items are known."""
         building = self._building
+        # A generator may add steps, which come before this one and take their names first.
+        items = items if isinstance(items, Sized) else list(items)
         name = building.named(given.get("id"), job if isinstance(job, str) else job.name)
         first: StepJob | None = None
         headers: Mapping[str, Any] = {}

@@ -70,11 +70,13 @@ def numbers() -> Iterator[object]:
     [
         (lambda flow: flow.step(pack, 1, flow.step(charge, 1)), OptionInvalid, "Give its output"),
         (lambda flow: flow.step(pack, 1, [flow.step(charge, 1)]), OptionInvalid, "Give its output"),
+        (lambda flow: flow.map(pack, flow.step(charge, 1)), OptionInvalid, "Give its output"),
         (lambda flow: flow.step(pack, 1, palermo.Workflow().step(charge, 1).output), OptionInvalid, "another workflow"),
         (lambda flow: flow.after(palermo.Workflow().step(charge, 1)), OptionInvalid, "no step of this workflow"),
         (lambda flow: [flow.step(charge.options(id="a"), 1) for _ in range(2)], OptionInvalid, "already added"),
         (lambda flow: flow.step(charge.options(id="a/b"), 1), OptionInvalid, "'a/b'"),
         (lambda flow: flow.step(charge.options(id="x" * 101), 1), OptionInvalid, "1 to 100 bytes"),
+        (lambda flow: flow.signal(""), OptionInvalid, "1 to 100 bytes"),
         (lambda flow: flow.step(charge), ArgumentsInvalid, "missing a required argument"),
         (lambda flow: flow.step(charge, object()), EncodeError, r"args\[0\]"),
         (lambda flow: flow.step(charge, "x" * 16_800_000), BodyTooLarge, "16,777,216"),
@@ -142,6 +144,13 @@ def test_an_output_makes_a_step_come_after_another_once(flow: palermo.Workflow) 
     packed = flow.after(paid).step(pack, 1, {"of": [paid.output, (paid.output,)]})
 
     assert packed.after == [paid]
+
+
+def test_the_items_of_a_map_may_add_steps_before_it(flow: palermo.Workflow) -> None:
+    boxes = flow.map(charge, (flow.step(charge, number).output for number in range(2)))
+
+    assert [step.name for step in flow.steps] == ["charge", "charge-2", "charge-3"]
+    assert boxes.after == flow.steps[:2]
 
 
 def test_hooks_of_enqueuing_do_not_run_for_steps(flow: palermo.Workflow) -> None:
