@@ -8,11 +8,17 @@ from palermo.contract import clock
 from palermo.contract.rows import Row
 from palermo.contract.workflows import WorkflowInfo
 from palermo.core.topology import check_id
-from palermo.errors import NotFound, UsageError
+from palermo.errors import NotFound, PalermoError, UsageError
 from palermo.inspector.context import Context
 from palermo.inspector.failed import FailedJobs
 from palermo.inspector.judges import TakenJob
 from palermo.inspector.workflow_rows import info_of_record, step_rows, workflow_row
+
+#: Why a failed workflow has no failed job.
+_NO_JOB = (
+    "it was discarded, or a signal did not come in time, or the workflow was cancelled or ran out of time."
+    " Enqueue a new workflow"
+)
 
 
 class Workflows(Context):
@@ -33,8 +39,7 @@ class Workflows(Context):
             info = None if record is None else info_of_record(record)
         if info is None:
             raise NotFound(f"there is no workflow {id}. `palermo workflows` lists the running and failed workflows.")
-        pending = any(step.state == "pending" for step in info.steps.values())
-        now = self._snapshot() if pending else None
+        now = self._snapshot() if any(step.state == "pending" for step in info.steps.values()) else None
         queues, workers = (now.queues, now.workers) if now is not None else ((), ())
         return {**workflow_row(info), "steps": step_rows(info, self._client.serializers, queues, workers)}
 
@@ -46,13 +51,19 @@ class Workflows(Context):
     def retry(self, id: str) -> list[TakenJob]:
         """Requeue the failed jobs of a workflow, so that it continues; the steps after them run again.
 
-        Raises NotFound, and UsageError for a workflow that has no failed steps.
+        The step of a failed job that was discarded stays failed. Raises NotFound, and UsageError for a workflow without
+        a failed job.
         """
         ids = self._ask(lambda broker: broker.workflows.failed_jobs(check_id(id)), again=True)
-        if not ids:
-            state = self.show(id)["state"]
-            raise UsageError(f"workflow {id} has no failed steps: it is {state}.")
-        taken = FailedJobs.of(self).requeue(ids)
+        errors: list[PalermoError] = []
+        taken = FailedJobs.of(self).requeue(ids, on_error=errors.append) if ids else []
+        for error in errors:
+            if not isinstance(error, NotFound):
+                raise error
+        if not taken:
+            state = "failed" if ids else self.show(id)["state"]
+            why = _NO_JOB if state == "failed" else f"it is {state}"
+            raise UsageError(f"workflow {id} has no failed job to requeue: {why}.")
         self._record("retry workflow", ids=[id], at=clock.now())
         return taken
 

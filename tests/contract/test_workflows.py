@@ -175,7 +175,7 @@ def test_a_failed_workflow_goes_on_when_its_jobs_are_requeued(site: Palermo) -> 
 
     assert job.result(timeout=10) == "17: paid 17, b'box 17'"
     assert jobs.ran == ["charge", "pack", "pack", "receipt"]
-    with pytest.raises(UsageError, match="no failed steps: it is done"):
+    with pytest.raises(UsageError, match="no failed job to requeue: it is done"):
         workflows.retry(job.id)
 
 
@@ -320,7 +320,21 @@ def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
     assert job.status() == "failed"
     assert jobs.ran == []
     assert site.inspector().workflows.list() == []
-    with pytest.raises(UsageError, match="no failed steps"):
+    with pytest.raises(UsageError, match="or ran out of time"):
+        site.inspector().workflows.retry(job.id)
+
+
+def test_a_retry_leaves_out_discarded_jobs(site: Palermo) -> None:
+    jobs.failing["count eu"] = jobs.failing["count us"] = 1
+    job = jobs.report.enqueue("May")
+    site.work_until_idle()
+    eu, us = (f"{job.id}/count_region:{number}" for number in range(2))
+    site.inspector().failed.discard(eu)
+
+    assert [taken.id for taken in site.inspector().workflows.retry(job.id)] == [us]
+    site.work_until_idle()
+    site.inspector().failed.discard(us)
+    with pytest.raises(UsageError, match="no failed job to requeue: it was discarded"):
         site.inspector().workflows.retry(job.id)
 
 
