@@ -5,7 +5,8 @@ raises has added nothing.
 """
 
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -221,6 +222,15 @@ class Building:
         )
         return Graph(tuple(steps), result, self.deadline)
 
+    @contextmanager
+    def closed_if_stored(self) -> Iterator[None]:
+        """Let steps be added again, and the same workflow be enqueued again, if storing it fails."""
+        try:
+            yield
+        except Exception:  # but not if the caller stops waiting: then it may be stored yet
+            self._closed = False
+            raise
+
     def packed(self, graph: Graph) -> bytes:
         """What was added, as bytes. Raises BodyTooLarge."""
         packed = pack(graph)
@@ -329,14 +339,18 @@ class Workflow:
         return step
 
     def enqueue(self) -> Job[None]:
-        """Store the workflow: all of it, or nothing. Raises what `enqueue` of a job raises."""
-        return _client().enqueue_message(self._message())
+        """Store the workflow: all of it, or nothing. Raises what `enqueue` of a job raises; it can be repeated then."""
+        message = self._message()
+        with self._building.closed_if_stored():
+            return _client().enqueue_message(message)
 
     async def enqueue_async(self) -> Job[None]:
         """`enqueue` for asyncio programs."""
         import asyncio
 
-        return await asyncio.to_thread(_client().enqueue_message, self._message())
+        message = self._message()
+        with self._building.closed_if_stored():
+            return await asyncio.to_thread(_client().enqueue_message, message)
 
     def add(self, graph: Graph) -> None:
         """Add steps that were prepared elsewhere."""

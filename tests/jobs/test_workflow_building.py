@@ -1,17 +1,29 @@
 """Steps are checked in the line that adds them."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import palermo
+from palermo.client import client as clients
+from palermo.client.client import Client
 from palermo.contract.serialization import Accept, Serializers
 from palermo.core.message import Message
 from palermo.core.step_values import Output, Value
 from palermo.core.workflow import step_headers
-from palermo.errors import ArgumentsInvalid, BodyTooLarge, EncodeError, MediaTypeRefused, OptionInvalid
+from palermo.errors import (
+    ArgumentsInvalid,
+    BodyTooLarge,
+    EncodeError,
+    MediaTypeRefused,
+    OptionInvalid,
+    StoreInvalid,
+)
 from palermo.jobs import registry
+from palermo.settings.settings import Settings
 
 
 @palermo.job
@@ -128,6 +140,23 @@ def test_a_workflow_takes_steps_only_in_its_function(flow: palermo.Workflow) -> 
     flow._message()
     with pytest.raises(RuntimeError, match="make it again"):
         flow.step(charge, 1)
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_workflow_that_was_not_stored_can_be_enqueued_again(
+    flow: palermo.Workflow, tmp_path: Path, *, in_loop: bool
+) -> None:
+    def enqueue(url: str) -> str:
+        with clients.lend(Client(Settings(url=url))):
+            return (asyncio.run(flow.enqueue_async()) if in_loop else flow.enqueue()).id
+
+    flow.step(charge, 1)
+    with pytest.raises(StoreInvalid):
+        enqueue(f"sqlite:///{tmp_path}/missing/jobs.db")
+
+    assert enqueue(f"sqlite:///{tmp_path}/jobs.db") == flow._building.id
+    with pytest.raises(RuntimeError, match="make it again"):
+        enqueue(f"sqlite:///{tmp_path}/jobs.db")
 
 
 def test_a_workflow_is_a_function_with_an_argument_for_its_steps() -> None:
