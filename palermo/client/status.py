@@ -401,9 +401,9 @@ class _Search:
         """Its end, unless it failed and is no longer among the failed jobs, because an operator removed it."""
         if self.end is None:
             return None
-        # A failure is recorded before the job is in its queue of failed jobs.
+        # A failure is recorded before the job is in its queue of failed jobs. A workflow is never among these.
         fresh = clock.now() - self.end["at"] < _FAILING_TIME
-        certain = self.end["kind"] != RecordKind.FAILED or self.place.unseen or fresh
+        certain = self.end["kind"] != RecordKind.FAILED or "workflow" in self.end or self.place.unseen or fresh
         return status_at_end(self.end) if certain else None
 
     async def _kept_with_key(self) -> JobStatus | None:

@@ -322,6 +322,8 @@ def test_a_workflow_out_of_time_fails(site: Palermo) -> None:
     assert site.inspector().workflows.list() == []
     with pytest.raises(UsageError, match="or ran out of time"):
         site.inspector().workflows.retry(job.id)
+    site.clock.advance(11)
+    assert job_by_id(job.id).status() == "failed"
 
 
 def test_a_retry_leaves_out_discarded_jobs(site: Palermo) -> None:
@@ -380,6 +382,8 @@ def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> N
     site.inspector().failed.requeue(f"{job.id}/pack")
     site.work_until_idle()
     assert jobs.ran == ["charge", "pack", "pack"], "the step runs as a plain job"
+    site.clock.advance(11)
+    assert job_by_id(job.id).status() == "failed"
 
 
 @pytest.mark.parametrize(
