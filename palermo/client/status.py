@@ -363,8 +363,12 @@ class _Search:
         for look in (self._ended_lately, self._located, self._ended, self._kept_with_key, self._last_step):
             if (found := await look()) is not None:
                 return await self._with_key(found)
-        gone = "It failed, and is not among the failed jobs any more." if self.end is not None else ""
-        reasons = (gone, not_found_text(self.client, self.place), self.read_error, self.key_error)
+        why = (
+            not_found_text(self.client, self.place)
+            if self.end is None
+            else "It failed, and is not among the failed jobs any more."
+        )
+        reasons = (why, self.read_error, self.key_error)
         return self._without_record(State.UNKNOWN, reason=" ".join(filter(None, reasons)))
 
     async def _ended_lately(self) -> JobStatus | None:

@@ -59,7 +59,7 @@ def test_a_job_failed_unless_it_has_left_the_failed_jobs(rig: Rig) -> None:
 
     assert status(rig, "just now") == "failed"
     assert taken_away == "unknown"
-    assert taken_away.reason.startswith("It failed, and is not among the failed jobs any more.")
+    assert taken_away.reason == "It failed, and is not among the failed jobs any more."
 
 
 def test_a_job_that_is_kept_with_its_key_is_scheduled(rig: Rig) -> None:
