@@ -328,7 +328,7 @@ class Workflow:
         It fails if the signal has not come in time; the time begins once the steps before it are over.
         """
         seconds = in_seconds(timeout)
-        if seconds is not None and not seconds > 0:
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
             raise OptionInvalid(f"timeout={timeout!r} is no duration; give seconds above 0, or a timedelta.")
         building = self._building
         building.check_open()

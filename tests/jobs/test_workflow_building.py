@@ -104,6 +104,7 @@ def numbers() -> Iterator[object]:
         (lambda flow: flow.step(together, 1), OptionInvalid, "batches"),
         (lambda flow: flow.after(flow.step(charge, 1), when="any"), OptionInvalid, "'any'"),
         (lambda flow: flow.signal("approved", timeout=0), OptionInvalid, "timeout=0"),
+        (lambda flow: flow.signal("approved", timeout="5m"), OptionInvalid, "timeout='5m'"),
         (lambda flow: charge.options(may_fail=-1), OptionInvalid, "may_fail=-1"),
         (lambda flow: charge.options(may_fail=True).enqueue(1), OptionInvalid, "may_fail"),
         (lambda flow: flow.enqueue(), OptionInvalid, "no steps"),
