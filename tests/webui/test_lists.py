@@ -414,6 +414,8 @@ def test_the_finished_jobs_are_counted_by_the_names_in_them(web: Web) -> None:
     write(web.client, [ended("a"), ended("b", queue="slow"), failed("c"), failed("d", "retried")])
 
     eventually(lambda: "State done 2 failed 1 Queue mail 2 slow 1 Job" in web.shown("/history").replace("  ", " "))
+    narrowed = re.findall(r'href="(\?\S*)" title="\w+"><bdi>', web.http.get("/history").text)
+    assert [web.http.get(f"/history{query}").status_code for query in narrowed] == [200] * 4
 
 
 def test_a_range_of_time_is_kept_from_one_list_to_the_others(web: Web) -> None:

@@ -29,8 +29,8 @@ def facets(asked: ListFilter[JobFilter], counts: Mapping[str, Counter[str]]) -> 
     for condition, names in counts.items():
         known = [(name, number) for name, number in names.most_common() if name]
         if len(known) > 1:
-            # The name of a worker stands for all its slots.
-            only = str if condition == "worker" else exactly
+            # The name of a worker stands for all its slots, and a state is a word.
+            only = str if condition in ("worker", "state") else exactly
             shown = [(name, number, asked.having(**{condition: only(name)})) for name, number in known[:MOST]]
             found.append(Facet(condition, shown, len(known) - len(shown)))
     return found
