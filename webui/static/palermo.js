@@ -131,12 +131,26 @@
     const stream = source = new EventSource(`${address}${address.includes("?") ? "&" : "?"}every=${every()}`);
     // A proxy that keeps the stream to itself is as good as none.
     const patience = setTimeout(() => { if (source === stream) { stream.close(); poll(); } }, HELLO_WITHIN);
-    stream.addEventListener("hello", () => clearTimeout(patience));
+    let lost = false;
+    stream.addEventListener("hello", () => {
+      clearTimeout(patience);
+      if (!lost) return;
+      connect();
+      refresh();
+    });
     stream.addEventListener("change", refresh);
     stream.addEventListener("error", () => {
-      if (source !== stream || stream.readyState !== EventSource.CLOSED) return;
-      clearTimeout(patience);
-      poll();
+      if (source !== stream) return;
+      if (stream.readyState === EventSource.CLOSED) {
+        clearTimeout(patience);
+        poll();
+      } else if (lost) {
+        failed(true);
+      } else {
+        // It may only have been cut. While nothing is held, asking for the page tells; else the second attempt does.
+        lost = true;
+        refresh();
+      }
     });
   };
   const chooseInterval = (seconds) => {

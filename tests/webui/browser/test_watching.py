@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import APIResponse, Browser, Page, Route, expect
@@ -110,6 +111,32 @@ def test_an_open_page_says_that_it_is_out_of_date_until_it_is_renewed(web: Web, 
 
     page.unroute("**/queues")
     expect(state).to_have_text("Live")
+
+
+@pytest.mark.parametrize("dialog", [False, True])
+def test_no_form_is_sent_while_the_server_does_not_answer(web: Web, chromium: Browser, dialog: bool) -> None:
+    web.client.enqueue("browser.send", ["first@example.com"], queue="mail")
+    with TcpProxy("127.0.0.1", urlsplit(web.url).port or 0) as proxy, chromium.new_context() as window:
+        page = window.new_page()
+        page.goto(f"{proxy.url(web.url)}/queues/mail{'?ask=clear' * dialog}")
+        state, banner = page.locator(".live-state"), page.locator("#stale")
+        expect(state).to_have_text("Held" if dialog else "Live")
+        button = page.locator("dialog[open] [type=submit]" if dialog else "form[action$='/pause'] [type=submit]")
+
+        proxy.refuse()
+        proxy.hang_up()
+        expect(state).to_have_text("Out of date")
+        expect(banner).to_contain_text("The server does not answer")
+        address = page.url
+        button.click()
+        page.wait_for_timeout(300)
+        assert page.url == address
+
+        proxy.listen()
+        expect(state).to_have_text("Held" if dialog else "Live")
+        expect(banner).to_be_hidden()
+        button.click()
+        expect(page.locator(".flash")).to_be_visible()
 
 
 @pytest.mark.parametrize("path", ["/failures", "/queues"])
