@@ -2,9 +2,11 @@
 
 import re
 import time
+from collections.abc import Callable
 
 from playwright.sync_api import Page, TimeoutError, expect
 
+from palermo.worker.handle import WorkerHandle
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.browser.conftest import Open, path_of
 from tests.webui.server import Web
@@ -87,6 +89,20 @@ def test_the_row_that_the_keys_have_chosen_stays_chosen_when_it_moves(web: Web, 
     expect(page.get_by_label("Select news")).to_be_checked()
     expect(page.locator("[data-select]:checked")).to_have_count(1)
     expect(page.locator("#live tbody th")).to_contain_text(["bills", "mail", "news", "post", "failed"])
+
+
+def test_selected_workers_are_offered_their_actions(open_page: Open, start: Callable[..., WorkerHandle]) -> None:
+    start()
+    page = open_page("/workers")
+    box, actions = page.get_by_label("Select worker"), page.get_by_role("group", name="Actions on the selected workers")
+    expect(box).to_be_visible()
+    expect(actions).to_be_hidden()
+
+    box.check()
+
+    expect(actions).to_contain_text("1 selected")
+    actions.get_by_role("button", name="Quiet").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
 
 
 def test_everything_is_read_and_done_without_script(web: Web, open_page: Open) -> None:
