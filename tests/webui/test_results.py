@@ -77,7 +77,7 @@ def test_a_running_job_and_its_stopped_worker_are_on_all_pages(web: Web, rig: Ri
     rig.freeze(process)
     eventually(is_silent)
     process.send(signal.SIGCONT)
-    eventually(lambda: "does not answer" not in web.http.get("/workers").text)
+    eventually(lambda: "worker does not answer" not in web.http.get("/workers").text)
     rig.open_gate()
     eventually(lambda: not any(row["jobs"] for row in rig.workers()))
 
