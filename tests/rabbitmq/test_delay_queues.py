@@ -10,6 +10,7 @@ from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher, RecordQueue
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.publishing.handover import write_acks
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.scheduling import buckets
 from palermo.contract.broker import SessionParameters
@@ -49,6 +50,22 @@ async def test_the_next_leader_finds_overdue_jobs_in_a_bucket_and_then_deletes_i
         await until(lambda: counts(broker), (1, 0))
         await until(is_there, False)
         assert [found.name for found in await broker.queues()] == ["jobs"]
+
+
+@on_both_kinds
+async def test_a_mark_that_is_delivered_again_is_no_job(
+    session: SessionParameters, broker: RabbitmqBroker, connection: Connection
+) -> None:
+    queue = delay_queue_name(session.exchange, Intake.SOON)
+    await broker.publish_many([message("now"), due("soon", 1.0)])
+    await write_acks(await outbox_on(connection, session).open(), queue)
+    reader = Reader(connection, session.exchange, name=queue)
+    assert [got.body == b"" async for _, page in reader.pages(2) for got in page] == [False, True]
+    await reader.close()
+
+    async with time_kept(broker):
+        await until(lambda: ids(broker, "jobs"), ["now", "soon"])
+        assert await counts(broker) == (2, 0)
 
 
 @on_both_kinds

@@ -81,8 +81,11 @@ async def write_acks(publisher: Publisher, queue: str) -> None:
 
 
 def is_mark(got: Got) -> bool:
-    """Whether this message is such a mark, and not a delayed job."""
-    return not got.body and not got.properties.headers
+    """Whether this message is such a mark, and not a delayed job.
+
+    RabbitMQ adds `x-delivery-count` when a quorum queue delivers a message again.
+    """
+    return not got.body and all(name.startswith("x-") for name in got.properties.headers or ())
 
 
 class Refusals:
