@@ -63,8 +63,11 @@ async def test_a_mark_that_is_delivered_again_is_no_job(
     assert [got.body == b"" async for _, page in reader.pages(2) for got in page] == [False, True]
     await reader.close()
 
+    async def waiting() -> list[str]:
+        return sorted(await ids(broker, "jobs"))
+
     async with time_kept(broker):
-        await until(lambda: ids(broker, "jobs"), ["now", "soon"])
+        await until(waiting, ["now", "soon"])
         assert await counts(broker) == (2, 0)
 
 

@@ -84,7 +84,7 @@ def test_all_job_classes_are_listed_the_busiest_first_and_found_by_name(web: Web
     assert (_NASTY in page, _NASTY in html.unescape(page)) == (False, True)
     found = web.page("/classes?name=BUSY")
     assert ("classes.busy</a>" in found, "classes.rare</a>" in found) == (True, False)
-    web.page("/classes?name=nothing", "No job class matches.")
+    web.page("/classes?name=no-such-class", "No job class matches.")
     assert "/classes/classes.busy?window=hour" in web.page("/statistics")
     nasty = web.page(f"/classes/{quote(_NASTY, safe='')}")
     assert ("<h1>&lt;b&gt;" in nasty, "1 jobs processed" in nasty) == (True, True)
