@@ -57,6 +57,7 @@ def test_the_status_of_a_job_is_where_it_is_in_its_life(rig: Rig) -> None:
     assert (ended.took or 0) < (ended.ended_at or 0)
 
     rig.inspector.jobs.cancel(running.id)
+    eventually(lambda: failing.id in rig.failed())  # it is recorded as failed before it is among the failed jobs
     rig.inspector.failed.discard(failing.id)
     rig.inspector.scheduled.cancel([later.id, retrying.id])
     assert becomes(rig, running.id, "cancelled").queue == "jobs"

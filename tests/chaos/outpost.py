@@ -155,7 +155,10 @@ class Outpost:
         """All that are served; with arguments they are made again by another program."""
         with self.channel() as channel:
             for queue in (amqp_queue("palermo", name) for name in (PUSHED, *POLLED)):
-                channel.queue_delete(queue)
-                if arguments is not None:
-                    # In one write: a worker makes its queue again within a millisecond.
+                if arguments is None:
+                    channel.queue_delete(queue)
+                else:
+                    # Without waiting in between: a worker makes its queue again within a millisecond.
+                    channel._impl.queue_delete(queue)
                     channel._impl.queue_declare(queue, durable=True, arguments=arguments)
+                    channel.queue_declare(queue, passive=True)
