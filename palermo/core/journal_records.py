@@ -58,7 +58,7 @@ class RecordKind(StrEnum):
     # a kind that ends a run. [wait] and [run] are histograms in seconds, with [wait_sum], [wait_min], [wait_max] and
     # the same of run.
     COUNTS = "counts"
-    # A worker: worker, host, pid, queues, slots, version [release]; down: processed, failed, and [code], or [anew].
+    # A worker: worker, host, pid, queues, slots, version [release]; down: processed, failed, and [code], or [restarts].
     WORKER_UP = "worker_up"
     WORKER_DOWN = "worker_down"
     # A recurring job's turn: name, id, job, queue.

@@ -118,7 +118,7 @@ class _Supervisor:
             if self._watched and not self._stopping and time.monotonic() - looked >= _CODE_EVERY:
                 code_now, looked = dict(_code_in(self._watched)), time.monotonic()
                 if code_now != code_seen:
-                    self._start_anew(sorted(path for path, _ in code_now.items() ^ code_seen.items())[0])
+                    self._restart(sorted(path for path, _ in code_now.items() ^ code_seen.items())[0])
                     code_seen = code_now
         return max(place.code or 0 for place in self._places)
 
@@ -127,7 +127,7 @@ class _Supervisor:
         for place in self._places:
             place.send(row)
 
-    def _start_anew(self, path: str) -> None:
+    def _restart(self, path: str) -> None:
         log.info("code changed, restarting path=%s", path)
         for place in self._places:
             if place.waits:

@@ -13,7 +13,7 @@ from palermo.contract import clock
 from palermo.contract.limits import stored_limit
 from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, RateState, RunLater, RunNow
 
-#: About so many keys are read at once where all are looked at: Redis does nothing else in the meantime.
+#: Number of keys, roughly, that are read at a time when all are read: Redis does nothing else in the meantime.
 _LOOK_AT = 200
 
 

@@ -1,4 +1,4 @@
-"""What a workflow is made of where it is stored: its state, the arguments of its steps, and their outputs.
+"""The stored parts of a workflow: its state, the arguments of its steps, and their outputs.
 
 It makes the jobs of steps that are released, and the record of a workflow's end. Nothing here stores anything.
 """
@@ -27,7 +27,7 @@ from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_o
 
 log = logging.getLogger("palermo.broker")
 
-#: How many names are read at once.
+#: Maximum number of names that are read at a time.
 _AT_ONCE = 500
 
 #: The most steps that the record of a workflow's end names.
@@ -65,7 +65,7 @@ class Data:
         self._read: dict[str, bytes | None] = {}
 
     async def get(self, names: Sequence[str]) -> list[bytes | None]:
-        """What is stored under these names; None for nothing."""
+        """The values that are stored under these names; None for a name without one."""
         missing = [name for name in names if name not in self._fresh and name not in self._read]
         for first in range(0, len(missing), _AT_ONCE):
             some = missing[first : first + _AT_ONCE]
@@ -117,7 +117,7 @@ class Data:
 
 
 def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
-    """What is stored of a graph."""
+    """The parts of a graph, by the names under which they are stored."""
     for added in graph.steps:
         path = prefix + added.plan.name
         if added.job is not None:
@@ -339,7 +339,7 @@ async def _with_job(path: str, step: StepInfo, data: Data) -> StepInfo:
 
 
 def location_of(stored: StoredFlow) -> JobLocation:
-    """Where a workflow is: as a job that runs and says how far it is, or as one that has failed."""
+    """The place of a workflow in a search for jobs: a running job with its progress, or a failed job."""
     known, root = view(stored.flow), stored.message
     if known.whole.over:
         why = _why_failed(stored.flow, known)

@@ -34,8 +34,8 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Old events that are published and confirmed together, and about how many bytes of bodies.
 _BATCH, _BATCH_BYTES = 500, 8 * 1024**2
 
-#: Events are published while older ones are read. Those are read too, in at most so many rounds, before the group's
-#: queue is bound; once a round has fewer than so many, the rest is read after the binding.
+#: Events are published while older ones are read. Those are read too, before the group's queue is bound: in at most
+#: this number of rounds, or until a round has fewer events than this. The rest is read after the binding.
 _ROUNDS, _FEW = 20, 500
 
 

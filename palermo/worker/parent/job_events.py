@@ -85,7 +85,9 @@ class JobEvents:
     async def worker_ended(self, info: WorkerInfo, code: int | RestartReason) -> None:
         """Record that the worker ends or starts again, and wait at most 2 s until all records are written."""
         said = {"worker": info.id, "processed": info.processed, "failed": info.failed}
-        self.recorder.add(RecordKind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"anew": True}))
+        self.recorder.add(
+            RecordKind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"restarts": True})
+        )
         await self.recorder.close(_CLOSE_TIMEOUT)
         if self.recorder.unwritten:
             log.warning(

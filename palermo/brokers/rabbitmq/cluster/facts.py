@@ -47,7 +47,7 @@ QUEUE, PAUSE, GROUP, UNIQUE_JOB = "queue", "pause", "group", "unique job"
 #: The stream's bounds in bytes: tens of thousands of records. It drops one segment at a time.
 _BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-bytes": 2 * 1024 * 1024}
 
-#: All facts are written again when the oldest has so many records behind it, and so many for each fact.
+#: All facts are written again when the oldest has this number of records behind it, plus this number for each fact.
 _FAR, _FAR_PER_FACT = 5_000, 2
 
 #: Facts that are written again together, and seconds between two checks of how far back the oldest is.
@@ -216,7 +216,7 @@ class Facts(FollowedStream[FactState]):
             await tell_workers(self._writing, self._exchange, {"ask": "look"})
 
     async def probe(self, connection: Connection, queues: Iterable[str]) -> dict[str, Probe]:
-        """What RabbitMQ knows of these queues, for a caller that has just called `read`, and does so again and again.
+        """The state of these queues in RabbitMQ, for a caller that has just called `read`, and calls it repeatedly.
 
         RabbitMQ logs each question about a missing queue as an error. A queue of ours is made once its name is written,
         so only one that another program makes may be seen late, by a minute.

@@ -63,7 +63,7 @@ class QueueOrder:
         return self._front[bisect_right(self._weights, self._chance() * self._weights[-1])]
 
     def place(self, queue: str) -> int:
-        """How many queues come before this one, in the order of their levels."""
+        """The number of queues before this one, in the order of their levels."""
         return list(self._places).index(queue) if queue in self._places else len(self._places)
 
     def found_empty(self, queue: str, now: float) -> None:

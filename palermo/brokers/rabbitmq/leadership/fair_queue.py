@@ -40,7 +40,7 @@ from palermo.errors import BrokerUnavailable, HeadersTooLarge, NotFound, Palermo
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Jobs that are to wait in the job queue for each of its consumers; so many also if it has none.
+#: Number of jobs that are to wait in the job queue for each consumer; the same number if it has none.
 _AHEAD = 3
 
 #: The most jobs that are asked for, and the most that are moved, in one step.
