@@ -5,8 +5,9 @@ Law: a value waits for others only as long as these are being stored, or for 10 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Generic, TypeVar
+
+from palermo.contract.tasks import wait_for_any
 
 T = TypeVar("T")
 
@@ -40,16 +41,15 @@ class Gathered(Generic[T]):
 
     async def flush(self) -> None:
         """Wait until all values are stored, or could not be."""
-        self._urgent.set()
         if self._task is not None:
+            self._urgent.set()
             await asyncio.wait({self._task})
 
     async def _run(self) -> None:
         try:
             while self._waiting:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_PAUSE):
-                        await self._urgent.wait()
+                if not self._urgent.is_set():
+                    await wait_for_any(self._urgent, timeout=_PAUSE)
                 self._urgent.clear()
                 some, self._waiting = self._waiting, []
                 for part in self._parts(some):

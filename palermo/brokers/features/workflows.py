@@ -459,6 +459,7 @@ class Workflows:
 
 async def end_runs(broker: OrdersWorkers, ids: Collection[str]) -> None:
     """Order the workers that run some of these jobs to end them."""
-    running = [(worker.id, job.id) for worker in await broker.workers() for job in worker.jobs if job.id in set(ids)]
+    wanted = set(ids)
+    running = [(worker.id, job.id) for worker in await broker.workers() for job in worker.jobs if job.id in wanted]
     orders = (WorkerCommand(action="cancel", id=id, workers=(worker,), by="deadline") for worker, id in running)
     await asyncio.gather(*(broker.command(order, timeout=_END_WITHIN) for order in orders))

@@ -10,7 +10,6 @@ If the leader dies, the next one reads the states and the ends, and publishes ag
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -26,6 +25,7 @@ from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, runs_in, workflow_queue
 from palermo.contract.clock import seconds_until, wall_clock
+from palermo.contract.tasks import wait_for_any
 from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.plain import Plain
@@ -186,9 +186,7 @@ class LeaderWorkflows:
     async def run(self) -> None:
         """Decide about workflows until the call is cancelled. Raises the connection's error when that is lost."""
         while not await self._ledger.exists():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_NEEDED_EVERY):
-                    await self._news.wait()
+            await wait_for_any(self._news, timeout=_NEEDED_EVERY)
             self._news.clear()
         while True:
             self._news.clear()
@@ -201,9 +199,7 @@ class LeaderWorkflows:
                     raise
                 log.warning("workflows cannot be continued now error=%r", str(error))
                 wait = _AGAIN
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._news.wait()
+            await wait_for_any(self._news, timeout=wait)
 
     async def close(self) -> None:
         """Wait until what is on its way is stored."""

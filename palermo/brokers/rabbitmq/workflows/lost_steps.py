@@ -83,6 +83,7 @@ class LostSteps:
             now = self._workflows.states
             still = [id for id, state in now.items() if before.get(id) is state]
             before = now
+            self._again = {run for run in self._again if run[0] in now}
             try:
                 jobs: Jobs = {}
                 async for some in in_turns(still, at_once=_AT_ONCE):
