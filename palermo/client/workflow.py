@@ -42,7 +42,7 @@ from palermo.jobs.current import parent_header
 from palermo.jobs.definition import JobDefinition, define
 from palermo.jobs.job_registry import registry
 from palermo.jobs.models import MARK
-from palermo.jobs.options import ENQUEUE_OPTIONS, WORKFLOW_OPTIONS, WorkflowOptions, read_options
+from palermo.jobs.options import ENQUEUE_OPTIONS, NOT_IN_STEPS, WORKFLOW_OPTIONS, WorkflowOptions, read_options
 from palermo.tracing import trace_headers
 
 if TYPE_CHECKING:
@@ -59,9 +59,6 @@ MAX_STEPS, MAX_DEPTH, MAX_STEP_NAME = 1_000, 32, 100
 
 #: How deep a list or a dict is searched for outputs.
 _DEPTH = 10
-
-#: The options that a step does not take: its id is unique already.
-_REFUSED = ("unique", "unique_key", "on_duplicate", "dedupe", "debounce", "throttle")
 
 #: The jobs that Palermo runs itself: a workflow without a function, and a map over the output of a step.
 READY, MAP = "palermo.workflow", "palermo.map"
@@ -386,7 +383,7 @@ class Workflow:
             raise OptionInvalid(
                 f"job {definition.name!r} takes batches, and cannot be a step. Make a job without batch=."
             )
-        for name in _REFUSED:
+        for name in NOT_IN_STEPS:
             if name in given or getattr(definition, name) is not None:
                 raise OptionInvalid(
                     f"job {definition.name!r} has {name}=, which a step does not take: its id is unique."

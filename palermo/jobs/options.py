@@ -70,6 +70,8 @@ class Option(Struct, frozen=True):
     kind: Kind
     #: What it means, in one sentence: for `--help`, the API and the reference.
     help: str
+    #: Whether a step of a workflow takes it; its id makes it unique already.
+    in_steps: bool = True
 
 
 # The rows, in groups by where they are allowed. In all of them, None leaves the decision to the job's declaration, or
@@ -122,6 +124,7 @@ class _OneByOne(TypedDict, total=False):
         Option(
             UniqueFor(get_args(Unique)),
             "How long its key blocks other jobs: until_start, until_done, or a duration.",
+            in_steps=False,
         ),
     ]
     on_duplicate: Annotated[
@@ -129,9 +132,12 @@ class _OneByOne(TypedDict, total=False):
         Option(
             Choice(get_args(OnDuplicate)),
             "If a job has the same key: return that job, raise, replace its arguments, or rerun it when it has ended.",
+            in_steps=False,
         ),
     ]
-    dedupe: Annotated[Duration | None, Option(SECONDS, "Time for which its key blocks other jobs after its end.")]
+    dedupe: Annotated[
+        Duration | None, Option(SECONDS, "Time for which its key blocks other jobs after its end.", in_steps=False)
+    ]
 
 
 class _Waiting(TypedDict, total=False):
@@ -146,10 +152,18 @@ class _Waiting(TypedDict, total=False):
     delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Time to wait before it may run.")]
     unique_key: Annotated[
         KeyOption | None,
-        Option(Key(check_unique_key), "Key that makes it unique; by default, the id that you chose, or its arguments."),
+        Option(
+            Key(check_unique_key),
+            "Key that makes it unique; by default, the id that you chose, or its arguments.",
+            in_steps=False,
+        ),
     ]
-    debounce: Annotated[Duration | None, Option(SECONDS, "Run only the last one, after this time without another.")]
-    throttle: Annotated[Duration | None, Option(SECONDS, "Run at most one in this time: the first, later the last.")]
+    debounce: Annotated[
+        Duration | None, Option(SECONDS, "Run only the last one, after this time without another.", in_steps=False)
+    ]
+    throttle: Annotated[
+        Duration | None, Option(SECONDS, "Run at most one in this time: the first, later the last.", in_steps=False)
+    ]
     tenant: Annotated[
         KeyOption | None,
         Option(Tenant(check_tenant), "The tenant that it belongs to, for a fair share of the queue."),
@@ -296,6 +310,9 @@ OPTIONS: Mapping[str, Option] = {
     for declared in (StepOptions, WorkflowOptions, BatchOptions)
     for name, annotation in declared.__annotations__.items()
 }
+
+#: The options that a step of a workflow cannot have.
+NOT_IN_STEPS = tuple(name for name, option in OPTIONS.items() if not option.in_steps)
 
 #: Options of Celery, Dramatiq, RQ and Sidekiq, whose names look like those of options that do something else.
 _ELSEWHERE = {
