@@ -24,6 +24,7 @@ from tests.webui.scheduled_jobs import due
 from tests.webui.server import Web
 
 QUEUES, FAILED, SCHEDULED = 12, 5_000, 2_000
+DAY = 86_400
 
 _JOBS = """
 import time, palermo
@@ -70,7 +71,7 @@ Task = Callable[[Hand], None]
 
 def slow_now(hand: Hand) -> None:
     hand.open("/")
-    expect(hand.page.locator(".problems .button").first).to_be_visible()
+    expect(hand.page.locator(".problems")).to_contain_text("that no worker serves")
 
 
 def new_error(hand: Hand) -> None:
@@ -102,7 +103,7 @@ def edit_and_requeue(hand: Hand) -> None:
 def find_customer(hand: Hand) -> None:
     hand.open("/")
     hand.type("#search", "anna4711@example.com", enter=True)
-    expect(hand.page.locator("tbody a[href*='/jobs/']").first).to_be_visible()
+    expect(hand.page.locator("tbody a[href*='/jobs/anna']").first).to_be_visible()
 
 
 def running_job(hand: Hand) -> None:
@@ -169,18 +170,18 @@ def slowest_class(hand: Hand) -> None:
 def yesterday(hand: Hand) -> None:
     hand.open("/statistics")
     hand.press(".range summary")
-    day = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400))
+    day = time.strftime("%Y-%m-%d", time.gmtime(time.time() - DAY))
     hand.type(".range input[name=since]", f"{day}T10:00Z")
     hand.type(".range input[name=until]", f"{day}T11:00Z")
     hand.click("Show", "button")
-    hand.see("Processed")
+    expect(hand.page.locator("main")).to_contain_text("994")
 
 
 def purge(hand: Hand) -> None:
     hand.open("/queues/q07")
     hand.click("Clear", "button")
     hand.press("dialog[open] button[type=submit]")
-    hand.see("Removed")
+    hand.see("Removed 300 jobs")
 
 
 def who(hand: Hand) -> None:
@@ -236,7 +237,7 @@ def move_waiting(hand: Hand) -> None:
     hand.press("dialog[open] button[type=submit]")
     hand.page.wait_for_load_state("load")
     hand.press("main form button[type=submit]")  # no worker serves that queue
-    hand.see("Moved")
+    hand.see("Moved 300 jobs")
 
 
 def tenants(hand: Hand) -> None:
@@ -301,7 +302,11 @@ def fill(web: Web) -> None:
         publish(web.client, *(message(f"w{number}-{n}", n, queue=f"q{number:02}") for n in range(300)))
     publish(web.client, message("anna", "anna4711@example.com", queue="q02"), message("t", queue="q11", tenant="acme"))
     web.inspector.recurring.put("nightly", "shop.Report", cron="0 3 * * *", queue="q10")
-    write(web.client, [ended("new", "failed", at=time.time() - 60, error="shop.NewError", message="never seen")])
+    half_past_ten = (time.time() // DAY - 1) * DAY + 10.5 * 3_600  # of yesterday
+    counts = {"kind": "counts", "at": half_past_ten, "queue": "q01", "job": "shop.Charge", "succeeded": 994}
+    write(
+        web.client, [counts, ended("new", "failed", at=time.time() - 60, error="shop.NewError", message="never seen")]
+    )
 
 
 @contextlib.contextmanager

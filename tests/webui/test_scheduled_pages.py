@@ -253,17 +253,23 @@ def test_the_first_look_says_how_far_it_is_and_shows_the_list_afterwards(
         eventually(lambda: listed(web, "/retries") == ["again"])
 
 
-def test_a_slow_command_has_a_page_that_offers_no_stop(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule(web.client, due("a", 100))
-    monkeypatch.setattr(tuning, "LONG_WAIT", 1.0)
-    begun, go_on, cancel = threading.Event(), threading.Event(), ScheduledJobs.cancel
+def held(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[threading.Event, threading.Event]:
+    """Have calls of this method of the scheduled jobs wait: returns what is set at a call, and what lets it go on."""
+    begun, go_on, method = threading.Event(), threading.Event(), getattr(ScheduledJobs, name)
 
     def slow(*given: Any, **more: Any) -> Any:
         begun.set()
         go_on.wait(HANGS)
-        return cancel(*given, **more)
+        return method(*given, **more)
 
-    monkeypatch.setattr(ScheduledJobs, "cancel", slow)
+    monkeypatch.setattr(ScheduledJobs, name, slow)
+    return begun, go_on
+
+
+def test_a_slow_command_has_a_page_that_offers_no_stop(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule(web.client, due("a", 100))
+    monkeypatch.setattr(tuning, "LONG_WAIT", 1.0)
+    begun, go_on = held(monkeypatch, "cancel")
     confirmed(web, "/scheduled/confirm?act=cancel&all=1")
     assert begun.wait(HANGS)
     [command] = operations(web.app.state.site)._all
@@ -279,14 +285,7 @@ def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monke
     assert listed(web, "/scheduled") == ["a"]
     schedule(web.client, due("b", 200))
     monkeypatch.setattr(tuning, "GLANCE", 0.0)
-    begun, go_on, read = threading.Event(), threading.Event(), ScheduledJobs.list
-
-    def slow(*given: Any, **more: Any) -> Any:
-        begun.set()
-        go_on.wait(HANGS)
-        return read(*given, **more)
-
-    monkeypatch.setattr(ScheduledJobs, "list", slow)
+    begun, go_on = held(monkeypatch, "list")
     try:
         eventually(lambda: listed(web, "/scheduled") == ["a"] and begun.is_set())
     finally:
