@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Table
-from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.publishing.turns import AGAIN, take_turns
 from palermo.contract.clock import seconds_until
 from palermo.contract.recurring_entries import RECURRING, EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs
-from palermo.contract.tasks import wait_for_any
 from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.topology import internal
@@ -28,9 +27,6 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Seconds between two readings of the wall clock, however far the next tick is: the clock may jump.
 _LOOK_EVERY = 0.5
-
-#: Seconds until entries are fired again after an error, and until an entry is looked at whose job was refused.
-_AGAIN = 1.0
 
 #: Entries and jobs in one commit, after which no entry is added to it.
 _SLICE = 2_000
@@ -67,18 +63,7 @@ class RecurringJobs:
 
     async def run(self) -> None:
         """Fire due entries until the call is cancelled. Raises the connection's error when that is lost."""
-        while True:
-            self._news.clear()
-            try:
-                wait = await uninterrupted(self._fire_in_turn())
-            except NewerFormat:
-                raise
-            except PalermoError as error:
-                if self._connection.error is not None:
-                    raise
-                log.warning("recurring jobs cannot be fired now error=%r", str(error))
-                wait = _AGAIN
-            await wait_for_any(self._news, timeout=wait)
+        await take_turns(self._fire_in_turn, self._news, self._connection, "recurring jobs cannot be fired now")
 
     async def close(self) -> None:
         """Fire no more, and wait until what is on its way is stored: else the next leader has to look for the jobs."""
@@ -129,7 +114,7 @@ class RecurringJobs:
             while left and len(changes) + len(jobs) < _SLICE:
                 name = left.popleft()
                 if name in waiting:
-                    self._due.put(name, self._now() + _AGAIN)
+                    self._due.put(name, self._now() + AGAIN)
                 else:
                     some, changes[name] = self._entries[name].fired(self._now())
                     jobs += some

@@ -21,8 +21,8 @@ from palermo.brokers.features.steps import Outcome, Step, Stored
 from palermo.brokers.features.workflows import Ending, EndKey, Workflows
 from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
-from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.publishing.turns import AGAIN, take_turns
 from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, runs_in, workflow_queue
 from palermo.contract.clock import seconds_until, wall_clock
 from palermo.contract.tasks import wait_for_any
@@ -37,8 +37,8 @@ log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
 
-#: Seconds between two looks, however far the next timeout is, since the clock may jump; and until one after an error.
-_LOOK_EVERY, _AGAIN = 0.5, 1.0
+#: Seconds between two looks, however far the next timeout is, since the clock may jump.
+_LOOK_EVERY = 0.5
 
 #: Seconds between two looks whether anybody needs workflows.
 _NEEDED_EVERY = 2.0
@@ -188,18 +188,7 @@ class LeaderWorkflows:
         while not await self._ledger.exists():
             await wait_for_any(self._news, timeout=_NEEDED_EVERY)
             self._news.clear()
-        while True:
-            self._news.clear()
-            try:
-                wait = await uninterrupted(self._look())
-            except NewerFormat:
-                raise
-            except PalermoError as error:
-                if self._connection.error is not None:
-                    raise
-                log.warning("workflows cannot be continued now error=%r", str(error))
-                wait = _AGAIN
-            await wait_for_any(self._news, timeout=wait)
+        await take_turns(self._look, self._news, self._connection, "workflows cannot be continued now")
 
     async def close(self) -> None:
         """Wait until what is on its way is stored."""
@@ -252,7 +241,7 @@ class LeaderWorkflows:
             await self._engine.pass_time(wall_clock())
             await self._ledger.tidy(self._store.all)
         if self._reports:
-            return _AGAIN
+            return AGAIN
         due = self._store.first_due
         return _LOOK_EVERY if due is None else min(_LOOK_EVERY, seconds_until(due, wall_clock))
 

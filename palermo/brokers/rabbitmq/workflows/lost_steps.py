@@ -130,7 +130,7 @@ class LostSteps:
         return {run: job for run, job in jobs.items() if TenantQueue(job.queue, job.tenant) not in full}
 
     async def _may_hold(self, place: TenantQueue, served: Sequence[QueueSelection]) -> bool:
-        """Whether a job may wait here, or be with the worker of another program, which tells nothing of its jobs."""
+        """Whether a job may wait here, or be with the worker of another program, whose jobs are unknown."""
         probe = await self._connection.probe(amqp_queue(self._exchange, place.queue))
         if probe.exists and probe.messages:
             return True

@@ -1,0 +1,38 @@
+"""The loop of a part of the leader that keeps its state in a ledger."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
+from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
+from palermo.contract.tasks import wait_for_any
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds until the next turn after an error.
+AGAIN = 1.0
+
+#: Does what there is to do, and returns the seconds until its next call.
+Turn = Callable[[], Coroutine[Any, Any, float]]
+
+
+async def take_turns(turn: Turn, news: asyncio.Event, connection: Connection, problem: str) -> None:
+    """Call `turn` until this call is cancelled, earlier if `news` is set; a turn that has begun always ends.
+
+    An error is logged as this problem. Raises NewerFormat, and the error of a lost connection.
+    """
+    while True:
+        news.clear()
+        try:
+            wait = await uninterrupted(turn())
+        except NewerFormat:
+            raise
+        except PalermoError as error:
+            if connection.error is not None:
+                raise
+            log.warning("%s error=%r", problem, str(error))
+            wait = AGAIN
+        await wait_for_any(news, timeout=wait)
