@@ -83,7 +83,7 @@ def pages_url(host: str, port: int, prefix: str = "", token: str = "") -> str:
 
 
 def serve(app: FastAPI, *, host: str, port: int, at: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT. Running requests then get LONG_WAIT seconds; live streams end at once."""
+    """Serve until SIGTERM or SIGINT. Running requests then get LONG_WAIT seconds; live streams end immediately."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     site: Site = app.state.site
     log.info("web pages served broker=%s", site.connected_to)

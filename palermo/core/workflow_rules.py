@@ -102,7 +102,7 @@ class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return _bits(self.failed).bit_count()
 
     def out(self) -> Iterator[int]:
-        """The released members that are not over, without those apart."""
+        """The released members that are not over, without those in `apart`."""
         over = _bits(self.over)
         return (number for number in range(self.floor, self.released) if not over >> (number - self.floor) & 1)
 

@@ -43,7 +43,7 @@ def workflow_row(info: WorkflowInfo) -> Row:
 
 
 def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
-    """The workflow whose end the journal recorded; None if the record tells of none."""
+    """The workflow whose end the journal recorded; None if the record has none."""
     states, told = record.get("steps"), record.get("workflow")
     state = _STATES.get(record["kind"])
     if not isinstance(states, dict) or not isinstance(told, dict) or state is None:

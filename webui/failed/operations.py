@@ -113,7 +113,7 @@ class Operation(Struct, kw_only=True):
         return text
 
     def watching(self) -> dict[str, Any]:
-        """What a command of the inspector tells this operation."""
+        """The callbacks with which a command of the inspector reports to this operation."""
 
         def progress(swept: SweepProgress) -> None:
             self.seen, self.total = swept.seen, swept.total

@@ -156,7 +156,7 @@ class FailedView:
                 self._waiting -= 1
 
     def watching(self, told: dict[str, Any]) -> dict[str, Any]:
-        """What a command on failed jobs tells: this view forgets the jobs that it takes, and then `told` is told."""
+        """The callbacks for a command on failed jobs: this view forgets the jobs that are taken, and passes all on."""
         removed = 0
 
         def progress(swept: SweepProgress) -> None:

@@ -115,7 +115,7 @@ def _ended(site: Site, id: str) -> WorkflowInfo | None:
 
 
 def _info_of(entry: Entry) -> WorkflowInfo | None:
-    """The workflow whose end a record of the journal tells."""
+    """The workflow whose end is in a record of the journal."""
     known: dict[str, Any] = {
         "kind": entry.kind,
         "id": entry.id,
@@ -128,7 +128,7 @@ def _info_of(entry: Entry) -> WorkflowInfo | None:
 
 
 def _run(step: Row, entry: Entry | None) -> Row:
-    """What the journal tells of the last run of a step; its job and queue too, where the broker tells none."""
+    """The last run of a step by the journal, with its job and queue if the broker doesn't know them."""
     if entry is None or entry.state is None:
         return {"attempt": None, "took": None, "ended_at": None, "error": None}
     row = entry.row()

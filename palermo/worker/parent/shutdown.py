@@ -1,4 +1,4 @@
-"""The shutdown of a worker: when its jobs are done, after a timeout, at once, or to start again."""
+"""The shutdown of a worker: when its jobs are done, after a timeout, immediately, or to start again."""
 
 import asyncio
 import logging
