@@ -14,7 +14,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tests.debian import NotInstalled, can_install, one_at_a_time
+from tests.debian import NotInstalled, one_at_a_time
 
 _ADVICE = """no promtool for the tests of alert rules. Do one of these and run them again:
   * install Prometheus (Debian, Ubuntu: apt-get install prometheus; macOS: brew install prometheus);
@@ -34,28 +34,22 @@ def find() -> Path:
         raise NotInstalled(f"{_ADVICE}\n  * {error}") from None
 
 
+#: Only root may renew the lists of packages, where these are older than what the mirror has.
+_UNPACK = """
+apt-get -q download prometheus || { apt-get -q update && apt-get -q download prometheus; }
+dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool
+rm prometheus_*.deb
+"""
+
+
 def _unpacked() -> Path:
     """The one in Debian's package of the server, of which nothing else is wanted."""
-    if not all(map(shutil.which, ("apt-get", "dpkg-deb"))):
-        raise NotInstalled("apt-get download prometheus: not a Debian or Ubuntu system.")
     folder = Path(tempfile.gettempdir()) / f"palermo-tests-promtool-{os.getuid()}"
     program = folder / "usr" / "bin" / "promtool"
     with one_at_a_time("promtool"):
-        if program.exists():
-            return program
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if _run("apt-get", "-q", "download", "prometheus", into=folder) and can_install():
-            _run("apt-get", "-q", "update", into=folder)
-        if not list(folder.glob("*.deb")) and (failure := _run("apt-get", "-q", "download", "prometheus", into=folder)):
-            raise NotInstalled(f"apt-get download prometheus: {failure[-500:]}")
-        [package] = folder.glob("*.deb")
-        if failure := _run("sh", "-c", f"dpkg-deb --fsys-tarfile {package} | tar -x ./usr/bin/promtool", into=folder):
-            raise NotInstalled(f"unpacking {package}: {failure[-500:]}")
-        package.unlink()
-        return program
-
-
-def _run(*command: str, into: Path) -> str:
-    """What it said if it failed; "" if it did not."""
-    done = subprocess.run(command, cwd=into, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    return done.stdout + done.stderr or "it failed" if done.returncode else ""
+        if not program.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+            done = subprocess.run(["sh", "-euc", _UNPACK], cwd=folder, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise NotInstalled(f"apt-get download prometheus: {(done.stdout + done.stderr)[-500:]}")
+    return program
