@@ -3,7 +3,6 @@
 `python -m tests.rabbitmq_versions 4.3` prints the path of its server.
 """
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -31,12 +30,6 @@ def server_of(version: str) -> Path:
         raise NotInstalled(f"RabbitMQ {version}: known are {', '.join(SUITES)}, or give the path of a rabbitmq-server.")
     scripts = scripts_of(f"rabbitmq-{version}", suite=SUITES[version], package="rabbitmq-server", programs=_PROGRAMS)
     return scripts / "rabbitmq-server"
-
-
-def name_of(server: Path) -> str:
-    """The version that a server is, as it says itself."""
-    command = [str(server.with_name("rabbitmqctl")), "version"]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":
