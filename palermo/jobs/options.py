@@ -197,9 +197,12 @@ class _Declaration(TypedDict, total=False):
 
 class _RecurringOptions(TypedDict, total=False):
     cron: Annotated[str | None, Option(ANY, "When it runs by itself: five fields as in crontab, or six with seconds.")]
-    every: Annotated[Duration | None, Option(ANY, "Time between two runs, instead of cron.")]
+    every: Annotated[Duration | None, Option(SECONDS, "Time between two runs, instead of cron.")]
     tz: Annotated[str | None, Option(ANY, "Time zone of cron, such as Europe/Rome; UTC by default.")]
-    missed: Annotated[Missed | None, Option(ANY, "What to do about missed runs: skip them, run once, or run all.")]
+    missed: Annotated[
+        Missed | None,
+        Option(Choice(get_args(Missed)), "What to do about missed runs: skip them, run once, or run all."),
+    ]
     schedule_name: Annotated[str | None, Option(ANY, "Name of the recurring job; the job's name by default.")]
     schedule_args: Annotated["Arguments | None", Option(ANY, "Arguments of the runs that cron or every starts.")]
 

@@ -1,5 +1,6 @@
 """The API of single jobs: enqueue one, find one by its id, ask for its status and result, cancel it."""
 
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -69,17 +70,19 @@ def _type_of(kind: Kind) -> Any:
             return str
 
 
+def option_fields(names: Iterable[str]) -> dict[str, Any]:
+    """The fields for these options of jobs, as `create_model` takes them; none of them is required."""
+    rows = ((name, OPTIONS[name]) for name in names)
+    return {name: (_type_of(row.kind) | None, Field(default=None, description=row.help)) for name, row in rows}
+
+
 if TYPE_CHECKING:
     _Options = BaseModel
 else:
     #: The options of `.options()`, but for those that NewJob declares itself.
     _Options = create_model(
         "_Options",
-        **{
-            name: (_type_of(OPTIONS[name].kind) | None, Field(default=None, description=OPTIONS[name].help))
-            for name in ENQUEUE_OPTIONS
-            if name not in ("queue", "id", "delay", "run_at")
-        },
+        **option_fields(name for name in ENQUEUE_OPTIONS if name not in ("queue", "id", "delay", "run_at")),
     )
 
 

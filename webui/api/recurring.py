@@ -1,12 +1,14 @@
 """The API of recurring jobs: list, add, remove, enable, disable, run now."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from palermo.contract.recurring import SCHEDULED
 from palermo.contract.row_types import RecurringRow
-from palermo.errors import NotFound
+from palermo.jobs.options import RECURRING_OPTIONS
 from palermo.webui import actions
+from palermo.webui.api.jobs import option_fields
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Id, Removed, Rows
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state import listings
@@ -15,22 +17,22 @@ from palermo.webui.threads import Router
 router = Router(prefix="/recurring", tags=["recurring"], responses=PROBLEM_RESPONSES)
 
 
-class NewRecurring(BaseModel):
+if TYPE_CHECKING:
+    _Times = BaseModel
+else:
+    _Times = create_model("_Times", **option_fields(name for name in RECURRING_OPTIONS if name in SCHEDULED))
+
+
+class NewRecurring(_Times):
     """A recurring job to be added. Give either cron or every."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, max_length=200, description="Its own.")
     job: str = Field(min_length=1, max_length=255, description="The job's wire name, such as shop.tasks.sweep.")
-    cron: str | None = Field(
-        default=None, max_length=500, description="As in crontab(5); six fields begin with seconds."
-    )
-    every: float | None = Field(default=None, description="Seconds between two runs, from 1 to a year.")
-    tz: str = Field(default="UTC", max_length=100, description="The time zone of cron, such as Europe/Rome.")
     args: list[Any] = Field(default_factory=list)
     kwargs: dict[str, Any] = Field(default_factory=dict)
     queue: str | None = Field(default=None, description="Else the job's own, or the default one.")
-    missed: Literal["skip", "once", "all"] = "once"
     replace: bool = Field(default=False, description="Whether one that has this name is replaced; else that is 409.")
 
 
@@ -47,8 +49,7 @@ def put(visit: Visiting, new: NewRecurring) -> RecurringRow:
     A replaced job stays disabled if it was. If code or configuration declares the same name, that declaration wins
     when its worker starts.
     """
-    options = new.model_dump(exclude={"name", "job", "replace"})
-    actions.put_recurring(visit, new.name, new.job, replace=new.replace, **options)
+    actions.put_recurring(visit, **new.model_dump())
     return _row(visit, new.name)
 
 
@@ -87,7 +88,4 @@ def remove(visit: Visiting, name: Id) -> Removed:
 
 
 def _row(visit: Visit, name: str) -> RecurringRow:
-    found = next((row for row in listings.recurring(visit) if row["name"] == name), None)
-    if found is None:
-        raise NotFound(f"there is no recurring job {name[:80]!r}.")
-    return found
+    return listings.recurring_row(listings.recurring(visit), name)

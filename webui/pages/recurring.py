@@ -169,8 +169,11 @@ def enable(request: Request, visit: Visiting, name: str, own: Text = "") -> Resp
 @router.post("/recurring/{name:palermo}/disable", name="disable_recurring")
 def disable(request: Request, visit: Visiting, name: str, own: Text = "") -> Response:
     actions.switch_recurring(visit, name, on=False)
-    text = f"Disabled {name}: it does not run until it is enabled, even if workers restart."
-    return redirect(request, _back(request, name, own), text)
+    return redirect(
+        request,
+        _back(request, name, own),
+        f"Disabled {name}: it does not run until it is enabled, even if workers restart.",
+    )
 
 
 @router.post("/recurring/{name:palermo}/remove", name="remove_recurring")
@@ -190,8 +193,7 @@ def _back(request: Request, name: str, own: str) -> str:
 @router.get("/recurring/{name:palermo}", name="recurring_job")
 def recurring_job(request: Request, visit: Visiting, name: str) -> Response:
     """One recurring job: its next times, its past runs, and what can be done with it."""
-    row = _find(listings.recurring(visit), name)
-    return _own_page(request, visit, row)
+    return _own_page(request, visit, listings.recurring_row(listings.recurring(visit), name))
 
 
 @router.post("/recurring/{name:palermo}/edit", name="edit_recurring")
@@ -201,7 +203,7 @@ def edit(request: Request, visit: Visiting, name: str, form: Filled) -> Response
     If it was removed in the meantime, the form that adds one has what was typed.
     """
     try:
-        row = _find(listings.recurring(visit), name)
+        row = listings.recurring_row(listings.recurring(visit), name)
     except NotFound as error:
         return _page(request, visit, replace(form, name=name), problems_of(error))
     try:
@@ -216,7 +218,7 @@ def edit(request: Request, visit: Visiting, name: str, form: Filled) -> Response
 @router.post("/recurring/{name:palermo}/run-with", name="run_recurring_with")
 def run_with(request: Request, visit: Visiting, name: str, form: Filled) -> Response:
     """Enqueue its job once with the arguments of the form, to the same queue."""
-    row = _find(listings.recurring(visit), name)
+    row = listings.recurring_row(listings.recurring(visit), name)
     problems = Problems()
     try:
         args, kwargs = read_arguments(problems, form.args, form.kwargs)
@@ -269,16 +271,9 @@ def _own_page(
     )
 
 
-def _find(rows: Sequence[Row], name: str) -> Row:
-    found = next((row for row in rows if row["name"] == name), None)
-    if found is None:
-        raise NotFound(f"there is no recurring job {name[:80]!r}.")
-    return found
-
-
 def _whole(visit: Visit, name: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a form, with the values of its recurring job where masks stand."""
-    bare = _find(visit.inspector.recurring.list(), name)
+    bare = listings.recurring_row(visit.inspector.recurring.list(), name)
     return {"args": unmasked(args, bare["args"] or []), "kwargs": unmasked(kwargs, bare["kwargs"] or {})}
 
 
@@ -337,11 +332,10 @@ def _page(request: Request, visit: Visit, form: RecurringForm, problems: Mapping
 
 def _shown(row: Row) -> Row:
     """The row with its arguments in one line, and with a key for the ids of page elements."""
-    args, kwargs = row["args"], row["kwargs"]
     return {
         **row,
         "key": element_key(row["name"]),
-        "preview": None if args is None or kwargs is None else preview(args, kwargs),
+        "preview": None if row["args"] is None else preview(row["args"], row["kwargs"]),
     }
 
 

@@ -3,8 +3,11 @@
 An event topology is a listing of groups and exchanges. It is cached, so that many readers cause few requests.
 """
 
+from collections.abc import Iterable
+
 from palermo.contract.row_types import JobRow, KeyRow, LimitRow, RecurringRow
 from palermo.contract.rows import Listing, Row
+from palermo.errors import NotFound
 from palermo.jobs.redaction import masked_arguments, masked_row
 from palermo.views.filter import EVERYTHING, JobFilter
 from palermo.webui import tuning
@@ -51,6 +54,14 @@ def scheduled(visit: Visit, chosen: JobFilter, *, page: int, limit: int, soon: b
 def recurring(visit: Visit) -> list[RecurringRow]:
     """All recurring jobs, by name."""
     return [masked_arguments(row, visit.site.hidden) for row in scheduled_view(visit.site).recurring()]
+
+
+def recurring_row(rows: Iterable[RecurringRow], name: str) -> RecurringRow:
+    """The row of one recurring job. Raises NotFound."""
+    found = next((row for row in rows if row["name"] == name), None)
+    if found is None:
+        raise NotFound(f"there is no recurring job {name[:80]!r}.")
+    return found
 
 
 def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[KeyRow]:
