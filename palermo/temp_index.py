@@ -85,8 +85,16 @@ class TempIndex:
     def file_size(self) -> int:
         """The largest size that the file may have, in bytes."""
         with self.read():
-            (pages,) = self._db.execute("pragma page_count").fetchone()
-            return int(pages) * _PAGE
+            return self._pages("page_count") * _PAGE
+
+    def used_size(self) -> int:
+        """The size of what is in the file, in bytes: without the room of deleted rows."""
+        with self.read():
+            return (self._pages("page_count") - self._pages("freelist_count")) * _PAGE
+
+    def _pages(self, pragma: str) -> int:
+        (pages,) = self._db.execute(f"pragma {pragma}").fetchone()
+        return int(pages)
 
     def _empty(self) -> None:
         self._close()

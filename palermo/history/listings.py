@@ -14,9 +14,8 @@ from palermo.contract.row_types import ActionRow, FinishedRow
 from palermo.contract.rows import Listing, Row
 from palermo.core.journal_records import Record, RecordBatch, names_any
 from palermo.history.audit import AuditLog
-from palermo.history.index import Index
+from palermo.history.index import ArgumentText, Index
 from palermo.history.journal_reader import OnProgress, read_to_end
-from palermo.history.segment import ArgumentText
 from palermo.views.filter import AuditFilter, JobFilter
 
 #: How many batches of the journal are read for a page of the newest jobs. Where they do not fill the page, so many

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from palermo.errors import StoreInvalid
-from palermo.history import segment as segment_module
+from palermo.history import index as index_module
 from palermo.history.audit import AuditLog
 from palermo.history.index import Index
 from palermo.history.listings import life
@@ -23,10 +23,9 @@ def index() -> Iterator[Index]:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """One whose stretches are full with four records, of which it keeps three."""
-    monkeypatch.setattr(segment_module, "MAX_RECORDS", 4)
-    with closing(Index(segments=3)) as index:
+def small() -> Iterator[Index]:
+    """One that keeps twelve records."""
+    with closing(Index(most=12)) as index:
         yield index
 
 
@@ -93,7 +92,7 @@ def test_pages_and_counts_stay_right_while_records_arrive(small: Index) -> None:
 def test_pages_of_a_search_are_the_same_if_few_or_many_match(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = JobFilter(text="such thing")
     for few in (1_000, 5):
-        monkeypatch.setattr(segment_module, "_FEW", few)
+        monkeypatch.setattr(index_module, "_FEW", few)
         for number in range(4):
             index.take(batch(failed(f"{few}-{number}"), ended(f"other-{few}-{number}")))
             many = ids(index, wanted, limit=100)
@@ -115,7 +114,7 @@ def test_what_is_too_much_is_forgotten_from_its_beginning(small: Index) -> None:
     assert [entry.kind for entry in small.of("28")] == ["enqueued", "succeeded"]
 
 
-def test_all_that_is_known_of_a_job_is_told_across_stretches_in_order(small: Index, audit: AuditLog) -> None:
+def test_all_that_is_known_of_a_job_is_told_in_order(small: Index, audit: AuditLog) -> None:
     steps = [
         *(enqueued("a"), failed("a", "retried", at=NOON + 1, delay=15), failed("a", at=NOON + 2, attempt=2)),
         *(done_by("anna", "requeue", at=NOON + 3, ids=["a", "b"]), ended("a", at=NOON + 4, attempt=3)),
@@ -196,7 +195,7 @@ def test_whatever_a_record_holds_its_run_can_be_shown(index: Index, fields: dict
 
 def test_a_full_disk_empties_the_index_which_is_filled_again(index: Index) -> None:
     index.take(batch(ended("a")))
-    index._segments[-1]._db.execute("pragma max_page_count = 20")
+    index._db.execute("pragma max_page_count = 20")
 
     with pytest.raises(StoreInvalid, match=r"full.*TMPDIR"):
         index.take(batch(*(failed(f"{n}", message="x" * 500) for n in range(1_000))))
@@ -206,14 +205,35 @@ def test_a_full_disk_empties_the_index_which_is_filled_again(index: Index) -> No
     assert ids(index) == ["b"]
 
 
-def test_a_stretch_that_is_forgotten_while_somebody_reads_it_is_empty(small: Index) -> None:
+def test_an_index_that_is_closed_while_somebody_reads_it_is_empty(small: Index) -> None:
     small.take(batch(*(ended(f"{n}") for n in range(4))))
-    stretch = small._newest_first()[-1]
 
     small.close()
 
-    assert (stretch.count(FINISHED), stretch.page(FINISHED, offset=0, limit=9), stretch.of("1", limit=9)) == (0, [], [])
-    assert (stretch.size, stretch.names("job", limit=9)) == (0, set())
+    assert (small.count(FINISHED), small.page(FINISHED), small.of("1")) == (0, [], [])
+    assert (small.size(), small.names("job")) == (0, [])
+
+
+def test_an_instant_finds_runs_whose_clocks_differ(index: Index) -> None:
+    for at in (NOON + 5, NOON + 9, NOON + 3, NOON + 8):
+        index.take(batch(ended(f"{at - NOON:.0f}", at=at)))
+
+    assert [ids(index, JobFilter(since=NOON + since)) for since in (3, 5, 8, 9, 10)] == [
+        ["8", "3", "9", "5"],
+        ["8", "9", "5"],
+        ["8", "9"],
+        ["9"],
+        [],
+    ]
+    assert index.ends(["5", "8", "9"], since=NOON + 8) == {"done": 2}
+
+
+def test_names_and_errors_of_forgotten_runs_are_forgotten(small: Index) -> None:
+    small.take(batch(ended("a", "failed", error="shop.Early", queue="old")))
+    for number in range(30):
+        small.take(batch(ended(f"{number}", "failed", error="shop.Late")))
+
+    assert ([*small.first_errors()], small.names("queue")) == (["shop.Late"], ["mail"])
 
 
 ACTIONS = batch(
@@ -268,11 +288,11 @@ def test_the_oldest_actions_are_forgotten() -> None:
         assert (audit.of("0"), len(audit.of("3099"))) == ([], 1)
 
 
-def test_the_last_end_of_each_job_since_an_instant_is_counted(small: Index) -> None:
-    small.take(JOBS)
-    small.take(batch(ended("c", at=NOON + 20), failed("b", "retried", at=NOON + 21), ended("gone", at=NOON + 22)))
-    small.take(batch(failed("a", at=NOON + 23), ended("a", at=NOON + 24)))
+def test_the_last_end_of_each_job_since_an_instant_is_counted(index: Index) -> None:
+    index.take(JOBS)
+    index.take(batch(ended("c", at=NOON + 20), failed("b", "retried", at=NOON + 21), ended("gone", at=NOON + 22)))
+    index.take(batch(failed("a", at=NOON + 23), ended("a", at=NOON + 24)))
 
-    assert small.ends([*"abcde"], since=NOON + 20) == {"done": 2}
-    assert small.ends([*"abcde"], since=NOON + 2) == {"done": 3, "discarded": 1, "cancelled": 1}
-    assert small.ends([], since=0.0) == {}
+    assert index.ends([*"abcde"], since=NOON + 20) == {"done": 2}
+    assert index.ends([*"abcde"], since=NOON + 2) == {"done": 3, "discarded": 1, "cancelled": 1}
+    assert index.ends([], since=0.0) == {}

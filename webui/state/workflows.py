@@ -16,7 +16,7 @@ from palermo.core.topology import check_id
 from palermo.core.workflow import step_id, step_of
 from palermo.errors import NotFound
 from palermo.history.entry import Entry
-from palermo.history.segment import WORKFLOW
+from palermo.history.index import WORKFLOW
 from palermo.inspector.workflow_rows import info_of_record, step_rows, workflow_row
 from palermo.jobs.redaction import masked_value
 from palermo.views.filter import Facts, JobFilter
