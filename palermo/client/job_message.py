@@ -4,7 +4,6 @@ Law: this is the only place that reads options into a message, for an enqueue an
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -18,18 +17,13 @@ from palermo.errors import OptionInvalid
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition, check_job_name
 from palermo.jobs.modules import describe
-from palermo.jobs.options import ENQUEUE_OPTIONS, JOB_OPTIONS
 from palermo.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from palermo.client.status import JobClient
+    from palermo.client.client import Client
 
 #: Finds the announcement of workers about a job whose code is not imported here, by the job's name.
 Announced = Callable[[str], UniqueJob | None]
-
-#: The options that a job may declare and that each of its messages carries, besides its queue. Declared retries belong
-#: to the worker's policy.
-_CARRIED = tuple(name for name in JOB_OPTIONS if name in ENQUEUE_OPTIONS and name not in ("queue", "retries"))
 
 
 class JobCall(NamedTuple):
@@ -73,18 +67,12 @@ def call_of(
     if (models := definition.models) is not None:
         args, kwargs = models.validated(args, kwargs, decoded=False)
         written = models.written(args, kwargs)
-    queue, declared = definition.queue_in(settings), _declared_options(definition)
+    queue, declared = definition.queue_in(settings), definition.carried
     return JobCall(definition.name, definition, None, queue, declared, args, kwargs, written, definition.one)
 
 
-@lru_cache(maxsize=1_024)
-def _declared_options(definition: JobDefinition) -> Mapping[str, Any]:
-    """The options that the job declares and each of its messages carries, besides its queue."""
-    return {name: value for name in _CARRIED if (value := getattr(definition, name)) is not None}
-
-
 def build_message(
-    client: "JobClient",
+    client: "Client",
     call: JobCall,
     chosen: Mapping[str, Any],
     *,

@@ -13,7 +13,7 @@ from msgspec import Struct
 from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
 from palermo.jobs.models import JobModels
-from palermo.jobs.options import ONE_BY_ONE, RECURRING_OPTIONS, DeclaredOptions, split_arguments
+from palermo.jobs.options import CARRIED_OPTIONS, DECLARED_OPTIONS, ONE_BY_ONE, RECURRING_OPTIONS, split_arguments
 from palermo.jobs.origin import Origin, signature_of, variables_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class JobSubscription(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class JobDefinition(DeclaredOptions):
+class JobDefinition:
     """A job as its decorator declared it."""
 
     #: The wire name: `package.module.QualName`, or the one given.
@@ -53,15 +53,24 @@ class JobDefinition(DeclaredOptions):
     signature: inspect.Signature
     is_class: bool
     origin: Origin = field(repr=False)
+    #: The options that it declares, as they were read. All of DECLARED_OPTIONS are its attributes too; None leaves the
+    #: decision to the settings, or to an enqueue.
+    options: Mapping[str, Any]
     #: When it runs by itself, again and again; None for never.
     recurring: "RecurringJob | None" = None
     #: The events that it handles; None for a job that is enqueued.
     subscribes: JobSubscription | None = None
-    #: Whether it gets a `palermo.Workflow` as its first argument, and adds steps to it; and the seconds for all steps.
+    #: Whether it gets a `palermo.Workflow` as its first argument, and adds steps to it.
     workflow: bool = False
-    deadline: float | None = None
     #: A function job's own hooks; a class has them as methods.
     own_hooks: Hooks = field(default_factory=lambda: Hooks(JOB_HOOKS), repr=False)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, option: str) -> Any: ...
+
+    def __post_init__(self) -> None:
+        vars(self).update({**dict.fromkeys(DECLARED_OPTIONS), **self.options})
 
     def without_flow(self) -> "JobDefinition":
         """The definition of a workflow whose function was declared: an enqueue does not give its first argument."""
@@ -74,12 +83,18 @@ class JobDefinition(DeclaredOptions):
         """The queue where the job waits unless an enqueue names another. Raises QueueNameInvalid."""
         if self.subscribes is not None:
             return self.subscribes.queue(settings.exchange, settings.prefix)
-        return self.queue or settings.default_queue
+        queue: str | None = self.queue
+        return queue or settings.default_queue
 
     @cached_property
     def one(self) -> bool:
         """Whether the decoded body is the single argument."""
-        return self.arguments == "one"
+        return bool(self.arguments == "one")
+
+    @cached_property
+    def carried(self) -> Mapping[str, Any]:
+        """The options that each of its messages carries."""
+        return {name: value for name, value in self.options.items() if name in CARRIED_OPTIONS}
 
     @cached_property
     def policy(self) -> "RetryPolicy":
@@ -200,7 +215,7 @@ class JobDefinition(DeclaredOptions):
         """What a worker announces of it if it is declared unique, debounced or throttled; None if it is not."""
         from palermo.contract.unique_jobs import KEY_OPTIONS, KEYED_BY, UniqueJob
 
-        if all(getattr(self, name) is None for name in KEYED_BY):
+        if not any(name in self.options for name in KEYED_BY):
             return None
         return UniqueJob.of(self.name, {name: getattr(self, name) for name in KEY_OPTIONS}, self.signature)
 
@@ -241,7 +256,9 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         signature=signature_of(process),
         is_class=is_class,
         origin=Origin.of(target),
-        **declared,
+        options={name: value for name, value in declared.items() if name in DECLARED_OPTIONS and value is not None},
+        subscribes=declared.get("subscribes"),
+        workflow=declared.get("workflow", False),
     )
     return definition.without_flow() if definition.workflow else definition
 

@@ -1,12 +1,10 @@
 """The table of a job's options: each is declared once, with its type, the kind of its value, and what it means.
 
 Law: everything that knows options reads this table: the decorators and `.options()`, messages, the journal, the frames
-to a slot, `palermo enqueue`, the API and the reference. A new option is a row here, a field of DeclaredOptions if the
-decorator takes it, and the code that obeys it.
+to a slot, `palermo enqueue`, the API and the reference. A new option is a row here, and the code that obeys it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, get_args
 
 from msgspec import Struct
@@ -259,42 +257,6 @@ class PublishOptions(_Id, _Encoding, total=False):
     """The options of `palermo.publish`."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DeclaredOptions:
-    """The options of `@palermo.job` as they were read. None leaves the decision to the settings, or to an enqueue."""
-
-    queue: str | None = None
-    arguments: str = ""
-    serializer: str | None = None
-    compression: str | None = None
-    sign: bool | None = None
-    timeout: float | None = None
-    rerun_after: float | None = None
-    priority: int | None = None
-    limit: int | None = None
-    limit_key: str | Callable[..., str] | None = None
-    rate: str | None = None
-    expires: float | None = None
-    delay: float | None = None
-    keep_result: bool | None = None
-    unique: str | float | None = None
-    unique_key: str | Callable[..., str] | None = None
-    on_duplicate: str | None = None
-    dedupe: float | None = None
-    debounce: float | None = None
-    throttle: float | None = None
-    tenant: str | Callable[..., str] | None = None
-    share: float | None = None
-    batch: int | None = None
-    batch_wait: float = 0.0
-    default: bool = False
-    retries: int | None = None
-    backoff: Any = None
-    retry_for: float | None = None
-    retry_on: "ErrorTypes | None" = None
-    discard_on: "ErrorTypes | None" = None
-
-
 #: The names of the options that each of these takes.
 RECURRING_OPTIONS = tuple(_RecurringOptions.__annotations__)
 JOB_OPTIONS = tuple(JobOptions.__annotations__ | BatchOptions.__annotations__)
@@ -306,6 +268,13 @@ WORKFLOW_OPTIONS = tuple(WorkflowOptions.__annotations__)
 
 #: The options that a job in a batch cannot have.
 ONE_BY_ONE = tuple(_OneByOne.__annotations__)
+
+#: The options that a definition of a job has.
+DECLARED_OPTIONS = tuple(name for name in JOB_OPTIONS + WORKFLOW_OPTIONS if name not in (*RECURRING_OPTIONS, "name"))
+
+#: The options that a job may declare and that each of its messages carries, besides its queue. Declared retries belong
+#: to the worker's policy.
+CARRIED_OPTIONS = frozenset(DECLARED_OPTIONS) & frozenset(ENQUEUE_OPTIONS) - {"queue", "retries"}
 
 #: All options, by name.
 OPTIONS: Mapping[str, Option] = {

@@ -30,7 +30,7 @@ def collect(jobs: Registry, client: Client, *, recurring: Sequence[str] = ()) ->
         timeouts=declaring(jobs, "timeout"),
         reruns=declaring(jobs, "rerun_after"),
         prioritized=frozenset(jobs.get(name).queue or settings.default_queue for name in declaring(jobs, "priority")),
-        batches={name: (size, jobs.get(name).batch_wait) for name, size in declaring(jobs, "batch").items()},
+        batches={name: (size, jobs.get(name).batch_wait or 0.0) for name, size in declaring(jobs, "batch").items()},
         defaults=jobs.defaults(settings.default_queue),
         unique=tuple(one for name in jobs.names() if (one := jobs.get(name).as_unique) is not None),
         parameters={name: names for name in jobs.names() if (names := _hidden_among(jobs, name, settings))},
