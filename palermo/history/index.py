@@ -109,8 +109,9 @@ class Index:
         self._db = db
         self._shapes: dict[Shape, int] = {}
         self._writers: set[str] = set()
-        #: By condition, the place up to which records were counted for it, how many match, and which if they are few.
-        self._counts: dict[Where, tuple[int, int, list[int]]] = {}
+        #: By condition, the place up to which records were counted for it; by shape, how many match; and the places of
+        #: these if they are few.
+        self._counts: dict[Where, tuple[int, Counter[int], list[int]]] = {}
         #: When each error was first seen, in Unix seconds.
         self._errors: dict[str, float] = {}
         #: A hash of the id of each record.
@@ -152,23 +153,7 @@ class Index:
     def count(self, filter: JobFilter) -> int:
         """The number of finished runs that match."""
         with self._index.read():
-            where = self._where(filter)
-            if where is None:
-                return 0
-            seen, counted, places = self._counts.pop(where, (0, 0, []))
-            if seen < self._end:
-                condition, given = where
-                here = f"from ended where n >= ? and {condition}"
-                few = self._db.execute(f"select n {here} order by n limit ?", (seen, *given, _FEW + 1)).fetchall()
-                more = len(few) > _FEW
-                counted += (
-                    self._db.execute(f"select count(*) {here}", (seen, *given)).fetchone()[0] if more else len(few)
-                )
-                places = [*places, *(n for (n,) in few)] if counted <= _FEW else []
-            while len(self._counts) >= _REMEMBERED:
-                del self._counts[next(iter(self._counts))]
-            self._counts[where] = self._end, counted, places
-            return counted
+            return self._counted(filter).total()
 
     def page(self, filter: JobFilter, *, offset: int = 0, limit: int = 100) -> list[Entry]:
         """Some of the runs that match, the newest first, in the order of the journal."""
@@ -176,8 +161,8 @@ class Index:
             where = self._where(filter)
             if where is None:
                 return []
-            seen, counted, places = self._counts.get(where, (-1, 0, []))
-            if seen == self._end and counted <= _FEW:
+            seen, counted, places = self._counts.get(where, (-1, Counter[int](), []))
+            if seen == self._end and counted.total() <= _FEW:
                 # Fast path: a search for rare words looks at all records once, and not twice. 70 ms of 140 in 100,000.
                 return self._at(places[::-1][offset : offset + limit])
             question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
@@ -208,14 +193,9 @@ class Index:
     def shapes(self, filter: JobFilter) -> Counter[Shape]:
         """How many finished runs that match have the same state, queue, job and error."""
         with self._index.read():
-            where = self._where(filter)
-            if where is None:
-                return Counter()
-            held = dict(
-                self._db.execute(f"select shape, count(*) from ended where {where[0]} group by shape", where[1])
-            )
-            rows = self._db.execute(f"select * from shape where id in {_THESE}", (json.dumps([*held]),))
-            return Counter({(state, queue, job, error): held[id] for id, state, queue, job, error in rows})
+            counted = self._counted(filter)
+            rows = self._db.execute(f"select * from shape where id in {_THESE}", (json.dumps([*counted]),))
+            return Counter({(state, queue, job, error): counted[id] for id, state, queue, job, error in rows})
 
     def first_errors(self) -> dict[str, float]:
         """When each class of errors was first seen, in Unix seconds."""
@@ -362,6 +342,25 @@ class Index:
                 records = marshal.loads(blob)
             found.append(entry(records[place - first], writer))
         return found
+
+    def _counted(self, filter: JobFilter) -> Counter[int]:
+        """By the number of a shape, how many finished runs match."""
+        where = self._where(filter)
+        if where is None:
+            return Counter()
+        seen, counted, places = self._counts.pop(where, (0, Counter[int](), []))
+        if seen < self._end:
+            here, given = f"from ended where n >= ? and {where[0]}", (seen, *where[1])
+            new = self._db.execute(f"select n, shape {here} order by n limit ?", (*given, _FEW + 1)).fetchall()
+            if len(new) <= _FEW:
+                counted.update(shape for _, shape in new)
+            else:
+                counted.update(dict(self._db.execute(f"select shape, count(*) {here} group by shape", given)))
+            places = [*places, *(n for n, _ in new)] if counted.total() <= _FEW else []
+        while len(self._counts) >= _REMEMBERED:
+            del self._counts[next(iter(self._counts))]
+        self._counts[where] = self._end, counted, places
+        return counted
 
     def _first_since(self, since: float) -> int:
         """A place before which no run has ended since this instant."""
