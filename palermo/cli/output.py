@@ -1,34 +1,30 @@
 """The output of the commands: tables, JSON, notes, progress and questions.
 
-Rows go to stdout and everything else to stderr, so that a pipe holds rows alone. On a
-terminal tables and progress are rich's; elsewhere they are plain aligned lines.
+Rows go to stdout and everything else to stderr, so that a pipe holds rows alone. Progress is a bar on a terminal, and
+a line now and then elsewhere.
 """
 
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
 from palermo.cli.command_group import misuse, note
 from palermo.contract.rows import Row
 from palermo.contract.sweep import SweepProgress
-from palermo.core.text import count, one_line, shorter, shown
+from palermo.core.text import count, one_line, shown
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
-#: The least seconds between two plain lines of progress.
+#: Minimum number of seconds between two plain lines of progress.
 _EVERY = 2.0
 
-#: The largest width of a cell in a plain table; the last column has no limit.
-_WIDTH = 60
-
-#: The least width on a terminal of a table's last column, which is folded; and what rich puts between two columns.
-_FOLDED, _BETWEEN = 20, 3
+#: Minimum width on a terminal of a table's last column, which may continue on the next line.
+_LAST = 20
 
 #: A column: its heading, and what it shows of a row.
 Column = tuple[str, Callable[[Row], object]]
@@ -67,76 +63,33 @@ def printed_json(value: Any) -> bool:
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, none: str) -> None:
-    """Print the rows as a table, or as JSON; without rows print `none` on stderr."""
+    """Print the rows as a table, or as JSON; without rows print `none` on stderr.
+
+    On a terminal that is too narrow for the table, each row is a paragraph: an id over two lines cannot be copied.
+    """
     if printed_json(list(rows)):
         return
     if not rows:
         note(none)
         return
-    cells = [[shown(value(row)) for _, value in columns] for row in rows]
-    numeric = [all(isinstance(value(row), int) for row in rows) for _, value in columns]
     headings = [heading for heading, _ in columns]
-    if is_terminal(sys.stdout):
-        _rich_table(headings, cells, numeric)
-    else:
-        _plain_table(headings, cells, numeric)
-
-
-def _rich_table(headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    # Text, so that brackets in a job's name are not taken for rich's markup.
-    lines = [[Text(cell) for cell in line] for line in (headings, *cells)]
-    *widths, last = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
-    if sum(widths) + min(last, _FOLDED) + _BETWEEN * len(headings) > console.width:
-        for line in _records(lines, console.width):
-            console.print(line, soft_wrap=True)
+    lines = [headings, *([shown(value(row)) for _, value in columns] for row in rows)]
+    numeric = [all(isinstance(value(row), int) for row in rows) for _, value in columns]
+    *widths, last = (max(map(len, column)) for column in zip(*lines, strict=True))
+    terminal = shutil.get_terminal_size().columns
+    if is_terminal(sys.stdout) and sum(width + 2 for width in widths) + min(last, _LAST) > terminal:
+        for line in lines[1:]:
+            pairs = (f"{heading}: {cell}" for heading, cell in zip(headings, line, strict=True) if cell)
+            text = textwrap.fill("  ".join(pairs), terminal, break_long_words=False, break_on_hyphens=False)
+            click.echo(f"{text}\n")
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for n, (heading, right) in enumerate(zip(headings, numeric, strict=True)):
-        # Only the last column is folded: an id over two lines cannot be copied.
-        table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=n < len(headings) - 1)
-    for row in lines[1:]:
-        table.add_row(*row)
-    console.print(table)
-
-
-def _records(lines: "Sequence[Sequence[Text]]", width: int) -> "Iterator[Text]":
-    """The rows of a table that is too wide for the terminal: the headings with their values, and a blank line."""
-    from rich.text import Text
-
-    headings, *rows = lines
-    for row in rows:
-        line = Text()
-        for heading, cell in zip(headings, row, strict=True):
-            if not cell:
-                continue
-            pair = Text.assemble((f"{heading}:", "bold"), " ", cell)
-            if line and line.cell_len + 2 + pair.cell_len > width:
-                yield line
-                line = Text()
-            line = Text.assemble(line, "  ", pair) if line else pair
-        yield line
-        yield Text()
-
-
-def _plain_table(headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
-    last = len(headings) - 1
-    lines = [
-        headings,
-        *([shorter(cell, _WIDTH) if n < last else cell for n, cell in enumerate(line)] for line in cells),
-    ]
-    widths = [max(len(line[n]) for line in lines) for n in range(len(headings))]
-    for line in lines:
+    for nth, line in enumerate(lines):
         padded = (
             cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(line, widths, numeric, strict=True)
+            for cell, width, right in zip(line, (*widths, last), numeric, strict=True)
         )
-        click.echo("  ".join(padded).rstrip())
+        # click leaves out the style where the output is no terminal.
+        click.secho("  ".join(padded).rstrip(), bold=nth == 0)
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -167,37 +120,28 @@ def progress(verb: str, of: str = "") -> Iterator[Callable[[SweepProgress], None
     `of` names what the sweep reads, if it does not take jobs.
     """
     if is_terminal(sys.stderr):
-        with _bar(verb) as show:
-            yield show
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+            task = bars.add_task(verb, total=None)
+            yield lambda swept: bars.update(task, completed=swept.seen, total=swept.total)
         return
     last = time.monotonic()
 
     def line(swept: SweepProgress) -> None:
         nonlocal last
-        if time.monotonic() - last >= _EVERY:
-            last = time.monotonic()
+        if time.monotonic() - last < _EVERY:
+            return
+        last = time.monotonic()
+        if of:
+            note(f"{verb}: {swept.seen:,} of {swept.total:,} {of}")
+        else:
             done = swept.moved + swept.removed
-            if of:
-                note(f"{verb}: {swept.seen:,} of {swept.total:,} {of}")
-                return
             note(f"{verb}: looked at {swept.seen:,} of {count(swept.total, 'job')}, took {done:,}")
 
     yield line
-
-
-@contextmanager
-def _bar(verb: str) -> Iterator[Callable[[SweepProgress], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(verb, total=None)
-
-        def show(swept: SweepProgress) -> None:
-            bars.update(task, completed=swept.seen, total=swept.total)
-
-        yield show
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
