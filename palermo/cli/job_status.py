@@ -2,11 +2,9 @@
 
 import json
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import click
 
@@ -19,17 +17,14 @@ from palermo.core.journal_records import Record, RecordKind
 from palermo.core.text import one_line, safe, shorter
 from palermo.errors import PalermoError
 
-#: Minimum seconds between two plain lines of a job's progress.
+#: Minimum number of seconds between two plain lines of a job's progress.
 _EVERY = 2.0
-
-#: Seconds of waiting before the first such line: the progress of a job that has already ended is of no use.
-_RUNNING = 1.0
 
 #: Seconds for which `status` searches the journal for a job that isn't found elsewhere.
 _PATIENCE = 60.0
 
-#: Maximum number of jobs with their own bar on a terminal.
-_BARS = 20
+#: Shows the progress of a job, as its record tells it.
+ShowProgress = Callable[[Record], None]
 
 
 @click.command()
@@ -44,11 +39,8 @@ def status(context: Context, /, id: str) -> None:
     from palermo.client.status import find_status
 
     client = context.client()
-    row = client.watch(find_status(client, client.job_by_id(id), _PATIENCE)).row()
-    if row["state"] == "unknown":
-        (whole,) = known_ids(context, [id])
-        if whole != id:
-            row = client.watch(find_status(client, client.job_by_id(whole), _PATIENCE)).row()
+    (whole,) = known_ids(context, [id])
+    row = client.watch(find_status(client, client.job_by_id(whole), _PATIENCE)).row()
     context.shown = row["reason"]
     if not printed_json(row):
         print_facts((name.replace("_", " "), value) for name, value in _shown_row(row).items())
@@ -72,7 +64,7 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None) -> No
 
     client = context.client()
     jobs = [client.job_by_id(id) for id in dict.fromkeys(known_ids(context, ids))]
-    with _showing(len(jobs)) as show:
+    with _showing() as show:
         ended = client.watch(results.ends(client, jobs, timeout, show))
     rows: list[Row] = []
     codes = {0}
@@ -81,14 +73,10 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None) -> No
             codes.add(exit_code(found))
             note(f"palermo: {type(found).__name__}: {found}")
             continue
-        row = {
-            **status_at_end(found).row(),
-            "result": results.result_as_json(client, found),
-            "refused": found.get("refused"),
-        }
+        result = {"result": results.result_as_json(client, found), "refused": found.get("refused")}
+        row = {**status_at_end(found).row(), **result}
         rows.append(row)
-        if row["state"] != "done":
-            codes.add(FAILED)
+        codes.add(0 if row["state"] == "done" else FAILED)
         if not wants_json():
             click.echo(f"{safe(job.id)}: {_sentence(row)}")
     if wants_json():
@@ -126,80 +114,55 @@ def _sentence(row: Row) -> str:
 
 
 @contextmanager
-def _showing(count: int) -> Iterator[Callable[[Record], None]]:
-    """Show the progress and the log lines of jobs on stderr: bars on a terminal, lines elsewhere."""
-    if is_terminal(sys.stderr):
-        with _bars(count) as show:
-            yield show
-        return
-    last: dict[str, float] = {}
-    held: dict[str, Record] = {}
-    began = time.monotonic()
+def _showing() -> Iterator[Callable[[Record], None]]:
+    """Show log lines, retries and progress of jobs on stderr."""
+    with _bars() if is_terminal(sys.stderr) else _lines() as show_progress:
 
-    def line(record: Record) -> None:
-        id, now = record["id"], time.monotonic()
-        match record["kind"]:
-            case RecordKind.LOG:
-                note(f"{id}: {record.get('text')}")
-            case RecordKind.PROGRESS if now - began < _RUNNING:
-                held[id] = record
-            case RecordKind.PROGRESS if now - last.get(id, -_EVERY) >= _EVERY:
-                last[id] = now
-                note(f"{id}: {_progress(record)}")
-            case kind:
-                held.pop(id, None)
-                if kind == RecordKind.RETRIED:
-                    note(f"{id}: failed, retried in {record.get('delay', 0):.0f} s: {record.get('message')}")
+        def show(record: Record) -> None:
+            match record["kind"]:
+                case RecordKind.LOG:
+                    note(f"{record['id']}: {record.get('text')}")
+                case RecordKind.RETRIED:
+                    note(f"{record['id']}: failed, retried in {record.get('delay', 0):.0f} s: {record.get('message')}")
+                case RecordKind.PROGRESS:
+                    show_progress(record)
 
-    def show_held() -> None:
-        for id, record in list(held.items()):
-            last[id] = time.monotonic()
-            note(f"{id}: {_progress(record)}")
-
-    timer = threading.Timer(_RUNNING, show_held)
-    timer.start()
-    try:
-        yield line
-    finally:
-        timer.cancel()
-
-
-def _progress(record: Record) -> str:
-    fraction, text = record.get("fraction"), str(record.get("text", ""))
-    return " ".join(filter(None, ("" if fraction is None else f"{fraction:.0%}", text)))
+        yield show
 
 
 @contextmanager
-def _bars(count: int) -> Iterator[Callable[[Record], None]]:
+def _lines() -> Iterator[ShowProgress]:
+    """A line now and then; none for progress from before the command, since the job may have ended since."""
+    began, last = time.time(), dict[str, float]()
+
+    def show(record: Record) -> None:
+        id, at, fraction = record["id"], record["at"], record.get("fraction")
+        if at - last.get(id, began - _EVERY) >= _EVERY:
+            last[id] = at
+            done = "" if fraction is None else f"{fraction:.0%} "
+            note(f"{id}: {done}{record.get('text', '')}")
+
+    yield show
+
+
+@contextmanager
+def _bars() -> Iterator[ShowProgress]:
+    """A bar for each job that reports progress."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-    columns: Sequence[Any] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeElapsedColumn(),
-    )
-    console = Console(stderr=True, highlight=False)
-    with Progress(*columns, console=console, transient=True) as bars:
-        all_jobs = bars.add_task("waiting" if count == 1 else f"waiting for {count:,} jobs", total=None, text="")
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as bars:
+        bars.add_task("waiting", total=None, text="")
         tasks: dict[str, TaskID] = {}
 
         def show(record: Record) -> None:
-            id, kind = record["id"], record["kind"]
-            if kind == RecordKind.LOG:
-                console.print(
-                    f"{escape(one_line(id))}: {escape(one_line(str(record.get('text', ''))))}", soft_wrap=True
-                )
-            if kind != RecordKind.PROGRESS or (id not in tasks and len(tasks) >= _BARS):
-                return
+            id = record["id"]
             if id not in tasks:
                 name = shorter(one_line(f"{record.get('job', '')} {id}"), 50)
                 tasks[id] = bars.add_task(escape(name), total=1.0, text="")
-                bars.update(all_jobs, visible=count > 1)
-            fraction = record.get("fraction")
             text = escape(shorter(one_line(str(record.get("text", ""))), 60))
-            bars.update(tasks[id], total=None if fraction is None else 1.0, completed=fraction or 0.0, text=text)
+            bars.update(tasks[id], completed=record.get("fraction") or 0.0, text=text)
 
         yield show

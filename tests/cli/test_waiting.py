@@ -48,7 +48,8 @@ def test_waiting_prints_how_each_ended_and_what_it_returned(palermo: Palermo, cl
 
 def test_a_wait_shows_what_a_job_reports(palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     id = palermo("enqueue", "shop.resize", "-q", "jobs", "--keep-result").stdout.strip()
-    write(client, about(id, "progress", fraction=0.4, text="page 40 of 100"), about(id, "log", text="\x1b[31mline"))
+    later = about(id, "progress", fraction=0.4, text="page 40 of 100", at=time.time() + 60)
+    write(client, about(id, "log", text="\x1b[31mline"), later)
 
     shown = palermo("wait", id, "--timeout", "2", code=1).stderr
 
