@@ -7,7 +7,7 @@ are reported one by one. Four or more are reported as one, with all names.
 
 import shlex
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,19 +22,17 @@ from palermo.core.topology import is_failed
 from palermo.history.statistics import Named
 from palermo.history.worker_lives import WorkerLife
 
-T = TypeVar("T")
-
 #: Seconds that the first job of a queue may wait.
 LATE = 900.0
 
-#: Seconds over which the runs of each job are counted; the fewest runs that are judged; and the greatest parts of them
-#: that may fail for good, and that may be tried again.
+#: Seconds over which the runs of each job are counted; minimum number of runs that are judged; and the maximum share of
+#: them that may fail for good, and that may be retried.
 COUNTED, FEWEST, FAILING, RETRIED = 600.0, 10, 0.1, 0.5
 
 #: Seconds for which the death of a worker is a problem.
 DEATHS = 3_600.0
 
-#: The most problems of one kind that are told one by one.
+#: Maximum number of problems of one kind that are reported one by one.
 _APART = 3
 
 #: What is wrong with a queue: no worker serves it, its workers take no jobs, its first job waits too long, or it is
@@ -49,6 +47,9 @@ Kind = Literal[QueueKind, JobKind, "trouble", "all paused", "silent", "died"]
 
 #: The order in which lists of some of many queues show those with problems.
 WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "resting", "late", "paused")
+
+#: The problems of queues and jobs, in the order of a report.
+_KINDS: tuple[QueueKind | JobKind, ...] = (*WORST_FIRST, "failing", "retried")
 
 #: The states in which a worker takes no jobs.
 _RESTING = ("paused", "quiet", "stopping")
@@ -75,22 +76,18 @@ class PresentProblem(Struct, frozen=True):
     finding: Finding
 
 
-class _Queue(NamedTuple):
-    """A queue with a problem: its waiting jobs, and the seconds that the first one has waited."""
+class _Wrong(NamedTuple):
+    """A queue or a job with a problem."""
 
     name: str
-    pending: int
-    age: float
-    #: The workers that serve it and take no jobs, each with its state.
-    resting: Sequence[str]
-
-
-class _Job(NamedTuple):
-    """A job with a problem: its runs, and how many of them failed or are retried."""
-
-    name: str
-    runs: int
-    bad: int
+    #: The waiting jobs of a queue, or the runs of a job that failed or are retried.
+    number: int
+    #: The seconds that the first job of a queue has waited.
+    age: float = 0.0
+    #: The workers that serve a queue and take no jobs, each with its state.
+    resting: Sequence[str] = ()
+    #: All runs of a job.
+    runs: int = 0
 
 
 def present(
@@ -124,40 +121,42 @@ def present(
         found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
     if deaths and trouble is None:
         found.append(PresentProblem("died", _of_deaths(deaths)))
-    wrong: dict[QueueKind, list[_Queue]] = {kind: [] for kind in WORST_FIRST}
+    wrong: dict[QueueKind | JobKind, list[_Wrong]] = {kind: [] for kind in _KINDS}
     resting = resting_queues(queues, workers)
     for row in queues:
         age = ages.get(row["name"])
         kind = queue_problem(row, age, resting, all_paused=all_paused)
         if kind is not None and not (kind == "unserved" and trouble is not None):
-            wrong[kind].append(_Queue(row["name"], row["pending"], age or 0.0, resting.get(row["name"], ())))
-    for kind, those in wrong.items():
-        found += [PresentProblem(kind, _of_queues(kind, some, silent=bool(silent))) for some in _told(those)]
-    return found + _of_all_jobs(jobs)
-
-
-def _told(those: Sequence[T]) -> list[Sequence[T]]:
-    """The groups in which problems of one kind are reported: few one by one, many together."""
-    return [[one] for one in those] if len(those) <= _APART else [those]
+            wrong[kind].append(_Wrong(row["name"], row["pending"], age or 0.0, resting.get(row["name"], ())))
+    for name, ended in sorted(jobs.items()):
+        runs = sum(ended)
+        if runs >= FEWEST and ended.failed > FAILING * (ended.succeeded + ended.failed):
+            wrong["failing"].append(_Wrong(name, ended.failed, runs=runs))
+        elif runs >= FEWEST and ended.retried > RETRIED * runs:
+            wrong["retried"].append(_Wrong(name, ended.retried, runs=runs))
+    for each, those in wrong.items():
+        for some in [[one] for one in those] if len(those) <= _APART else [those]:
+            found.append(PresentProblem(each, _finding(each, some, silent=bool(silent))))
+    return found
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, where more than three say the same of different queues as one, in the place of the first."""
-    alike: dict[tuple[str, str, str], list[Finding]] = {}
-    for nth, finding in enumerate(findings):
-        kind, _, name = finding.check.partition(" ")
-        advice = finding.advice.replace(f" {shlex.quote(name)} ", " QUEUE ") if kind == "queue" else finding.advice
-        # What is not about a queue stands for itself.
-        key = (finding.level, finding.text, advice) if kind == "queue" else ("", "", str(nth))
+    """The findings, but more than three that say the same of different queues as one, in the place of the first."""
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        about, _, name = finding.check.partition(" ")
+        key = (finding.check, finding.level, finding.text, finding.advice)
+        if about == "queue":
+            key = (about, finding.level, finding.text, finding.advice.replace(f" {shlex.quote(name)} ", " QUEUE "))
         alike.setdefault(key, []).append(finding)
     found: list[Finding] = []
-    for (level, text, advice), those in alike.items():
+    for (_, level, text, advice), those in alike.items():
         if len(those) <= _APART:
             found += those
             continue
         names = tuple(finding.check.partition(" ")[2] for finding in those)
-        told = f"{len(names):,} alike, {some_of(names)}: {text}"
-        found.append(Finding(check="queues", level=level, text=told, advice=advice, names=names))
+        text = f"{len(names):,} alike, {some_of(names)}: {text}"
+        found.append(Finding(check="queues", level=level, text=text, advice=advice, names=names))
     return found
 
 
@@ -228,8 +227,10 @@ _RESUME = (
 
 _MORE_WORKERS = "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
 
-#: What is said of one queue, and what to do about it.
-_ONE: Mapping[QueueKind, tuple[str, str]] = {
+_RETRIED = "Perhaps something that it needs is unavailable. `palermo retries list` has the errors."
+
+#: What is reported about one queue or job, and what to do about it.
+_ONE: Mapping[QueueKind | JobKind, tuple[str, str]] = {
     "paused": (
         "paused, and {jobs} {wait} in it",
         "`palermo resume {quoted}` if it was forgotten. `palermo audit` shows who paused it.",
@@ -241,47 +242,66 @@ _ONE: Mapping[QueueKind, tuple[str, str]] = {
     ),
     "resting": ("{jobs} {wait}, and no worker takes {them}: {resting}", _RESUME),
     "late": ("its first job has waited for {age}, and {jobs} {wait} in it", _MORE_WORKERS),
+    "failing": (
+        "{number:,} of {runs} in the last {counted:.0f} minutes failed",
+        "`palermo failed groups --job {quoted}` has the errors;"
+        " `palermo failed requeue --all --job {quoted}` runs the jobs again.",
+    ),
+    "retried": ("{number:,} of {runs} in the last {counted:.0f} minutes are tried again", _RETRIED),
 }
 
-#: The same for more than three queues.
-_MANY: Mapping[QueueKind, tuple[str, str]] = {
+#: The same for more than three queues or jobs.
+_MANY: Mapping[QueueKind | JobKind, tuple[str, str]] = {
     "paused": (
-        "{jobs} wait in {number:,} paused queues: {names}",
+        "{jobs} wait in {many:,} paused queues: {names}",
         "`palermo resume QUEUE` for each that was forgotten. `palermo audit` shows who paused them.",
     ),
     "unserved": (
-        "{jobs} wait in {number:,} queues that no worker{answering} serves: {names}",
+        "{jobs} wait in {many:,} queues that no worker{answering} serves: {names}",
         "Start a worker for them: `palermo worker MODULE -q '*'` serves all queues, `-q 'region-*'` those whose names"
         " begin with region-. If a name is a mistake, `palermo delete QUEUE` removes the queue with its jobs.",
     ),
-    "resting": ("{jobs} wait in {number:,} queues whose workers take no jobs: {names}", _RESUME),
+    "resting": ("{jobs} wait in {many:,} queues whose workers take no jobs: {names}", _RESUME),
     "late": (
-        "{jobs} wait in {number:,} queues whose first job has waited for more than {late:.0f} minutes, at most {age}:"
+        "{jobs} wait in {many:,} queues whose first job has waited for more than {late:.0f} minutes, at most {age}:"
         " {names}",
         _MORE_WORKERS,
+    ),
+    "failing": (
+        "{number:,} of {runs} of {many:,} jobs in the last {counted:.0f} minutes failed: {names}",
+        "`palermo failed groups` has the errors; `palermo failed requeue --all` runs the jobs again.",
+    ),
+    "retried": (
+        "{number:,} of {runs} of {many:,} jobs in the last {counted:.0f} minutes are tried again: {names}",
+        _RETRIED,
     ),
 }
 
 
-def _of_queues(kind: QueueKind, queues: Sequence[_Queue], *, silent: bool) -> Finding:
-    worst = sorted(queues, key=lambda one: (-one.age if kind == "late" else -one.pending, one.name))
+def _finding(kind: QueueKind | JobKind, those: Sequence[_Wrong], *, silent: bool) -> Finding:
+    """The finding about one queue or job, or about many."""
+    worst = sorted(those, key=lambda one: (-one.age if kind == "late" else -one.number, one.name))
     first, names = worst[0], tuple(one.name for one in worst)
-    pending = sum(one.pending for one in worst)
-    text, advice = (_MANY if len(worst) > 1 else _ONE)[kind]
+    number = sum(one.number for one in worst)
     values = {
-        "jobs": count(pending, "job"),
-        "wait": "waits" if pending == 1 else "wait",
-        "them": "it" if pending == 1 else "them",
+        "number": number,
+        "runs": count(sum(one.runs for one in worst), "run"),
+        "jobs": count(number, "job"),
+        "wait": "waits" if number == 1 else "wait",
+        "them": "it" if number == 1 else "them",
         "quoted": shlex.quote(first.name),
         "resting": some_of(first.resting),
         "age": duration(first.age),
-        "number": len(names),
+        "many": len(names),
         "names": some_of(names),
         # A silent worker may serve it: it isn't always known which queues a worker serves.
         "answering": " that answers" if silent else "",
         "late": LATE / 60,
+        "counted": COUNTED / 60,
     }
-    check = "queues" if len(worst) > 1 else f"queue {first.name}"
+    about = "job" if first.runs else "queue"
+    check = f"{about}s" if len(names) > 1 else f"{about} {first.name}"
+    text, advice = (_MANY if len(names) > 1 else _ONE)[kind]
     return replace(Finding.warning(check, text.format(**values), advice.format(**values)), names=names)
 
 
@@ -295,37 +315,3 @@ def _of_deaths(deaths: Sequence[WorkerLife]) -> Finding:
         " serves their queues. If it only lost its connection, the problem ends when it reconnects."
     )
     return replace(Finding.warning("workers", text, advice), names=names)
-
-
-def _of_all_jobs(jobs: Mapping[str, Outcomes]) -> list[PresentProblem]:
-    wrong: dict[JobKind, list[_Job]] = {"failing": [], "retried": []}
-    for name, ended in sorted(jobs.items()):
-        runs = sum(ended)
-        if runs < FEWEST:
-            continue
-        if ended.failed > FAILING * (ended.succeeded + ended.failed):
-            wrong["failing"].append(_Job(name, runs, ended.failed))
-        elif ended.retried > RETRIED * runs:
-            wrong["retried"].append(_Job(name, runs, ended.retried))
-    found: list[PresentProblem] = []
-    for kind, those in wrong.items():
-        found += [PresentProblem(kind, _of_jobs(kind, some)) for some in _told(those)]
-    return found
-
-
-def _of_jobs(kind: JobKind, jobs: Sequence[_Job]) -> Finding:
-    worst = sorted(jobs, key=lambda one: (-one.bad, one.name))
-    names = tuple(one.name for one in worst)
-    bad, runs = sum(one.bad for one in worst), sum(one.runs for one in worst)
-    those = f" of {len(names):,} jobs" if len(names) > 1 else ""
-    text = f"{bad:,} of {count(runs, 'run')}{those} in the last {COUNTED / 60:.0f} minutes"
-    text += " failed" if kind == "failing" else " are tried again"
-    if kind == "failing":
-        chosen = f" --job {shlex.quote(names[0])}" if len(names) == 1 else ""
-        again = f"palermo failed requeue --all{chosen}"
-        advice = f"`palermo failed groups{chosen}` has the errors; `{again}` runs the jobs again."
-    else:
-        advice = "Perhaps something that it needs is away. `palermo retries list` has the errors."
-    if len(names) == 1:
-        return replace(Finding.warning(f"job {names[0]}", text, advice), names=names)
-    return replace(Finding.warning("jobs", f"{text}: {some_of(names)}", advice), names=names)
