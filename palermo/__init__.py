@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from palermo.client.client import Client, connect, enqueue, job_by_id, publish, publish_async
     from palermo.client.decorator import JobClass, job
-    from palermo.client.handle import Job
+    from palermo.client.handle import Conflict, Job
     from palermo.client.status import JobStatus
     from palermo.client.subscribe import subscribe
     from palermo.client.workflow import Step, Workflow, workflow
@@ -43,6 +43,7 @@ __all__ = [
     "AuditFilter",
     "Batch",
     "Client",
+    "Conflict",
     "Discard",
     "DontEnqueue",
     "DontProcess",
@@ -93,6 +94,7 @@ _HOMES = {
     "publish_async": "palermo.client.client",
     "job": "palermo.client.decorator",
     "JobClass": "palermo.client.decorator",
+    "Conflict": "palermo.client.handle",
     "Job": "palermo.client.handle",
     "PalermoError": "palermo.errors",
     "JobRow": "palermo.contract.row_types",

@@ -347,8 +347,8 @@ def enqueue(
         facts |= {"queue": done.queue, "id": done.id, "stored": done.enqueued}
         if done.enqueued:
             record_action(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)
-    if done.duplicate and not done.enqueued:
-        raise Refused(409, f"job {done.id} has the same key and is {done.duplicate}, so nothing was enqueued.")
+    if done.conflict is not None and not done.enqueued:
+        raise Refused(409, f"job {done.id} has the same key and is {done.conflict.state}, so nothing was enqueued.")
     if not done.enqueued:
         raise Refused(409, f"a before_enqueue hook rejected {job}.")
     return done

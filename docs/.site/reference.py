@@ -62,7 +62,7 @@ _VALUES = (JobFilter, AuditFilter, Listing)
 #: Fields and methods that only Palermo itself uses.
 _NOT_FOR_PROGRAMS = (
     *("definition", "run", "watch", "watch_async", "write_record", "unique_job"),
-    *("unpickled_job", "as_duplicate", "snapshot", "of", "of_run", "add", "returned", "is_in", "enqueue_as"),
+    *("unpickled_job", "snapshot", "of", "of_run", "add", "returned", "is_in", "enqueue_as"),
     *("enqueue_message", "begin_watch", "page", "waiting", "lines", "queue_of", "count_matching", "ids_with", "row"),
 )
 
@@ -118,6 +118,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
         "Each enqueue returns a `Job`.",
         [
             ("palermo.Job", palermo.Job),
+            ("palermo.Conflict", palermo.Conflict),
             ("palermo.job_by_id", palermo.job_by_id),
             ("palermo.JobStatus", palermo.JobStatus),
         ],

@@ -1,6 +1,7 @@
 """`palermo enqueue`: enqueues one job by its name, from a shell."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ from palermo.cli.command_group import Context, misuse, note
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.options import Options, all_of, arguments_options, parse_duration, parse_instant, query_options
 from palermo.cli.output import printed_json
+from palermo.client.handle import Conflict
 from palermo.client.prepare import plain_note
 from palermo.core.text import nearest
 from palermo.core.topology import check_new_queue
@@ -132,21 +134,17 @@ def enqueue(
     done = client.enqueue(
         definition or job, args or [], kwargs or {}, queue=queue, id=id, delay=after, run_at=at, **options
     )
-    if not (done.duplicate or done.enqueued):
+    conflict = done.conflict
+    if conflict is None and not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook rejected {job}")
-    if done.duplicate:
-        end = ": its arguments were replaced by these" if done.enqueued else "; its id is printed instead"
-        note(f"job {done.id} has the same key and is {done.duplicate}{end}.")
-    if done.instead_of == done.id:
-        note(f"an earlier enqueue of {done.id} waited for its turn; this one runs instead of it.")
-    elif done.instead_of:
-        note(f"job {done.instead_of} waited for its turn with the key of this one, which runs instead of it.")
-    unserved = ""
-    if not done.duplicate and (definition is None or queue is not None):
+    if conflict is not None:
+        note(_explained(conflict, done.id))
+    unserved, is_new = "", conflict is None or conflict.outcome == "displaced"
+    if is_new and (definition is None or queue is not None):
         unserved = Inspector(client).queues.unserved(done.queue)
         if unserved:
             note(f"{unserved} The job waits until a worker serves it.")
-    if definition is None and not done.duplicate:
+    if definition is None and is_new:
         if queue is None:
             guess = nearest(job, registry.names())
             note(
@@ -155,10 +153,21 @@ def enqueue(
             )
         if plain := plain_note(job, options, client.unique_job, lambda _: not unserved, done.queue):
             note(plain)
-    row = {"id": done.id, "job": done.job, "queue": done.queue, "duplicate": done.duplicate or None}
-    replaced = bool(done.duplicate and done.enqueued)
-    if not printed_json({**row, "replaced": replaced, "instead_of": done.instead_of or None}):
+    row = {"id": done.id, "job": done.job, "queue": done.queue}
+    if not printed_json({**row, "conflict": None if conflict is None else asdict(conflict)}):
         click.echo(done.id)
+
+
+def _explained(conflict: Conflict, id: str) -> str:
+    match conflict.outcome:
+        case "returned":
+            return f"job {conflict.id} has the same key and is {conflict.state}; its id is printed instead."
+        case "replaced":
+            return f"job {conflict.id} has the same key and is {conflict.state}: its arguments were replaced by these."
+        case _ if conflict.id == id:
+            return f"an earlier enqueue of {id} waited for its turn; this one runs instead of it."
+        case _:
+            return f"job {conflict.id} waited for its turn with the key of this one, which runs instead of it."
 
 
 def _unknown(job: str, modules: Sequence[str]) -> str:

@@ -97,7 +97,7 @@ class Client:
         lock, request = lock_of(message), None
         if lock is not None:
             request = KeyRequest(key=lock.key, message=message, call=new_id(), on_duplicate=RAISE)
-        job = Job(message.id, message.queue, message.job, True, "", message.created_at, message.keep_result, self)
+        job = Job(message.id, message.queue, message.job, True, None, message.created_at, message.keep_result, self)
         return _stored(self._io(), Prepared(job, message, key_request=request))
 
     async def enqueue_async(

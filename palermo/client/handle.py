@@ -4,9 +4,9 @@ The requests are in palermo/client/status.py and results.py, which are imported 
 only enqueues jobs doesn't load them.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from palermo.core.times import Duration
 from palermo.errors import UsageError
@@ -25,6 +25,20 @@ else:
 
 
 @dataclass(frozen=True, slots=True)
+class Conflict:
+    """Another job had the key of the one that this call enqueued (docs/guides/unique.md)."""
+
+    #: "returned": nothing was stored, and the handle is that of the other job. "replaced": the other job was waiting
+    #: and has this call's arguments now; the handle is that of the other job. "displaced": the other job waited for its
+    #: turn with the key and won't run, because this call's job runs instead.
+    outcome: Literal["returned", "replaced", "displaced"]
+    #: The id of the other job. The job's own id if an earlier enqueue of the same id was displaced.
+    id: str
+    #: Where the other job was: "waiting", "running", or "ended" if the key stays closed after its end.
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Job(Generic[R_co]):
     """The handle of an enqueued job. False in a condition if this call stored nothing.
 
@@ -38,17 +52,13 @@ class Job(Generic[R_co]):
     #: Its wire name.
     job: str
     enqueued: bool = True
-    #: If another job has the key that this call wanted, this is the handle of that job, and here is where that job was:
-    #: "waiting", "running", or "ended" if the key stays closed after its end. "" for a job of the call's own.
-    duplicate: str = ""
+    #: The other job that had this job's key; None if no job had it.
+    conflict: Conflict | None = None
     #: Unix seconds; None where that is not known here.
     created_at: int | None = field(default=None, repr=False, compare=False)
     #: Whether its result is kept; None where that is not known here.
     keep_result: bool | None = field(default=None, repr=False, compare=False)
     _client: "JobClient | None" = field(default=None, repr=False, compare=False)
-    #: The id of a job that waited for its turn and does not run, since this call came after it: `on_duplicate` of a job
-    #: that runs, `debounce` or `throttle`. Its own id if that was an earlier enqueue of the same id. "" for none.
-    instead_of: str = field(default="", repr=False, compare=False)
 
     def __bool__(self) -> bool:
         return self.enqueued
@@ -140,10 +150,6 @@ class Job(Generic[R_co]):
         from palermo.client import control
 
         await control.cancel_async(self._owner(), self.id)
-
-    def as_duplicate(self, id: str, state: str, *, enqueued: bool) -> "Job[R_co]":
-        """The handle of the job that has the key instead of this one."""
-        return replace(self, id=id, duplicate=state, enqueued=enqueued, created_at=None)
 
     def _owner(self) -> "JobClient":
         if self._client is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from palermo.client.handle import Job
+from palermo.client.handle import Conflict, Job
 from palermo.client.job_message import JobCall, build_message, call_of, call_option
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Serializers
@@ -79,21 +79,33 @@ class Prepared(NamedTuple):
         job, request = self.job, self.key_request
         if request is not None:
             answer = next(answers)
-            is_duplicate = answer.outcome is EnqueueOutcome.DUPLICATE
-            if is_duplicate and request.on_duplicate == RAISE:
+            if answer.outcome is EnqueueOutcome.DUPLICATE and request.on_duplicate == RAISE:
                 raise DuplicateJob(
                     f"job {answer.id} has the key {request.key!r} and is {answer.state}; nothing was enqueued.",
                     id=answer.id,
                     state=answer.state,
                 )
-            if is_duplicate or answer.outcome is EnqueueOutcome.REPLACED:
-                job = job.as_duplicate(answer.id, answer.state, enqueued=not is_duplicate)
-            elif answer.instead_of:
-                job = replace(job, instead_of=answer.instead_of)
+            if (conflict := _conflict(answer)) is not None:
+                job = replace(job, conflict=conflict)
+                if conflict.outcome != "displaced":
+                    job = replace(job, id=conflict.id, enqueued=conflict.outcome == "replaced", created_at=None)
         if job.enqueued and self.call is not None and self.call.definition is not None:
             for hook in hooks.hooks_for("after_enqueue", self.call.definition):
                 hook(*self.call.args, **self.call.kwargs)
         return job
+
+
+def _conflict(answer: EnqueueAnswer) -> Conflict | None:
+    """The other job that had the key, as the handle reports it."""
+    match answer.outcome:
+        case EnqueueOutcome.DUPLICATE:
+            return Conflict("returned", answer.id, answer.state)
+        case EnqueueOutcome.REPLACED:
+            return Conflict("replaced", answer.id, answer.state)
+        case _ if answer.displaced:
+            return Conflict("displaced", answer.displaced, "waiting")
+        case _:
+            return None
 
 
 def prepare(
@@ -142,7 +154,7 @@ def prepare(
     # If the code is not imported here, the worker's declaration may keep the result.
     keeps = keep_result if definition is None else bool(keep_result)
     # By position: keywords would cost half as much again.
-    handle = Job(id, queue, call.name, True, "", message.created_at, keeps, client)
+    handle = Job(id, queue, call.name, True, None, message.created_at, keeps, client)
     return Prepared(handle, message, call, key_request)
 
 

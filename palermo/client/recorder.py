@@ -331,7 +331,7 @@ def record_stored(
             if message.extra and message.parent:
                 fields["parent"] = message.parent
             if message.id in again:
-                fields["instead_of"] = message.id
+                fields["displaced"] = message.id
             if message.run_at is not None:
                 # It may be cancelled before a worker gets it, and can tell its arguments.
                 fields |= {"run_at": message.run_at, **recorder.arguments(message)}
@@ -343,10 +343,10 @@ def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) 
 
     Not of a debounce or throttle: a burst of them drops all but one, and would fill the journal.
     """
-    if answer.outcome is EnqueueOutcome.NEXT and answer.instead_of not in ("", message.id):
+    if answer.outcome is EnqueueOutcome.NEXT and answer.displaced not in ("", message.id):
         reason = f"job {message.id} was enqueued with the same key, and runs instead of it"
         # Jobs that share a key have the same name and queue, unless the caller chose the key.
-        fields = {"id": answer.instead_of, "job": message.job, "queue": message.queue, "reason": reason}
+        fields = {"id": answer.displaced, "job": message.job, "queue": message.queue, "reason": reason}
         recorder.add(RecordKind.DISCARDED, fields)
 
 

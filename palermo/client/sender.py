@@ -305,7 +305,7 @@ class Sender:
         self._keeper.last_answer_at = self._loop.time()
         record_stored(self._recorder, publish.messages)
         if publish.key_requests:
-            again = {answer.id for answer in publish.answers or () if answer.instead_of == answer.id}
+            again = {answer.id for answer in publish.answers or () if answer.displaced == answer.id}
             record_stored(self._recorder, publish.stored, again=again)
             for request, answer in zip(publish.key_requests, publish.answers or (), strict=False):
                 record_dropped(self._recorder, request.message, answer)

@@ -39,7 +39,7 @@ class RecordKind(StrEnum):
     """What a record is about. Fields in brackets are left out where they would say nothing."""
 
     # A job: each record has id, job, queue; records that a worker writes have attempt and slot too.
-    ENQUEUED = "enqueued"  #: [run_at] [parent] [instead_of: the same id, if it was enqueued before and had not begun]
+    ENQUEUED = "enqueued"  #: [run_at] [parent] [displaced: the same id, if it was enqueued before and had not begun]
     STARTED = "started"  #: wait
     PROGRESS = "progress"  #: [fraction, 0 to 1] [text]
     LOG = "log"  #: text: a line that the job wrote about itself
@@ -168,7 +168,7 @@ def decode(position: int, body: bytes) -> RecordBatch:
 _TEXTS = frozenset(
     {
         *("id", "job", "queue", "worker", "host", "error", "message", "reason", "name", "topic", "key", "text"),
-        *("by", "action", "source", "outcome", "parent", "instead_of", "refused", "release"),
+        *("by", "action", "source", "outcome", "parent", "displaced", "refused", "release"),
     }
 )
 _NUMBERS = frozenset({"took", "delay", "fraction", "attempt", "slot", "pid", "slots", "run_at", "count"})

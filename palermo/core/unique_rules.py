@@ -60,7 +60,7 @@ class EnqueueAnswer(Struct, frozen=True, kw_only=True):
     #: The state of that job: waiting, running, or ended.
     state: str = "waiting"
     #: The job that is not run because of this one: the one that was kept before it, as by a debounce.
-    instead_of: str = ""
+    displaced: str = ""
 
 
 class StartReason(StrEnum):
@@ -139,8 +139,8 @@ def enqueue(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, Enqueue
         return KeyUpdate(key=key), duplicate
     kept = StoredMessage(message=claim.message, call=claim.call)
     if holder.phase is Phase.RUNNING:
-        instead_of = "" if key.next is None else key.next.message.id
-        answer = EnqueueAnswer(outcome=EnqueueOutcome.NEXT, id=claim.message.id, instead_of=instead_of)
+        displaced = "" if key.next is None else key.next.message.id
+        answer = EnqueueAnswer(outcome=EnqueueOutcome.NEXT, id=claim.message.id, displaced=displaced)
         return KeyUpdate(key=replace(key, next=kept)), answer
     if claim.on_duplicate == RERUN:
         return KeyUpdate(key=key), duplicate
@@ -337,9 +337,9 @@ def _spread(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, Enqueue
         )
     due = now + seconds if key.closed is None else key.closed.until
     closes = seconds if claim.spread == THROTTLE else 0.0
-    instead_of = "" if key.next is None else key.next.message.id
+    displaced = "" if key.next is None else key.next.message.id
     kept = StoredMessage(message=claim.message, call=claim.call, closes=closes)
-    answer = EnqueueAnswer(outcome=EnqueueOutcome.KEPT, id=id, instead_of=instead_of)
+    answer = EnqueueAnswer(outcome=EnqueueOutcome.KEPT, id=id, displaced=displaced)
     return KeyUpdate(key=replace(key, next=kept, due=due)), answer
 
 

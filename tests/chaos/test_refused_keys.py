@@ -92,7 +92,7 @@ def test_a_refused_unique_job_leaves_no_key(full: Full, exchange: str, clients: 
     queue.make_room()
 
     job = FORMS[form](second)
-    assert (job.enqueued, job.duplicate) == (True, "")
+    assert (job.enqueued, job.conflict) == (True, None)
 
 
 #: Enqueues a unique job, and ends in the moment of its refusal: then no leader lives.

@@ -33,9 +33,10 @@ def test_a_second_enqueue_answers_with_the_first_job_or_raises(client: Client, w
 
     second = sync.enqueue("a")
 
-    assert (bool(first), first.duplicate) == (True, "")
-    assert (second.id, second.duplicate, second.enqueued, bool(second)) == (first.id, "waiting", False, False)
-    assert "duplicate='waiting'" in repr(second)
+    assert (bool(first), first.conflict) == (True, None)
+    assert (second.id, second.enqueued, bool(second)) == (first.id, False, False)
+    assert second.conflict == palermo.Conflict("returned", first.id, "waiting")
+    assert "state='waiting'" in repr(second)
     assert [message.id for message in waiting()] == [first.id]
     assert sync.enqueue("b")
     with pytest.raises(DuplicateJob, match=first.id) as raised:
@@ -70,7 +71,9 @@ def test_a_job_by_name_has_the_same_key_as_one_of_its_code(client: Client, waiti
     many = client.enqueue_many([("shop.sync", ["a"], {}), ("shop.sync", [], {"shop": "b"}), ("shop.sync", ["b"], {})])
     later = asyncio.run(client.enqueue_async("shop.sync", ["b"]))
 
-    assert {(job.id, job.duplicate) for job in (asked, again)} == {(first.id, "waiting")}
+    assert {(job.id, job.conflict) for job in (asked, again)} == {
+        (first.id, palermo.Conflict("returned", first.id, "waiting"))
+    }
     assert [job.enqueued for job in many] == [False, True, False]
     assert (later.id, later.enqueued) == (many[1].id, False)
     assert [message.id for message in waiting()] == [first.id, many[1].id]
@@ -163,7 +166,7 @@ def test_an_id_of_the_callers_own_is_refused_twice(client: Client, waiting: Wait
 
     again = order.enqueue(2)
 
-    assert (again.id, again.duplicate) == ("order-7", "waiting")
+    assert again.conflict == palermo.Conflict("returned", "order-7", "waiting")
     assert len(waiting()) == 1
     assert total.options(id="order-8", unique=60).enqueue(1)
     assert not total.options(id="order-8", unique=60).enqueue(1)

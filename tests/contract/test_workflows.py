@@ -83,14 +83,14 @@ def test_a_map_is_released_through_a_window(site: Palermo) -> None:
     site.work("other")  # on RabbitMQ, jobs that are due are put into their queues before each round
 
     assert len(site.enqueued(jobs.resize)) == 1_000
-    assert jobs.thumbnails.enqueue().duplicate, "the workflow is unique until it is done"
+    assert jobs.thumbnails.enqueue().conflict, "the workflow is unique until it is done"
     for number in range(100):
         jobs.failing[f"{number}.png"] = 1
     site.work_until_idle()
     assert jobs.ran[-1] == "purge_cdn"
     assert len(jobs.ran) == 1_251
     assert job.status() == "done"
-    assert not jobs.thumbnails.enqueue().duplicate
+    assert not jobs.thumbnails.enqueue().conflict
 
 
 def test_a_graph_with_named_steps_runs_in_its_order(site: Palermo) -> None:

@@ -345,7 +345,7 @@ class KeyingContract:
     @pytest.mark.parametrize("way", [REPLACE, RERUN])
     async def test_one_more_run_after_this(self, broker: Broker, worker: Worker, running: Delivery, way: str) -> None:
         assert await outcome(broker, "b", on_duplicate=way) == "next"
-        assert (await ask(broker, keyed("c"), on_duplicate=way)).instead_of == "b"
+        assert (await ask(broker, keyed("c"), on_duplicate=way)).displaced == "b"
         assert await counts(broker) == (0, 1)
 
         await worker.settle(running, Ack())
@@ -471,7 +471,7 @@ class KeyingContract:
             begin = time.time()
             answers = await broker.keys.enqueue(burst(spread, seconds))
             assert [answer.outcome for answer in answers] == outcomes
-            assert [answer.instead_of for answer in answers[-2:]] == ["job 1", "job 2"]
+            assert [answer.displaced for answer in answers[-2:]] == ["job 1", "job 2"]
             assert [(await take_and_ack(worker)).id for _ in run] == run
             assert time.time() - begin >= seconds
             await nothing_for(worker)

@@ -120,7 +120,7 @@ def test_what_comes_too_late_for_the_present_run_runs_once_after_it(way: str) ->
     step, answer = asked(running(job("a")), job("b"), on_duplicate=way)
     assert (step.jobs, answer.outcome, answer.id) == ((), EnqueueOutcome.NEXT, "b")
     step, answer = asked(step.key, job("c"), on_duplicate=way)
-    assert (answer.id, answer.instead_of) == ("c", "b")
+    assert (answer.id, answer.displaced) == ("c", "b")
 
     step = end(step.key, "a", RunOutcome.OVER, serial=1, now=1)
 
@@ -190,7 +190,7 @@ def test_of_a_burst_a_debounce_runs_the_last_and_a_throttle_the_first_too() -> N
     step, answer = asked(Key(name=KEY), plain[0], 0, spread=rules.DEBOUNCE, seconds=5)
     assert (step.jobs, answer.outcome, step.key.alarm) == ((), EnqueueOutcome.KEPT, 5)
     step, answer = asked(step.key, plain[1], 4, spread=rules.DEBOUNCE, seconds=5)
-    assert (answer.instead_of, step.key.alarm) == ("a", 9)
+    assert (answer.displaced, step.key.alarm) == ("a", 9)
     assert rules.publish_due(step.key, 8.9).jobs == ()
 
     step = rules.publish_due(step.key, 9)
@@ -203,7 +203,7 @@ def test_of_a_burst_a_debounce_runs_the_last_and_a_throttle_the_first_too() -> N
     assert (step.jobs, answer.outcome) == ((plain[0],), EnqueueOutcome.STORED)
     step, _ = asked(step.key, plain[1], 1, spread=rules.THROTTLE, seconds=5)
     step, answer = asked(step.key, plain[2], 2, spread=rules.THROTTLE, seconds=5)
-    assert (step.jobs, answer.outcome, answer.instead_of) == ((), EnqueueOutcome.KEPT, "b")
+    assert (step.jobs, answer.outcome, answer.displaced) == ((), EnqueueOutcome.KEPT, "b")
 
     step = rules.publish_due(step.key, 5)
 

@@ -85,7 +85,7 @@ class Kills(RuleBasedStateMachine):
             assert not [one for one in self.world.held if one.stage == "running"]
         if answer.outcome in (EnqueueOutcome.STORED, EnqueueOutcome.NEXT):
             self.wanted.add(id)
-        self.wanted.discard(answer.instead_of)
+        self.wanted.discard(answer.displaced)
 
     @precondition(lambda self: self.world.queue)
     @rule()

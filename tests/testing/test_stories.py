@@ -53,7 +53,7 @@ class Site:
         chosen = job if isinstance(job, str) else job.definition
         made = self.client.enqueue(chosen, (self.name, *args), {}, id=f"{self.name}.{len(self.jobs) + 1}", **options)
         self.jobs.append(made)
-        self.note(f"enqueued {made.enqueued} {made.duplicate!r}")
+        self.note(f"enqueued {made.enqueued} {made.conflict and made.conflict.state!r}")
         return made
 
     def note(self, text: str) -> None:

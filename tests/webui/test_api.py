@@ -106,11 +106,13 @@ def test_a_job_is_enqueued_with_the_options_that_options_takes(web: Web) -> None
 
     assert (first.status_code, first.json()["id"], first.json()["note"]) == (201, "mine", None)
     assert (again.status_code, "mine" in again.json()["error"]) == (409, True)
-    assert (changed.status_code, changed.json()["id"], changed.json()["duplicate"]) == (201, "mine", "waiting")
+    replaced = {"outcome": "replaced", "id": "mine", "state": "waiting"}
+    assert (changed.status_code, changed.json()["id"], changed.json()["conflict"]) == (201, "mine", replaced)
     assert web.http.get("/api/jobs/mine").json()["tenant"] == "acme"
     index = {"job": "shop.never_seen_either", "debounce": 600, "unique_key": "home"}
     kept = [web.http.post("/api/jobs", json=index).json() for _ in range(2)]
-    assert [each["instead_of"] for each in kept] == [None, kept[0]["id"]]
+    displaced = {"outcome": "displaced", "id": kept[0]["id"], "state": "waiting"}
+    assert [each["conflict"] for each in kept] == [None, displaced]
     raising = web.http.post("/api/jobs", json={**sync, "on_duplicate": "raise"})
     assert (raising.status_code, "mine" in raising.json()["error"]) == (409, True)
     web.http.post("/api/jobs", json={"job": "shop.mail", "id": "at an instant", "run_at": "2126-12-01T09:00Z"})

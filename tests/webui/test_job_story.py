@@ -267,7 +267,7 @@ AT = "at pid:7@h/worker-2"
         ([enqueued("a", run_at=NOON + 60)], ["Enqueued to mail, to run at 2026-11-21T09:01:00Z"]),
         ([{"kind": "fired", "at": NOON, "id": "a", "name": "nightly"}], ["Enqueued by the recurring job nightly"]),
         (
-            [enqueued("a", instead_of="a")],
+            [enqueued("a", displaced="a")],
             ["Enqueued to mail, in place of the enqueue before it, which had not begun"],
         ),
         ([enqueued("a"), action("cancel", "refused")], ["Enqueued to mail", "Cancel by anna via cli: refused"]),

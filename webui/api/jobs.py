@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from palermo.client.handle import Conflict
 from palermo.client.prepare import plain_note
 from palermo.client.status import INSTANTS, JobStatus
 from palermo.contract.row_types import Instant, JobRow
@@ -103,8 +104,7 @@ class NewJob(_Options):
 class EnqueuedJob(Enqueued):
     """A job that is stored, and what the caller should know of it."""
 
-    duplicate: str | None = Field(description="The state of the job that has its key, and whose arguments it replaced.")
-    instead_of: str | None = Field(description="A job that waited for its turn with the same key, and does not run.")
+    conflict: Conflict | None = Field(description="The other job that had the key of this one.")
     note: str | None = Field(description="If its code is not imported here: what is not known of it.")
 
 
@@ -150,8 +150,7 @@ def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
     served = live_state(visit.site).is_served
     unknown = registry.find(new.job) is None
     note = plain_note(new.job, options, visit.site.client.unique_job, served, job.queue) if unknown else ""
-    told = {"duplicate": job.duplicate or None, "instead_of": job.instead_of or None, "note": note or None}
-    return EnqueuedJob(id=job.id, job=job.job, queue=job.queue, **told)
+    return EnqueuedJob(id=job.id, job=job.job, queue=job.queue, conflict=job.conflict, note=note or None)
 
 
 @router.get("/{id:palermo}", name="api_job")

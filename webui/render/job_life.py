@@ -134,7 +134,7 @@ def _event(row: Row) -> Event:
         case RecordKind.ENQUEUED:
             due = iso_instant(row["run_at"]) if isinstance(row.get("run_at"), int | float) else None
             said = f"to {row['queue']}" + (f", to run at {due}" if due else "")
-            once = ", in place of the enqueue before it, which had not begun" if row.get("instead_of") else ""
+            once = ", in place of the enqueue before it, which had not begun" if row.get("displaced") else ""
             return Event(title="Enqueued", at=at, detail=said + once)
         case RecordKind.FIRED:
             return Event(title="Enqueued", at=at, detail=f"by the recurring job {row.get('name')}")
