@@ -7,7 +7,6 @@ and 2, expirations that are no number, another's user_id, CC and BCC that are no
 
 import struct
 import time
-from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
@@ -266,17 +265,3 @@ MESSAGES: dict[str, bytes] = {
     "names of 250 bytes": _headers(**{chr(97 + n) * 250: b"t\1" for n in range(20)}),
     "exception class of 300,000 characters": properties(headers=_named(text(b"mixed.monster"))),
 }
-
-#: What a message may hold instead of its number as JSON.
-BODIES: tuple[Callable[[int], bytes], ...] = (
-    lambda number: f"[{number}]".encode(),
-    lambda number: f"[{number}".encode(),
-    lambda number: b"\xff\xfe" + str(number).encode(),
-)
-
-
-def a_known_message(number: int, random: Random) -> tuple[str, bytes, bytes]:
-    """What is wrong with it, its properties, and a body that no other message has."""
-    kind = random.choice(sorted(MESSAGES))
-    body = random.choice(BODIES) if random.random() < 0.2 else BODIES[0]
-    return kind, MESSAGES[kind], body(number)

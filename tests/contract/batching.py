@@ -1,10 +1,10 @@
-"""Contract: jobs that are taken to be run together, or set aside."""
+"""Contract: jobs that are taken to be run together, or set aside; and what a job saves for its next run."""
 
 import pytest
 from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, Delivery
-from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.errors import DeliveryLost
 from tests.contract.tools import FAILURE, Open, counts, ids, message, messages, until
 from tests.contract.workers import Worker, consume, nothing_for, take, take_and_ack
@@ -67,17 +67,6 @@ class BatchingContract:
         assert second is not None
         assert (second.message.id, second.slot) == ("second", 1)
 
-    async def test_what_is_taken_together_goes_back_with_its_consumer(self, broker: Broker, another: Open) -> None:
-        await broker.publish_many(messages(3))
-        consumer = await consume(await another())
-        assert len(await batch(consumer, await take(consumer), most=2)) == 2
-        other = await consume(await another())
-        assert (await take(other)).message.id == "jobs-2"
-
-        await consumer.close()
-
-        await until(lambda: counts(broker), (2, 1))
-
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other", "*"])
     async def test_a_slot_goes_on_beside_an_adopted_job(self, broker: Broker, queues: str) -> None:
         await broker.publish_many(messages(4))
@@ -126,3 +115,36 @@ class BatchingContract:
             await consumer.free_slot(delivery)
 
         await nothing_for(consumer)
+
+
+SAVED = '{"loops":{"é":[3,17]}}'
+
+
+class SavingContract:
+    async def test_a_copy_of_a_job_has_what_it_saved(self, broker: Broker, another: Open) -> None:
+        await broker.publish(message("a"))
+        consumer = await consume(await another())
+        delivery = await take(consumer)
+        await consumer.save(delivery, "earlier")
+
+        await consumer.settle(delivery, Reschedule(replace(delivery.message, saved=SAVED)))
+
+        delivery = await take(consumer)
+        assert (delivery.message.saved, delivery.redelivered) == (SAVED, False)
+        await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
+        (failed,) = (await broker.browse("failed")).messages
+        assert failed.saved == SAVED
+        await broker.publish(requeue(failed))
+        assert (await take(consumer)).message.saved == SAVED
+
+    async def test_what_a_job_saves_after_its_end_is_nowhere(self, broker: Broker, another: Open) -> None:
+        await broker.publish(message("a"))
+        consumer = await consume(await another())
+        delivery = await take(consumer)
+        await consumer.settle(delivery, Ack())
+
+        await consumer.save(delivery, SAVED)
+
+        await nothing_for(consumer)
+        await consumer.close()
+        await until(lambda: counts(broker), (0, 0))

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from tests.contract.batching import BatchingContract
+from tests.contract.batching import BatchingContract, SavingContract
 from tests.contract.browsing import LookingContract, SweepingContract
 from tests.contract.combining import CombiningContract
 from tests.contract.events import EventsContract
@@ -18,7 +18,6 @@ from tests.contract.pausing import MarkingContract
 from tests.contract.prioritizing import PrioritizingContract
 from tests.contract.publishing import ConsumingContract, PublishingContract
 from tests.contract.recurring import RecurringContract
-from tests.contract.saving import SavingContract
 from tests.contract.separating import SeparatingContract
 from tests.contract.tenants import TenantingContract
 from tests.contract.timing import RetryingContract, TimingContract
@@ -32,6 +31,7 @@ class BrokerContract(
     ConsumingContract,
     OfferingContract,
     BatchingContract,
+    SavingContract,
     RetryingContract,
     LookingContract,
     SweepingContract,
@@ -46,7 +46,6 @@ class BrokerContract(
     KeyingContract,
     TenantingContract,
     CombiningContract,
-    SavingContract,
     SeparatingContract,
 ):
     @pytest.fixture

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter
-from palermo.contract.sweep import Move, Remove
-from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue
+from palermo.contract.sweep import Remove
+from palermo.core.lifecycle import Ack, Reschedule
 from palermo.core.limits import RunLater, postponed
 from palermo.core.message import Message
 from tests.contract.limiting import limited, permitted, worker
 from tests.contract.prioritizing import urgent
 from tests.contract.tenants import jobs_of, tenants
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, counts, ids, message, until
+from tests.contract.tools import Open, counts, ids, message, until
 from tests.contract.unique_jobs import ask, begun, freed, holders, keyed
 from tests.contract.workers import consume, take, take_and_ack
 
@@ -81,25 +81,6 @@ class CombiningContract:
         assert "a" not in await tenants(broker)
         assert await holders(broker) == [("b-1", "waiting")]
         assert await enqueued(broker, *jobs) == ["stored", "duplicate"]
-
-    async def test_a_tenants_job_is_not_requeued_beside_its_keys_owner(self, broker: Broker, another: Open) -> None:
-        job = keyed_of("a", "first")
-        async with time_kept(await another()):
-            consumer = await consume(await another())
-            await enqueued(broker, job)
-            delivery = await begun(consumer)
-            await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
-            await freed(broker)
-            await ask(broker, replace(job, id="second"), key="key of first")
-
-            assert (await broker.sweep("failed", lambda job: Move(requeue(job)))).moved == 0
-            await consumer.settle(await begun(consumer), Ack())
-            await freed(broker)
-            assert (await broker.sweep("failed", lambda job: Move(requeue(job)))).moved == 1
-
-            delivery = await begun(consumer)
-            assert (delivery.message.id, delivery.message.tenant) == ("first", "a")
-            await consumer.settle(delivery, Ack())
 
     async def test_a_deferred_job_of_a_tenant_comes_with_its_permit(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([replace(limited(id), tenant="a") for id in ("1", "2")])

@@ -133,12 +133,3 @@ class JournalingContract:
         kept = [int(id) for id in reading.ids if id[0] != "x"]
         assert 20 < len(kept) < 350
         assert kept == list(range(kept[0], 401))
-
-    async def test_a_thousand_batches_are_replayed(self, broker: Broker) -> None:
-        for start in range(0, 1_000, 250):
-            await asyncio.gather(*(broker.journal.append(batch(f"{n}")) for n in range(start, start + 250)))
-        reading = Reading()
-
-        await caught_up(await broker.journal.read(reading))
-
-        assert sorted(map(int, reading.ids)) == list(range(1_000))

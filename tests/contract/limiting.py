@@ -113,21 +113,15 @@ class LimitingContract:
         await broker.publish(message("2"))
         assert (await take_and_ack(consumer)).id == "2"
 
-    async def test_of_two_jobs_with_one_id_each_needs_a_permit_of_its_own(self, broker: Broker) -> None:
-        await broker.publish_many([limited("1"), limited("1")])
-        consumer = await consume(broker, slots=2)
-
-        await permitted(consumer, 1)
-
-        await nothing_permitted(consumer, 2)
-
     async def test_two_jobs_with_one_id_give_back_their_own_permits(self, broker: Broker, another: Open) -> None:
-        jobs = [limited("1", key="a"), limited("1", key="b"), limited("2", key="a"), limited("3", key="b")]
+        # The second is put aside: each needs a permit of its own, also if another of its id has one.
+        jobs = [limited("1", key=key) for key in "aab"] + [limited("2", key="a"), limited("3", key="b")]
         await broker.publish_many(jobs)
         async with time_kept(await another()):
             consumer = await consume(broker, slots=2)
             first, second = await permitted(consumer, 1), await permitted(consumer, 2)
             assert (first.message.id, second.message.id) == ("1", "1")
+            assert [one.message.extra["limit-key"] for one in (first, second)] == ["a", "b"]
 
             await consumer.settle(first, Ack())
             third = await permitted(consumer, 1)

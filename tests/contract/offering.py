@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from palermo.contract.broker import Broker, Consumer, Delivery
-from palermo.core.lifecycle import Ack, Fail, Release, Settlement, fail
+from palermo.core.lifecycle import Ack, Release, Settlement
 from palermo.core.message import Message
 from palermo.errors import DeliveryLost
 from tests.contract.limiting import limited
-from tests.contract.tools import FAILURE, Open, empty_looks_are_forgotten, ids, message, messages, queue, until
+from tests.contract.tools import Open, message, queue, until
 from tests.contract.unique_jobs import keyed
-from tests.contract.workers import consume, take
 
 
 class Slots:
@@ -86,17 +85,6 @@ class OfferingContract:
         await slots.given("0", "1", "2", "3", "late")
         assert not slots.receiving[1].done()
 
-    async def test_a_job_of_a_higher_queue_is_offered_first(self, broker: Broker, another: Open, start: Start) -> None:
-        await broker.publish_many([message("low-1", "low"), message("low-2", "low")])
-        slots = await start(await another(), "high,low")
-        first = await slots.given("low-1")
-        await broker.publish(message("high-1", "high"))
-        await empty_looks_are_forgotten()
-
-        await slots.end(first)
-
-        await slots.given("low-1", "high-1")
-
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
     @pytest.mark.parametrize(
         ("other", "by"), [(keyed("second"), ""), (limited("second"), ""), (message("second"), "anna@desk")]
@@ -129,23 +117,3 @@ class OfferingContract:
         assert again.redelivered
         assert len(slots.offered) <= 1
         await slots.end(again)
-
-    async def test_an_offered_job_may_fail(self, broker: Broker, another: Open, start: Start) -> None:
-        await broker.publish_many(messages(2))
-        slots = await start(await another())
-        first = await slots.given("jobs-0")
-
-        await slots.end(first, Fail(fail(first.message, FAILURE, worker="w")))
-
-        await slots.given("jobs-0", "jobs-1")
-        assert await ids(broker, "failed") == ["jobs-0"]
-
-    async def test_an_offered_job_returns_with_its_consumer(self, broker: Broker, another: Open, start: Start) -> None:
-        await broker.publish_many(messages(2))
-        slots = await start(await another())
-        await slots.given("jobs-0")
-
-        await slots.consumer.close()
-
-        delivery = await take(await consume(broker))
-        assert (delivery.message.id, delivery.redelivered) == ("jobs-0", True)

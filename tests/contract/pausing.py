@@ -11,7 +11,7 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Ack, Release, requeue
 from palermo.core.queue_selection import EVERY_QUEUE
 from palermo.inspector.workers import cancel
-from tests.contract.tools import Open, counts, ids, message, messages, put_into_failed, until
+from tests.contract.tools import Open, counts, message, messages, put_into_failed, until
 from tests.contract.worker_commands import Obeying
 from tests.contract.workers import Report, consume, nothing_for, take, take_and_ack
 
@@ -56,32 +56,6 @@ class MarkingContract:
         assert (await waiting).id == "the last"
         await until(lambda: counts(broker), (1, 0))
 
-    async def test_a_paused_queue_stays_paused_for_who_comes_later(self, broker: Broker, another: Open) -> None:
-        await broker.publish_many(messages(3))
-        await broker.pause("jobs", by="anna@desk")
-
-        for selection in ("jobs", "*", "jobs,other"):
-            consumer = await consume(await another(), selection)
-            await nothing_for(consumer)
-            await consumer.close()
-
-        await until(lambda: ids(broker), ["jobs-0", "jobs-1", "jobs-2"])
-
-    async def test_pauses_are_listed(self, broker: Broker, another: Open) -> None:
-        await broker.publish_many([*messages(1, "a"), *messages(1, "b")])
-        await broker.pause("b")
-        await broker.pause("b")
-        await broker.pause("not yet there")
-
-        async def paused() -> dict[str, bool]:
-            return {info.name: info.paused for info in await (await another()).queues()}
-
-        await until(paused, {"a": False, "b": True, "not yet there": True})
-
-        for name in ("b", "a", "not yet there"):
-            await broker.resume(name)
-        await until(paused, {"a": False, "b": False})
-
     async def test_no_job_is_taken_from_any_queue_while_all_are_paused(self, broker: Broker, another: Open) -> None:
         one, several = await consume(await another()), await consume(await another(), "*", slots=2)
         await broker.publish(message("before"))
@@ -108,6 +82,7 @@ class MarkingContract:
     async def test_a_queue_paused_by_name_stays_so_when_all_are_resumed(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([*messages(1, "a"), *messages(1, "b")])
         await broker.pause("b")
+        await broker.pause("not yet there")
         await broker.pause(EVERY_QUEUE)
         await broker.publish_many(messages(1, "made later"))
 
@@ -115,17 +90,19 @@ class MarkingContract:
             queues = await (await another()).queues()
             return {info.name: info.paused for info in queues if info.name != "failed"}
 
-        await until(paused, {"a": True, "b": True, "made later": True})
-        await broker.resume("a")
+        await until(paused, {"a": True, "b": True, "made later": True, "not yet there": True})
+        for name in ("a", "not yet there"):
+            await broker.resume(name)
         await until(paused, {"a": True, "b": True, "made later": True})
 
-        await broker.resume(EVERY_QUEUE)
-        await broker.resume(EVERY_QUEUE)
+        for _ in range(2):
+            await broker.resume(EVERY_QUEUE)
 
         await until(paused, {"a": False, "b": True, "made later": False})
         consumer = await consume(await another(), "b,a")
         assert (await take_and_ack(consumer)).id == "a-0"
-        await nothing_for(consumer)
+        for late in (consumer, await consume(await another(), "b")):
+            await nothing_for(late)
 
     async def test_a_cancelled_job_is_handed_out_as_cancelled_in_its_turn(self, broker: Broker, another: Open) -> None:
         await broker.publish_many(messages(4))

@@ -14,10 +14,9 @@ from palermo.contract.broker import Broker, Consumer
 from palermo.core.failure import Attempt
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
 from palermo.core.message import KNOWN_HEADERS, Message
-from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, DeliveryLost
 from tests.contract.tools import FAILURE, Open, counts, empty_looks_are_forgotten, ids, look, message, messages, until
-from tests.contract.workers import Report, consume, nothing_for, take, take_and_ack
+from tests.contract.workers import consume, nothing_for, take, take_and_ack
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
 NAMES = TEXT.filter(lambda name: 0 < len(name.encode()) <= 100)
@@ -136,13 +135,6 @@ class PublishingContract:
             await consumer.receive(1)
 
 
-async def until_waiting(consumer: Consumer, wanted: set[str]) -> None:
-    async def found() -> set[str]:
-        return set(await consumer.queues_with_jobs())
-
-    await until(found, wanted)
-
-
 class ConsumingContract:
     @pytest.mark.parametrize("queues", ["jobs", "*"])
     async def test_a_waiting_slot_gets_a_job_published_later(self, broker: Broker, another: Open, queues: str) -> None:
@@ -155,23 +147,23 @@ class ConsumingContract:
         assert (await waiting).message.id == "late"
 
     async def test_a_consumer_knows_which_of_its_queues_hold_jobs(self, broker: Broker) -> None:
-        consumer = await broker.consume(QueueSelection.parse("jobs,mail"), slots=1, tag="t", report=Report("jobs,mail"))
-        assert set(await consumer.queues_with_jobs()) == set()
+        consumer = await consume(broker, "jobs,mail")
 
+        async def waiting() -> set[str]:
+            return set(await consumer.queues_with_jobs())
+
+        assert await waiting() == set()
         await broker.publish_many([*messages(1, "mail"), *messages(1, "other")])
-        await until_waiting(consumer, {"mail"})
+        await until(waiting, {"mail"})
 
-        await consumer.settle(await take(consumer), Ack())
-        await until_waiting(consumer, set())
-        await consumer.close()
+        await take_and_ack(consumer)
+        await until(waiting, set())
 
     async def test_a_worker_of_one_job_a_slot_says_so(self, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-        queues, report = QueueSelection.parse("jobs,mail"), Report("jobs,mail")
         with caplog.at_level(logging.INFO, "palermo"):
-            consumer = await broker.consume(queues, slots=1, tag="t", report=report, prefetch=5)
+            await consume(broker, "jobs,mail", prefetch=5)
 
         assert [text for text in caplog.messages if text.startswith("prefetch is 1, because ")]
-        await consumer.close()
 
     async def test_a_job_released_comes_back_to_its_place(self, broker: Broker) -> None:
         await broker.publish_many(messages(3))
@@ -331,31 +323,15 @@ class ConsumingContract:
         assert sorted(taken) == sorted(one.id for one in sent)
         await until(lambda: counts(broker), (0, 0))
 
-    async def test_a_slot_that_rests_takes_nothing(self, broker: Broker, another: Open) -> None:
-        await broker.publish(message("first"))
-        resting = await consume(broker)
-        await take_and_ack(resting)
-        await resting.pause_slot(1)
-
-        await broker.publish(message("second"))
-
-        assert (await take_and_ack(await consume(await another()))).id == "second"
-
-    async def test_two_messages_of_one_id_are_two_jobs(self, broker: Broker) -> None:
-        sent: Message = message("7c9e", retries=3)
-        await broker.publish(sent)
-        await broker.publish(sent)
-        consumer = await consume(broker)
-
-        assert [await take_and_ack(consumer) for _ in range(2)] == [sent, sent]
-
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other", "*"])
     async def test_a_receive_that_waits_ends_when_its_consumer_is_closed(self, broker: Broker, queues: str) -> None:
-        consumer = await consume(broker, queues, slots=2)
-        waiting = [asyncio.ensure_future(take(consumer, slot)) for slot in (1, 2)]
-        await asyncio.sleep(0.1)
+        for turns in (1, 2, 4, 7, 5_000):
+            consumer = await consume(broker, queues, slots=2)
+            waiting = [asyncio.ensure_future(take(consumer, slot)) for slot in (1, 2)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
 
-        await consumer.close()
+            await consumer.close()
 
-        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
-            assert isinstance(outcome, BrokerUnavailable)
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [BrokerUnavailable] * 2

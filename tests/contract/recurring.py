@@ -19,7 +19,7 @@ from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.session_duties import SessionDuties
 from palermo.worker.registered import Registered
 from tests.contract.timing import time_kept
-from tests.contract.tools import Open, ids, message, until
+from tests.contract.tools import Open, message, until
 from tests.contract.workers import consume, nothing_for, take_and_ack
 
 
@@ -61,10 +61,6 @@ async def fire(broker: Broker, name: str) -> str:
     change = EntryChange.run(name, clock.now())
     await broker.change_recurring(change)
     return change.id
-
-
-async def waiting(broker: Broker) -> int:
-    return len(await ids(broker))
 
 
 async def fired_after(consumer: Consumer, instant: float) -> Message:
@@ -131,9 +127,10 @@ class RecurringContract:
 
     async def test_a_disabled_or_removed_one_does_not_fire(self, broker: Broker, another: Open) -> None:
         consumer = await consume(await another())
-        for name in ("fires", "disabled", "removed"):
+        for name in ("fires", "disabled", "removed", "removed before"):
             await broker.change_recurring(EntryChange.put(entry(name)))
         await broker.change_recurring(EntryChange.switch("disabled", on=False))
+        await broker.change_recurring(EntryChange.remove("removed before"))
         assert (await one(broker, "disabled")).next is None
 
         async with time_kept(await another()):
@@ -174,17 +171,6 @@ class RecurringContract:
             await run()
         assert began - 1 <= ((await one(broker)).last_run or 0) <= time.time() + 1
 
-    async def test_a_queue_that_was_deleted_is_made_again(self, broker: Broker, another: Open) -> None:
-        async with time_kept(await another()):
-            await broker.change_recurring(EntryChange.put(entry(every=seldom())))
-            await fire(broker, "sweep")
-            await until(lambda: waiting(broker), 1)
-            await broker.delete("jobs")
-
-            id = await fire(broker, "sweep")
-
-            await until(lambda: ids(broker), [id])
-
     async def test_ticks_that_nobody_fired_go_by_policy(self, broker: Broker, another: Open) -> None:
         now, step = time.time(), passed_step()
         for policy in ("skip", "once", "all"):
@@ -220,19 +206,6 @@ class RecurringContract:
 
         assert (await one(broker)).since >= now
 
-    async def test_of_a_change_and_a_new_leader_nothing_is_lost(self, broker: Broker, another: Open) -> None:
-        first, second = await another(), await another()
-        async with time_kept(first):
-            await broker.change_recurring(EntryChange.put(entry(every=3600)))
-            await broker.change_recurring(EntryChange.put(entry("gone", every=3600)))
-            await broker.change_recurring(EntryChange.remove("gone"))
-            await broker.change_recurring(EntryChange.switch("sweep", on=False))
-        await first.close()
-
-        async with time_kept(second):
-            assert await names(broker) == ["sweep"]
-            assert not (await one(broker)).recurring.enabled
-
     async def test_the_same_put_again_changes_nothing(self, broker: Broker) -> None:
         await broker.change_recurring(EntryChange.put(entry(every=3600)))
         before = await one(broker)
@@ -243,30 +216,24 @@ class RecurringContract:
         await broker.change_recurring(EntryChange.put(entry(every=7200)))
         assert (await one(broker)).since > before.since
 
-    async def test_a_declaration_mends_a_job_fired_by_a_clock_ahead(self, broker: Broker, another: Open) -> None:
-        await fire_far_ahead(broker, another)
-
-        await broker.change_recurring(EntryChange.put(entry()))
-
-        assert (await one(broker)).since <= time.time()
-
-    async def test_a_job_fired_by_a_clock_far_ahead_fires_again(self, broker: Broker, another: Open) -> None:
-        await fire_far_ahead(broker, another)
+    @pytest.mark.parametrize("declared", [True, False])
+    async def test_one_fired_by_a_clock_far_ahead_is_mended(
+        self, broker: Broker, another: Open, declared: bool
+    ) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(clock, "_clock", Ahead())
+            async with time_kept(await another()):
+                await broker.change_recurring(EntryChange.put(entry(since=clock.now() - 2)))
+                await until(lambda: fires(broker), True)
+        assert (await one(broker)).since > time.time() + 86_400
         await broker.purge("jobs")
 
-        async with time_kept(await another()):
-            await take_and_ack(await consume(await another()))
-
-
-async def fire_far_ahead(broker: Broker, another: Open) -> None:
-    before = clock.use(Ahead())
-    try:
-        async with time_kept(await another()):
-            await broker.change_recurring(EntryChange.put(entry(since=clock.now() - 2)))
-            await until(lambda: fires(broker), True)
-    finally:
-        clock.use(before)
-    assert (await one(broker)).since > time.time() + 86_400
+        if declared:
+            await broker.change_recurring(EntryChange.put(entry()))
+            assert (await one(broker)).since <= time.time()
+        else:
+            async with time_kept(await another()):
+                await take_and_ack(await consume(await another()))
 
 
 class Ahead:

@@ -1,52 +1,37 @@
-"""The clock of the process: how long to sleep until an instant, by clocks that do not go together."""
-
-from collections.abc import Iterator
+"""The clock of the process: how long to sleep until an instant, by clocks that differ."""
 
 import pytest
 
 from palermo.contract import clock
 
+#: An instant by the clock of the machine, and how far its slowest clock is behind.
+HERE, BEHIND = 4_096.0, 0.007
+
 
 class Lagging:
-    """A machine whose slowest clock is behind."""
-
-    HERE = 4_096.0
-
-    def __init__(self, behind: float) -> None:
-        self._behind = behind
-
     def now(self) -> float:
-        return self.HERE
+        return HERE
 
     def reached(self) -> float:
-        return self.HERE - self._behind
+        return HERE - BEHIND
 
 
-@pytest.fixture(autouse=True)
-def clock_of_the_process() -> Iterator[None]:
-    before = clock._clock
-    yield
-    clock.use(before)
+@pytest.mark.parametrize(
+    ("ahead", "seconds"),
+    [
+        *((5.0, 5.0), (0.003, 0.003)),  # a sleep doesn't last for the lag of the slowest clock
+        *((0.0, 0.002), (-0.0065, 0.0005)),  # before the slowest clock it is checked again soon
+        *((-BEHIND, 0.0), (-60.0, 0.0)),
+    ],
+)
+def test_a_sleep_lasts_until_the_slowest_clock(monkeypatch: pytest.MonkeyPatch, ahead: float, seconds: float) -> None:
+    monkeypatch.setattr(clock, "_clock", Lagging())
+
+    assert clock.seconds_until(HERE + ahead) == pytest.approx(seconds)
 
 
-def test_a_sleep_does_not_last_for_the_lag_of_the_slowest_clock() -> None:
-    clock.use(Lagging(0.007))
+def test_a_clock_that_was_set_by_hand_is_slept_for_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "_clock", Lagging())
 
-    assert clock.seconds_until(Lagging.HERE + 5.0) == pytest.approx(5.0)
-    assert clock.seconds_until(Lagging.HERE + 0.003) == pytest.approx(0.003)
-
-
-def test_an_instant_before_the_slowest_clock_is_checked_again_soon() -> None:
-    clock.use(Lagging(0.007))
-
-    assert 0 < clock.seconds_until(Lagging.HERE) <= 0.002
-    assert clock.seconds_until(Lagging.HERE - 0.0065) == pytest.approx(0.0005)
-    assert clock.seconds_until(Lagging.HERE - 0.007) == 0
-    assert clock.seconds_until(Lagging.HERE - 60) == 0
-
-
-def test_a_clock_that_was_set_by_hand_is_slept_for_in_the_same_way() -> None:
-    clock.use(Lagging(0.007))
-
-    assert clock.seconds_until(100.0, lambda: 40.0) == pytest.approx(60.0 - 0.007)
+    assert clock.seconds_until(100.0, lambda: 40.0) == pytest.approx(60.0 - BEHIND)
     assert clock.seconds_until(100.0, lambda: 100.0) == 0

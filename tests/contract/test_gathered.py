@@ -34,14 +34,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk()
 
 
-async def test_values_of_one_turn_share_a_step(disk: Disk) -> None:
-    values = Gathered(disk.store)
-
-    await asyncio.gather(*(values.add(number) for number in range(3)))
-
-    assert disk.steps == [[0, 1, 2]]
-
-
 async def test_values_that_come_during_a_step_share_the_next_one(disk: Disk) -> None:
     values = Gathered(disk.store)
     disk.turns.clear()

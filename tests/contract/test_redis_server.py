@@ -441,29 +441,20 @@ def test_a_script_waits_for_short_jobs_no_longer_than_a_script_takes() -> None:
     clock.now += 0.001
     assert group.wait() == 0.0  # both take long
 
-
-def test_no_script_waits_for_jobs_that_take_longer_than_a_script() -> None:
-    group = after(job=0.006, script=0.005, clock=Clock())
-
+    group = after(job=0.006, script=0.005, clock=clock)
     group.job_began(1)
+    assert group.wait() == 0.0  # a job takes longer than a script
 
-    assert group.wait() == 0.0
 
-
-async def test_a_job_that_is_done_waits_for_another_that_ends_soon(broker: RedisBroker) -> None:
-    consumer, first, second = await both_run(broker, script=600)
+@pytest.mark.parametrize(("script", "left"), [(600, 2), (0.05, 1)], ids=["soon", "not soon"])
+async def test_a_job_that_is_done_waits_for_another_that_ends_soon(
+    broker: RedisBroker, script: float, left: int
+) -> None:
+    consumer, first, second = await both_run(broker, script=script)
 
     consumer.acknowledge(first)
     await stored(broker)  # in the next turn of the loop the script would be sent
 
-    assert await stored(broker) == 2
+    await until(lambda: stored(broker), left)
     consumer.acknowledge(second)
     await until(lambda: stored(broker), 0)
-
-
-async def test_a_job_that_is_done_does_not_wait_for_long(broker: RedisBroker) -> None:
-    consumer, first, _ = await both_run(broker, script=0.05)
-
-    consumer.acknowledge(first)
-
-    await until(lambda: stored(broker), 1)

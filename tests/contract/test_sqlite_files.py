@@ -1,11 +1,15 @@
-"""Files that cannot be a broker, or stop being one: one clear error each, and nothing lost."""
+"""Files that cannot be a broker, or stop being one: one clear error each, and nothing lost; their modes; and memory."""
 
 # ruff: noqa: ASYNC240 - a test may wait for the disk
 
 import asyncio
+import contextlib
+import errno
+import logging
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,9 +24,10 @@ from palermo.brokers.sqlite import SqliteBroker
 from palermo.brokers.sqlite.file import opening, store
 from palermo.brokers.sqlite.file.store import translated
 from palermo.client.client import Client
-from palermo.contract.broker import Broker, open_broker
+from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, fail
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PublishRefused, StoreInvalid, UrlInvalid
@@ -128,23 +133,22 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-async def test_a_folder_without_permission_is_named(open_folder: Path) -> None:
-    open_folder.chmod(0o555)
-
-    with unprivileged(), pytest.raises(StoreInvalid, match="may not write there"):
-        await opened(open_folder / "jobs.db")
-
-
-async def test_a_file_that_is_read_only_is_refused_and_keeps_its_jobs(open_folder: Path) -> None:
+@pytest.mark.parametrize("what", ["folder", "file"])
+async def test_what_may_only_be_read_is_named_and_left_alone(open_folder: Path, what: str) -> None:
     path = open_folder / "jobs.db"
-    await fill(path, message("7c9e"))
-    path.chmod(0o444)
+    if what == "file":
+        await fill(path, message("7c9e"))
+        path.chmod(0o444)
+    else:
+        open_folder.chmod(0o555)
 
-    with unprivileged(), pytest.raises(StoreInvalid, match="cannot be"):
+    told = "cannot be" if what == "file" else "may not write there"
+    with unprivileged(), pytest.raises(StoreInvalid, match=told):
         await opened(path)
 
-    path.chmod(0o644)
-    assert await look(path) == ["7c9e"]
+    if what == "file":
+        path.chmod(0o644)
+        assert await look(path) == ["7c9e"]
 
 
 @pytest.mark.parametrize(
@@ -257,14 +261,6 @@ async def test_a_full_disk_does_not_count_as_a_workers_death(broker: Broker, pat
     assert await counts(broker) == (0, 2)
     await resumed.close()
     assert await ids(broker) == ["held"]
-
-
-async def test_a_file_removed_in_use_is_noticed(broker: Broker, path: Path) -> None:
-    await broker.publish(message())
-    path.unlink()
-
-    with pytest.raises(BrokerUnavailable, match="removed or replaced"):
-        await broker.publish(message())
 
 
 def test_after_the_file_was_removed_jobs_go_into_a_new_one(path: Path) -> None:
@@ -413,3 +409,136 @@ def test_every_sqlite_error_is_translated() -> None:
             assert isinstance(found, BrokerError), error
             assert "jobs.db" in str(found)
             assert "\n" not in str(found)
+
+
+# -- modes of the file and of the files beside it, which hold the jobs' arguments; its mount
+
+
+@pytest.fixture
+def umask() -> Iterator[Callable[[int], int]]:
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode) for path in folder.rglob("*")}
+
+
+def use(folder: Path) -> dict[str, int]:
+    """The modes of all that is there while the file is in use."""
+    with Client(Settings(url=f"sqlite:///{folder}/jobs.db")) as client:
+        client.enqueue("shop.mail", ["hunter2"])
+        Inspector(client).queues.pause("mail")
+        return modes(folder)
+
+
+@pytest.mark.parametrize(
+    ("mask", "file", "folder"),
+    [(0o022, 0o600, 0o700), (0o077, 0o600, 0o700), (0o007, 0o660, 0o770), (0o000, None, None)],
+    ids=["usual", "strict", "the group writes", "all write"],
+)
+def test_the_umask_says_whether_a_group_reads_a_file_and_nobody_else_does(
+    umask: Callable[[int], int], tmp_path: Path, mask: int, file: int | None, folder: int | None
+) -> None:
+    umask(mask)
+
+    found = use(tmp_path)
+
+    assert {"jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.d"} <= found.keys()
+    assert {name: oct(mode) for name, mode in found.items() if mode & 0o007} == {}
+    if file is not None:
+        assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (file, file, folder)
+
+
+def test_a_file_needs_no_mknod(umask: Callable[[int], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mknod(path: str, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)  # as macOS answers
+
+    monkeypatch.setattr(os, "mknod", mknod)
+
+    found = use(tmp_path)
+
+    assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (0o600, 0o600, 0o700)
+
+
+def test_files_beside_a_shared_file_have_its_group(umask: Callable[[int], int], tmp_path: Path) -> None:
+    """Workers of another user could not open a killed worker's lock, so nobody took its job over."""
+    umask(0o007)
+    tmp_path.chmod(0o2770)
+
+    found = use(tmp_path)
+
+    assert found["jobs.db.d"] == 0o2770
+
+
+def test_public_files_warn_once(umask: Callable[[int], int], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        db.execute("vacuum")
+    os.chmod(tmp_path / "jobs.db", 0o644)
+    with caplog.at_level(logging.WARNING, "palermo"):
+        use(tmp_path)
+        use(tmp_path)
+
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "chmod 600" in line
+    assert "mode=644" in line
+    assert (tmp_path / "jobs.db").name in line
+
+
+async def test_a_file_mounted_without_its_folder_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each container would have a write-ahead log of its own: jobs of one are unseen by the other, and lost with it."""
+    await fill(path, message("7c9e"))
+    mounted = [("/", "overlay"), (str(path), "ext4")]
+    monkeypatch.setattr(opening, "mounts", lambda: mounted)
+
+    with pytest.raises(StoreInvalid, match="Mount its folder"):
+        await opened(path)
+
+    mounted[1] = (str(path.parent), "ext4")
+    assert await look(path) == ["7c9e"]
+
+
+# -- in memory: a file that ends with its last session
+
+
+URL = "sqlite:///:memory:"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the test's process keeps what is in memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+async def test_sessions_of_one_process_share_what_is_in_memory(sessions: list[Broker]) -> None:
+    at = [SessionParameters(address=parse_url(URL), exchange=exchange) for exchange in ("a", "a", "b")]
+    first, second, elsewhere = [await open_broker(one) for one in at]
+    sessions += first, second, elsewhere
+    await first.publish(message("7c9e"))
+
+    assert await ids(second) == ["7c9e"]
+    assert await elsewhere.queues() == []
+
+
+def test_what_is_in_memory_ends_with_the_last_session(folder: Path) -> None:
+    with Client(Settings(url=URL)) as client:
+        client.enqueue("shop.mail")
+        assert len(list(folder.iterdir())) == 1
+
+    assert list(folder.iterdir()) == []
+    with Client(Settings(url=URL)) as client:
+        assert client.run(lambda broker: broker.queues()) == []
+
+
+def test_another_process_has_a_memory_of_its_own() -> None:
+    program = (
+        "from palermo.client.client import Client; from palermo.settings.settings import Settings\n"
+        f"with Client(Settings(url={URL!r})) as client: print(client.run(lambda broker: broker.queues()))"
+    )
+    with Client(Settings(url=URL)) as client:
+        client.enqueue("shop.mail")
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"

@@ -1,12 +1,13 @@
 """Workers of the contract tests, and what their slots take."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, Consumer, Delivery
-from palermo.contract.worker_info import OnCommand, RunningJob, WorkerInfo, ignore_command
+from palermo.contract.worker_info import RunningJob, WorkerInfo
 from palermo.core.lifecycle import Ack, Settlement
 from palermo.core.limits import demand_of
 from palermo.core.message import Message
@@ -70,20 +71,9 @@ class Worker:
         self._report.info = replace(self._report.info, permits=permits)
         self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
 
-    async def save(self, delivery: Delivery, saved: str) -> None:
-        await self._consumer.save(delivery, saved)
-
-    async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
-        return await self._consumer.next_for_batch(delivery, wait=wait)
-
-    async def free_slot(self, delivery: Delivery) -> None:
-        await self._consumer.free_slot(delivery)
-
-    async def pause_slot(self, slot: int) -> None:
-        await self._consumer.pause_slot(slot)
-
-    async def close(self) -> None:
-        await self._consumer.close()
+    def __getattr__(self, name: str) -> Any:
+        """All else is the consumer's own."""
+        return getattr(self._consumer, name)
 
     def _running(self, *jobs: RunningJob) -> None:
         self._report.info = replace(self._report.info, state="working" if jobs else "idle", jobs=jobs)
@@ -95,12 +85,12 @@ async def consume(
     *,
     slots: int = 1,
     report: Report | None = None,
-    on_command: OnCommand = ignore_command,
+    **more: Any,
 ) -> Worker:
+    """A consumer of these queues; `more` are arguments of `Broker.consume`."""
     report = report or Report(queues, slots=slots)
     selection = QueueSelection.parse(queues)
-    tag = report.info.id
-    return Worker(await broker.consume(selection, slots=slots, tag=tag, report=report, on_command=on_command), report)
+    return Worker(await broker.consume(selection, slots=slots, tag=report.info.id, report=report, **more), report)
 
 
 async def take(consumer: Consumer, slot: int = 1, *, within: float = HANGS) -> Delivery:
