@@ -135,28 +135,28 @@ def with_durable_streams(node: Node) -> Node:
 
 def set_policy(node: Node, name: str, pattern: str, rule: Mapping[str, object]) -> None:
     """Do what `rabbitmqctl set_policy` does for queues, without the second of processor time that it takes."""
-    values = ", ".join(map(binary, ("/", name, pattern, json.dumps(rule))))
-    done = node.evaluate(f"rabbit_policy:parse_set({values}, 0, {binary('queues')}, {binary('tests')})")
-    assert done == "ok", done
+    _order(node, "rabbit_policy:parse_set", "/", name, pattern, json.dumps(rule), 0, "queues")
 
 
 def clear_policy(node: Node, name: str) -> None:
     """Do what `rabbitmqctl clear_policy` does."""
-    done = node.evaluate(f"rabbit_policy:delete({binary('/')}, {binary(name)}, {binary('tests')})")
-    assert done == "ok", done
+    _order(node, "rabbit_policy:delete", "/", name)
 
 
 def add_user(node: Node, name: str, password: str) -> None:
     """Do what `rabbitmqctl add_user` does."""
-    values = ", ".join(map(binary, (name, password, "tests")))
-    done = node.evaluate(f"rabbit_auth_backend_internal:add_user({values})")
-    assert done == "ok", done
+    _order(node, "rabbit_auth_backend_internal:add_user", name, password)
 
 
 def set_permissions(node: Node, user: str, *patterns: str) -> None:
     """Do what `rabbitmqctl set_permissions` does: what a user may configure, write and read in `/`."""
-    values = ", ".join(map(binary, (user, "/", *patterns, "tests")))
-    done = node.evaluate(f"rabbit_auth_backend_internal:set_permissions({values})")
+    _order(node, "rabbit_auth_backend_internal:set_permissions", user, "/", *patterns)
+
+
+def _order(node: Node, function: str, *values: str | int) -> None:
+    """Call a function of RabbitMQ's, whose last argument names the user who calls it."""
+    written = (f"{value}" if isinstance(value, int) else binary(value) for value in (*values, "tests"))
+    done = node.evaluate(f"{function}({', '.join(written)})")
     assert done == "ok", done
 
 

@@ -1,7 +1,8 @@
 """Sessions, connections and the loop that many tests of the adapter for RabbitMQ use."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from palermo.brokers.rabbitmq.cluster.facts import Facts
 from palermo.brokers.rabbitmq.connections import Connections
 from palermo.brokers.rabbitmq.publishing.declarer import QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.contract.broker import SessionParameters
+from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.address import parse_url
-from palermo.errors import PalermoError
-from tests.contract.tools import PATIENT, until
+from palermo.core.message import Message
+from palermo.errors import NotFound, PalermoError
+from tests.contract.tools import PATIENT, ids, until
 from tests.harness.rig import Rig
 from tests.rabbitmq.patience import have_patience
 from tests.tcp_proxy import TcpProxy
@@ -31,6 +33,35 @@ Open = Callable[..., Awaitable[RabbitmqBroker]]
 async def becomes(probe: Callable[[], object], wanted: object = True) -> None:
     """Wait for the probe, which asks nobody, to give this."""
     await until(probe, wanted)
+
+
+@asynccontextmanager
+async def connected(session: SessionParameters, name: str = "test") -> AsyncIterator[Connection]:
+    """A bare connection."""
+    connection = await open_connection(session, name)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def ids_in(broker: Broker, queue: str = "jobs") -> list[str]:
+    """The sorted ids of the jobs in a queue, which may not exist."""
+    try:
+        return sorted(await ids(broker, queue))
+    except NotFound:
+        return []
+
+
+async def too_large(broker: Broker, id: str) -> Message:
+    """The job, once it is the only one in `failed`, because of headers that fit no frame of a connection."""
+    await until(lambda: ids_in(broker, "failed"), [id])
+    (failed,) = (await broker.browse("failed")).messages
+    assert (failed.queue, failed.body, failed.extra["dropped-headers"]) == ("jobs", b"[1]", "note")
+    assert failed.failure is not None
+    assert failed.failure.exception_class == "palermo.errors.HeadersTooLarge"
+    assert "frame_max" in failed.failure.message
+    return failed
 
 
 #: Runs a test on queues of both kinds, where the kind decides.

@@ -1,10 +1,15 @@
-"""Scheduled jobs on RabbitMQ: the leader moves each once, reads a bucket once for all pages, and deletes it then."""
+"""Scheduled and recurring jobs on RabbitMQ: the leader moves each once, and reads a bucket once for all pages."""
 
+import asyncio
 import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher, RecordQueue
@@ -12,16 +17,24 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.publishing.handover import write_acks
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
+from palermo.brokers.rabbitmq.publishing.ledger import Ledger
 from palermo.brokers.rabbitmq.scheduling import buckets
-from palermo.contract.broker import SessionParameters
-from palermo.contract.scheduled import CANCEL, MOVE, ScheduledFilter
+from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
+from palermo.contract.broker import Broker, SessionParameters
+from palermo.contract.recurring_entries import EntryChange
+from palermo.contract.scheduled import CANCEL, MOVE, ScheduledFilter, ignore_jobs
+from palermo.contract.worker_info import WorkerCommand
 from palermo.core.due_times import Bucket, Intake
 from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
+from palermo.errors import PalermoError
+from tests.contract.recurring import entry
 from tests.contract.timing import DAY, by_id, due, listed, time_kept
-from tests.contract.tools import counts, ids, message, until
-from tests.rabbitmq.conftest import Open, on_both_kinds, outbox_on
+from tests.contract.tools import counts, message, until
+from tests.contract.workers import Report, consume, nothing_for, take_and_ack
+from tests.rabbitmq.conftest import Open, connected, ids_in, on_both_kinds, outbox_on, too_large
+from tests.rabbitmq.patience import have_patience
 
 HOUR = 3_600
 
@@ -63,11 +76,8 @@ async def test_a_mark_that_is_delivered_again_is_no_job(
     assert [got.body == b"" async for _, page in reader.pages(2) for got in page] == [False, True]
     await reader.close()
 
-    async def waiting() -> list[str]:
-        return sorted(await ids(broker, "jobs"))
-
     async with time_kept(broker):
-        await until(waiting, ["now", "soon"])
+        await until(lambda: ids_in(broker), ["now", "soon"])
         assert await counts(broker) == (2, 0)
 
 
@@ -120,14 +130,7 @@ async def test_a_scheduled_job_too_large_for_the_leader_fails_and_others_run(
     async with time_kept(leader):
         await until(lambda: counts(broker, "failed"), (1, 0))
         await until(lambda: counts(broker), (2, 0))
-
-    await until(lambda: ids(broker, "failed"), ["large"])  # a quorum queue is shown from its log
-    (failed,) = (await broker.browse("failed", limit=10)).messages
-    assert (failed.id, failed.body, failed.queue) == ("large", jobs[0].body, jobs[0].queue)
-    assert failed.extra == {"dropped-headers": "note"}
-    assert failed.failure is not None
-    assert failed.failure.exception_class == "palermo.errors.HeadersTooLarge"
-    assert "frame_max" in failed.failure.message
+    assert (await too_large(broker, "large")).extra == {"dropped-headers": "note"}
 
 
 @pytest.mark.parametrize("kind", ["quorum"])
@@ -146,10 +149,7 @@ async def test_what_a_leader_has_failed_is_shown_also_if_the_leader_then_ends(
     async with time_kept(leader):
         await until(lambda: counts(broker, "failed"), (50, 0))
 
-    async def shown() -> set[str]:
-        return {one.id for one in (await broker.browse("failed", limit=100)).messages}
-
-    await until(shown, {one.id for one in large})
+    await until(lambda: ids_in(broker, "failed"), sorted(one.id for one in large))
 
 
 @on_both_kinds
@@ -237,3 +237,165 @@ async def test_a_job_stored_twice_is_cancelled_twice_and_moved_once(another: Ope
         [_] = await broker.alter_scheduled(by_id("job-1"), CANCEL)
         [_] = await broker.alter_scheduled(by_id("job-3"), MOVE, at=TOMORROW - 1)
         assert await listed(broker) == ["job-3", "job-0", "job-0", "job-2", "job-2"]
+
+
+# -- recurring jobs, with clocks that jump and states that were left behind
+
+
+class Wall:
+    """A clock that can be set."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+    def set(self, instant: float) -> None:
+        self.ahead = instant - time.time()
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+async def ticker_on(connection: Connection, session: SessionParameters, wall: Callable[[], float]) -> RecurringJobs:
+    """What a leader has to keep recurring jobs, by this clock."""
+    states = versions.arguments("classic", connection.version)
+    outbox = outbox_on(connection, session)
+    return RecurringJobs(session.exchange, connection, outbox, states, now=wall, fired=ignore_jobs)
+
+
+@pytest.fixture
+def ticker(runner: asyncio.Runner, connection: Connection, session: SessionParameters, wall: Wall) -> RecurringJobs:
+    return runner.run(ticker_on(connection, session, wall))
+
+
+@asynccontextmanager
+async def running(ticker: RecurringJobs) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(ticker.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def waiting(broker: Broker, queue: str = "jobs") -> int:
+    """The number of jobs in the queue, which may be gone."""
+    return len(await ids_in(broker, queue))
+
+
+async def next_tick(ticker: RecurringJobs) -> float:
+    return (await ticker.entries())[0].next or 0.0
+
+
+async def last_runs(ticker: RecurringJobs) -> set[float | None]:
+    return {found.last_run for found in await ticker.entries()}
+
+
+async def test_a_clock_that_jumps_makes_nothing_early_and_leaves_no_tick_out(
+    broker: RabbitmqBroker, ticker: RecurringJobs, wall: Wall
+) -> None:
+    consumer = await consume(broker)
+    async with running(ticker):
+        await ticker.change(EntryChange.put(entry(every=HOUR, missed="all")))
+        due = await next_tick(ticker)
+        wall.set(due - 60)
+        await nothing_for(consumer)
+        wall.set(due - 1.5)
+        got = await take_and_ack(consumer)
+        assert (got.extra["tick"], wall() >= due) == (due, True)
+
+        # Back by two hours: the tick has fired, and none is early.
+        wall.ahead -= 2 * HOUR
+        await nothing_for(consumer)
+
+        wall.set(due + 3.5 * HOUR)
+        assert [(await take_and_ack(consumer)).extra["tick"] for _ in range(3)] == [due + n * HOUR for n in (1, 2, 3)]
+        await nothing_for(consumer)
+
+
+async def test_a_tick_fires_once_though_its_channel_or_its_queue_is_gone(
+    broker: RabbitmqBroker, ticker: RecurringJobs, wall: Wall
+) -> None:
+    async with running(ticker):
+        # More than a megabyte together: they leave in several writes.
+        for number in range(30):
+            await ticker.change(EntryChange.put(entry(f"sweep {number}", every=HOUR, sent={"body": b"1" * 100_000})))
+        for is_cut in (False, False, True):
+            due = await next_tick(ticker)
+            if is_cut:
+                (await ticker._ledger._outbox.open()).channel.abandon()
+            wall.set(due)
+            await until(lambda: waiting(broker), 30)
+            fired = (await broker.browse("jobs", limit=40)).messages
+            assert {one.extra["tick"] for one in fired} == {due}
+            assert len({one.id for one in fired}) == 30
+            await until(lambda due=due: last_runs(ticker), {due})
+            await broker.delete("jobs")
+
+
+async def test_a_new_leader_asks_workers_once_and_publishes_what_none_has(
+    broker: RabbitmqBroker,
+    another: Open,
+    session: SessionParameters,
+    ticker: RecurringJobs,
+    wall: Wall,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have_patience(monkeypatch)
+    names = [f"sweep {number:03}" for number in range(100)]
+    for name in names:
+        await ticker.change(EntryChange.put(entry(name, every=HOUR)))
+    due = await next_tick(ticker)
+    runs = [found.fired(due)[0][0].id for found in await ticker.entries()][7]
+    asked, died = list[tuple[int, int]](), asyncio.Event()
+
+    async def dies(ledger: Ledger[Any], jobs: Sequence[Message]) -> dict[str, PalermoError]:
+        died.set()
+        ledger._connection.raw.abort()
+        return {}
+
+    def worker(number: int, *jobs: str) -> Callable[[WorkerCommand], Any]:
+        async def answer(order: WorkerCommand) -> Mapping[str, Any]:
+            asked.append((number, len(order.ids)))
+            return {"known": [id for id in order.ids if id in jobs]}
+
+        return answer
+
+    for number, jobs in ((1, ()), (2, (runs,))):
+        report = Report("others", pid=number)
+        await consume(await another(), "others", report=report, on_command=worker(number, *jobs))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "_publish", dies)
+        wall.set(due)
+        async with running(ticker):
+            await died.wait()
+    async with connected(session) as connection:
+        later = await ticker_on(connection, session, wall)
+
+        assert await last_runs(later) == {due}
+
+    fired = {job.id.partition("@")[0] for job in (await broker.browse("jobs", limit=1_000)).messages}
+    assert sorted(fired) == [name for name in names if name != "sweep 007"]
+    assert sorted(asked) == [(1, 100), (2, 100)]
+
+
+async def test_a_recurring_job_too_large_for_the_leader_fails_at_each_tick(
+    broker: RabbitmqBroker, session: SessionParameters, small: dict[str, Any], wall: Wall
+) -> None:
+    leading, large = replace(session, **small), entry("large", every=HOUR, sent={"extra": {"note": "n" * 20_000}})
+    async with connected(leading) as connection, running(ticker := await ticker_on(connection, leading, wall)):
+        await ticker.change(EntryChange.put(large))
+        for number in (1, 2):
+            due = await next_tick(ticker)
+            wall.set(due + 0.5)
+            await until(lambda due=due: last_runs(ticker), {due})
+            await until(lambda: waiting(broker, "failed"), number)
+            failed = (await broker.browse("failed")).messages
+            assert failed[-1].extra == {"recurring": "large", "tick": due, "dropped-headers": "note"}
+            assert failed[-1].failure is not None
+            assert failed[-1].failure.exception_class == "palermo.errors.HeadersTooLarge"
+        assert await waiting(broker) == 0

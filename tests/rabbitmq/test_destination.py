@@ -2,15 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
 import pytest
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue, Unroutable
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
@@ -28,7 +27,7 @@ from tests.contract.timing import due, time_kept
 from tests.contract.tools import counts, ids, message, until
 from tests.contract.unique_jobs import ask, begun, freed, keyed
 from tests.contract.workers import consume, take_and_ack
-from tests.rabbitmq.conftest import Open, outbox_on
+from tests.rabbitmq.conftest import Open, connected, ids_in, outbox_on, too_large
 from tests.rabbitmq_node import Node, url_of
 
 #: Deletes the exchange and the queue of this name, as another program does.
@@ -46,15 +45,6 @@ def delete(rabbitmq_url: str) -> Iterator[Delete]:
 
     yield delete
     connection.close()
-
-
-@asynccontextmanager
-async def connected(session: SessionParameters) -> AsyncIterator[Connection]:
-    connection = await open_connection(session, "test")
-    try:
-        yield connection
-    finally:
-        await connection.close()
 
 
 #: Of a queue that takes one message.
@@ -186,17 +176,6 @@ def narrow(runner: asyncio.Runner, another: Open, small: dict[str, Any]) -> Rabb
     return runner.run(another(**small))
 
 
-async def has_failed(broker: RabbitmqBroker, id: str) -> None:
-    """The job is in `failed`, with why, and nowhere else."""
-    await until(lambda: ids(broker, "failed"), [id])
-    (failed,) = (await broker.browse("failed")).messages
-    assert (failed.queue, failed.body, failed.extra["dropped-headers"]) == ("jobs", b"[1]", "note")
-    assert failed.failure is not None
-    assert failed.failure.exception_class == "palermo.errors.HeadersTooLarge"
-    assert "frame_max" in failed.failure.message
-    await until(lambda: counts(broker), (0, 0))
-
-
 async def snooze(worker: RabbitmqBroker) -> None:
     """Take a job and put it off, which means to publish it again."""
     consumer = await consume(worker)
@@ -210,7 +189,7 @@ async def test_a_snoozed_unique_job_with_large_headers_fails(broker: RabbitmqBro
 
         await snooze(narrow)
 
-        await has_failed(broker, "large")
+        await too_large(broker, "large")
         await freed(broker)
 
 
@@ -220,11 +199,8 @@ async def test_with_failed_per_queue_such_jobs_fail_in_their_own_queue(another: 
     await snooze(worker)
     await broker.publish(message("due", run_at=time.time() + 0.5, extra=LARGE))
 
-    async def apart() -> list[str]:
-        return sorted(await ids(broker, "failed:jobs"))
-
     async with time_kept(worker):
-        await until(apart, ["due", "snoozed"])
+        await until(lambda: ids_in(broker, "failed:jobs"), ["due", "snoozed"])
     assert await counts(broker, "failed") in ((0, 0), None)
 
 
@@ -236,7 +212,8 @@ async def test_anothers_job_that_is_too_large_for_frames_fails(broker: RabbitmqB
     consumer = await consume(narrow)
 
     assert [(await take_and_ack(consumer)).id for _ in range(2)] == ["small", "last"]
-    await has_failed(broker, "large")
+    await too_large(broker, "large")
+    await until(lambda: counts(broker), (0, 0))
 
 
 async def test_a_failed_job_is_migrated_with_its_error_cut(broker: RabbitmqBroker, narrow: RabbitmqBroker) -> None:

@@ -1,15 +1,16 @@
-"""The findings of the doctor on a RabbitMQ: foreign queues and exchanges, missing permissions, alarms, versions."""
+"""The findings of the doctor on a RabbitMQ: foreign queues and exchanges, permissions, alarms, versions, policies."""
 
 import asyncio
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
+from palermo.brokers.rabbitmq import policies
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.diagnosis import clock, differing
@@ -18,13 +19,14 @@ from palermo.contract.broker import Finding, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.errors import BrokerRefused
+from palermo.inspector.doctor import broker_findings
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.worker.handle import start_worker
 from tests.contract.tools import PATIENT
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import Node, add_user, names_of, set_permissions, url_of
+from tests.rabbitmq_node import LocalNode, Node, add_user, find_server, free_port, names_of, set_permissions, url_of
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -226,3 +228,63 @@ def test_a_queue_without_priorities_is_told_by_its_type_and_version(kind: str, v
 @pytest.mark.parametrize(("stamped", "level"), [(None, "ok"), (1_000, "ok"), (1_002, "ok"), (990, "warning")])
 def test_a_clock_is_compared_where_the_server_stamps_messages(stamped: int | None, level: str) -> None:
     assert clock(stamped, 1_001.5).level == level
+
+
+# -- policies that take jobs away, where the management plugin shows them
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A client of a RabbitMQ with the management plugin."""
+    server, port = find_server(), free_port()
+    assert server is not None
+    config = f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n"
+    plugins = {"enabled_plugins": b"[rabbitmq_management].\n"}
+    with LocalNode(server, config=config, files=plugins) as node, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policies, "PORT", port)
+        for name, kind, pattern, definition in _POLICIES:
+            node.ctl(kind, name, pattern, definition, "--apply-to", "queues")
+        with Client(Settings(url=url_of(node), publish_timeout=PATIENT)) as client:
+            for queue in ("ttl", "drops", "expires", "refuses", "dead", "plain"):
+                client.enqueue("shop.note", queue=queue)
+            yield client
+
+
+_POLICIES = (
+    ("ttl", "set_operator_policy", "^ttl$", '{"message-ttl": 60000}'),
+    ("drops", "set_operator_policy", "^drops$", '{"max-length": 7}'),
+    ("expires", "set_policy", "^expires$", '{"expires": 3600000}'),
+    ("refuses", "set_policy", "^refuses$", '{"max-length": 7, "overflow": "reject-publish"}'),
+    ("dead", "set_policy", "^dead$", '{"dead-letter-exchange": "amq.fanout", "message-ttl": 1000000}'),
+    ("own", "set_policy", "~facts", '{"max-age": "1h"}'),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("queue", "text"), [("ttl", "60000 ms"), ("drops", "beyond 7"), ("expires", "3600000 ms"), ("dead", "amq.fanout")]
+)
+def test_the_doctor_names_a_policy_that_takes_jobs_away(client: Client, queue: str, text: str) -> None:
+    found = eventually(lambda: _about(client, f"queue {queue}"))
+
+    assert text in found[0].text
+    assert "list_operator_policies" in found[0].advice
+    # One that is full may refuse jobs.
+    assert _about(client, "queue refuses") == _about(client, "queue plain") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of_another", [True, False])
+def test_without_the_plugin_of_this_broker_none_can_be_seen(
+    client: Client, of_another: bool, rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not of_another:
+        monkeypatch.setattr(policies, "PORT", free_port())
+    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as other:
+        (found,) = (one for one in broker_findings(other) if one.check == "policies")
+
+    assert "not seen" in found.text
+
+
+def _about(client: Client, check: str) -> list[Finding]:
+    return [one for one in broker_findings(client) if one.check == check and "policy" in one.text]

@@ -1,24 +1,28 @@
-"""The quick way of plain jobs: those are shown to a lane at once and in order, and all others come by `receive`."""
+"""The quick way of plain jobs, the jobs a slot holds beside the one that runs, and the queue that is asked next."""
 
 import asyncio
+import logging
+import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
+from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
-from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.consuming import idle_subscriptions
+from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
 from palermo.contract.broker import Delivery
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
-from palermo.core.topology import amqp_queue
+from palermo.core.topology import QUORUM, amqp_queue
 from palermo.errors import DeliveryLost
-from tests.contract.tools import empty_looks_are_forgotten, message, until
-from tests.contract.workers import Report
+from tests.contract.tools import counts, empty_looks_are_forgotten, message, messages, until
+from tests.contract.workers import Report, Worker, consume, take, take_and_ack
 from tests.rabbitmq.conftest import Open, becomes
 
 
@@ -292,3 +296,165 @@ async def test_queues_among_many_that_are_deleted_do_the_others_no_harm(serve: S
         channel.raw.queue_delete(at.name_of(queue))
     for queue in ("q60", "q10", "q57"):
         at.consumer.acknowledge(await begun(at, queue))
+
+
+# -- jobs that wait in a slot
+
+
+IDS = [f"jobs-{number}" for number in range(20)]
+
+
+async def end(worker: Worker, delivery: Delivery) -> str:
+    await worker.settle(delivery, Ack())
+    return delivery.message.id
+
+
+async def run(worker: Worker, count: int) -> list[str]:
+    return [(await take_and_ack(worker)).id for _ in range(count)]
+
+
+@pytest.mark.parametrize("event", ["rest", "pause", "adopt", "end"])
+async def test_what_a_slot_holds_is_returned_to_its_place_when_it_takes_no_more(
+    broker: RabbitmqBroker, event: str
+) -> None:
+    worker = await consume(broker, prefetch=6)
+    await broker.publish_many(messages(8))
+    running = await take(worker)
+    # RabbitMQ has sent five more, which wait in the slot.
+    if event != "end":
+        ran = await end(worker, running)
+        running = await take(worker)
+        assert [ran, running.message.id] == IDS[:2]
+    match event:
+        case "rest":
+            await end(worker, running)
+            await worker.pause_slot(1)
+        case "pause":
+            await broker.pause("jobs")
+            await end(worker, running)
+        case "adopt":
+            await worker.free_slot(running)
+        case "end":
+            await worker.close()
+    await until(lambda: counts(broker), (8, 0) if event == "end" else (6, event == "adopt"))
+
+    if event == "pause":
+        await broker.resume("jobs")
+    if event != "end":
+        assert await run(worker, 6) == IDS[2:8]
+
+
+@pytest.mark.parametrize(("queue_type", "held"), [("classic", 5), (QUORUM, 1)])
+async def test_a_slot_holds_as_many_jobs_as_its_prefetch_but_one_of_a_quorum_queue(
+    another: Open, caplog: pytest.LogCaptureFixture, queue_type: str, held: int
+) -> None:
+    caplog.set_level(logging.INFO, "palermo.rabbitmq")
+    broker = await another(queue_type=queue_type)
+    worker = await consume(broker, prefetch=5)
+    await broker.publish_many(messages(20))
+    assert await run(worker, 1) == IDS[:1]
+    running = await take(worker)
+    await until(lambda: counts(broker), (19 - held, 1))
+    assert list(worker.held()) == [running]
+    assert [await end(worker, running), *await run(worker, 18)] == IDS[1:]
+    assert caplog.text.count("prefetch is 1") == (queue_type == QUORUM)
+
+
+# -- the queue that is asked next, and how long one that was empty counts as empty
+
+
+def ranked(text: str, *, chance: float = 0.0) -> QueueOrder:
+    """All of them looked at by 0.0 s, and full."""
+    made = QueueOrder(lambda: chance)
+    made.serve(QueueSelection.parse(text).places(()))
+    made.looked(made.empty, began=0.0, ended=0.0)
+    return made
+
+
+def test_what_is_new_is_looked_at_before_anything_is_asked() -> None:
+    made = QueueOrder(random.random)
+    assert (made.first(), made.stale(0.0)) == (None, False)
+
+    made.serve(QueueSelection.parse("a,b,c").places(()))
+
+    assert (made.empty, made.first(), made.stale(-1e9)) == (("a", "b", "c"), None, True)
+    made.looked({"c"}, began=1.0, ended=1.0)
+    assert (made.empty, made.first(), made.stale(1.0)) == (("a", "b"), "c", False)
+
+
+def test_the_first_that_is_not_known_to_be_empty_is_asked() -> None:
+    made = ranked("a,b,c")
+    asked = []
+    while (queue := made.first()) is not None:
+        asked.append(queue)
+        made.found_empty(queue, 1.0)
+    assert asked == ["a", "b", "c"]
+
+    made.found_full(["b", "no such queue"])
+    assert made.first() == "b"
+    made.forget()
+    assert (made.first(), made.empty) == ("a", ())
+
+
+def test_queues_no_longer_served_are_forgotten_and_others_stay_empty() -> None:
+    made = ranked("a,b,c")
+    made.found_empty("a", 1.0)
+    made.found_empty("b", 1.0)
+
+    made.serve(QueueSelection.parse("b,c").places(()))
+    made.found_empty("a", 1.0)
+
+    assert (made.empty, made.first(), made.stale(1.0)) == (("b",), "c", False)
+
+
+@pytest.mark.parametrize(
+    ("took", "due", "stale"),
+    [(0.0, 0.005, 0.01), (0.0002, 0.005, 0.01), (0.002, 0.02, 0.04), (0.01, 0.05, 0.1), (1.0, 0.05, 0.1)],
+)  # ten times what it took, at least 5 and at most 50 ms; and twice that
+def test_empty_queues_are_looked_at_after_ten_times_what_that_takes(took: float, due: float, stale: float) -> None:
+    made = ranked("a,b")
+    made.found_empty("a", 1.0)
+    made.looked((), began=2.0, ended=2.0 + took)
+    made.found_empty("b", 2.0 + took + 0.001)  # what is known longest counts
+
+    def at(seconds: float) -> tuple[bool, bool]:
+        return made.due(2.0 + took + seconds), made.stale(2.0 + took + seconds)
+
+    assert at(0.9 * due) == (False, False)
+    assert at(1.1 * due) == (True, False)
+    assert at(1.1 * stale) == (True, True)
+
+
+def test_queues_that_tell_of_their_jobs_are_not_looked_at() -> None:
+    made = ranked("a,b,c")
+    for queue in ("a", "b", "c"):
+        made.found_empty(queue, 1.0)
+    made.watch(["a", "b"])
+    assert (made.empty, made.first(), made.stale(2.0)) == (("c",), None, True)
+
+    made.watch(["c"])
+    made.found_full(["b"])
+    assert (made.empty, made.first(), made.due(2.0)) == ((), "b", False)
+
+    made.found_empty("b", 2.0)
+    made.unwatch(["a", "c"])
+    assert (made.empty, made.first(), made.stale(2.0)) == (("a", "c"), None, True)
+    made.forget()
+    assert (made.empty, made.first()) == ((), "a")
+
+
+def test_shares_hold_among_those_that_have_jobs() -> None:
+    chance = random.Random(7)
+    made = QueueOrder(chance.random)
+    made.serve(QueueSelection.parse("first,a:5,b:3,c:1,last").places(()))
+    made.looked({"a", "b", "c", "last"}, began=0.0, ended=0.0)
+
+    drawn = Counter(made.first() for _ in range(9_000))
+    assert {queue: round(count / 1_000) for queue, count in drawn.items()} == {"a": 5, "b": 3, "c": 1}
+
+    made.found_empty("a", 0.0)
+    drawn = Counter(made.first() for _ in range(4_000))
+    assert {queue: round(count / 1_000) for queue, count in drawn.items()} == {"b": 3, "c": 1}
+    for queue in ("b", "c"):
+        made.found_empty(queue, 0.0)
+    assert made.first() == "last"

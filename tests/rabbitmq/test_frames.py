@@ -343,14 +343,6 @@ def test_an_ack_and_the_next_question_leave_in_one_write(loop: asyncio.AbstractE
     assert writes == [method(1, spec.Basic.Ack(1)) + method(1, spec.Basic.Get(queue="mail"))]
 
 
-def test_questions_are_pikas_byte_for_byte() -> None:
-    assert frames.get(7, "mail") == method(7, spec.Basic.Get(queue="mail"))
-    assert frames.count(7, "ü") == method(7, spec.Queue.Declare(queue="ü", passive=True))
-    consume = spec.Basic.Consume(queue="mail", consumer_tag="t:mail", nowait=True)
-    assert frames.consume(7, "mail", "t:mail") == method(7, consume)
-    assert frames.cancel(7, "t:mail") == method(7, spec.Basic.Cancel("t:mail", nowait=True))
-
-
 def test_a_count_is_incomplete_at_every_byte_but_the_last() -> None:
     counted = method(1, spec.Queue.DeclareOk("mail", 70_000, 3))
     for short_of in range(8, len(counted)):
@@ -387,23 +379,6 @@ def acks(data: bytes) -> tuple[int, list[tuple[int, bool]]]:
     told: list[tuple[int, bool]] = []
     read = frames.acks(data, {1: lambda tag, multiple: told.append((tag, multiple))})
     return read, told
-
-
-@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 7])
-@pytest.mark.parametrize(("channel", "key"), [(1, "mail"), (65_535, "é" * 100)])
-def test_a_message_is_what_pika_makes_of_it(size: int, channel: int, key: str) -> None:
-    properties = Properties(content_type="application/json", delivery_mode=2, message_id="1", headers={"id": "1"})
-    body = (bytes(range(256)) * (size // 256 + 1))[:size]
-
-    pieces = frames.message(channel, "palermo", key, b"".join(properties.encode()), body, frame_max=FRAME_MAX)
-
-    publish = spec.Basic.Publish(exchange="palermo", routing_key=key, mandatory=True)
-    assert b"".join(pieces) == b"".join(parts(channel, publish, properties, body))
-
-
-def test_a_name_that_amqp_cannot_hold_is_refused() -> None:
-    with pytest.raises(ValueError, match="255"):
-        frames.message(1, "", "x" * 256, b"\0\0", b"", frame_max=FRAME_MAX)
 
 
 @given(

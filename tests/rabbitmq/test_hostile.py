@@ -1,15 +1,19 @@
-"""Messages of hostile programs: each is read, shown, failed, requeued and settled once."""
+"""What other programs write: hostile messages are settled once, and odd names of queues stop nobody."""
 
 import json
 import os
 import re
+import time
 from collections import Counter
 from random import Random
+from typing import Any
 from urllib.parse import quote
 
+import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.messages import read_properties
+from palermo.errors import QueueNameInvalid
 from palermo.views.filter import JobFilter
 from tests import hostile
 from tests.harness.rig import Rig
@@ -17,8 +21,6 @@ from tests.helpers import eventually, has_traceback
 from tests.raw_amqp import RawClient, nested
 from tests.scale import scaled
 from tests.webui.server import Web
-
-pytestmark = pytest.mark.slow
 
 SEED = int(os.environ.get("PALERMO_SOAK_SEED") or 20_261_122)
 COUNT = scaled(300, 10_000)
@@ -32,6 +34,7 @@ def work(rig: Rig) -> str:
     return worker.log
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(scaled(400, 7_200))
 def test_hostile_messages_are_shown_and_settled_once_and_others_run(rig: Rig) -> None:
     rig.client.enqueue("hostile.note", ("first",), {})
@@ -128,3 +131,69 @@ def shown(web: Web, pages: list[str]) -> None:
         assert answer.status_code == 200, (page, answer.text[:2_000])
         if page.startswith("/api/"):
             answer.json()
+
+
+# -- names of queues with line breaks and other control characters
+
+
+def named(name: object, value: object = True) -> dict[str, object]:
+    """The fact that there is a queue of this name."""
+    return {"format": 1, "kind": "queue", "name": name, "value": value}
+
+
+def facts(channel: Any, exchange: str) -> list[dict[str, object]]:
+    """All records of the facts; fewer if the broker lets us wait."""
+    channel.basic_qos(prefetch_count=100)
+    records = []
+    first = {"x-stream-offset": "first"}
+    for method, _, body in channel.consume(f"{exchange}.~facts", arguments=first, inactivity_timeout=1):
+        if method is None:
+            break
+        channel.basic_ack(method.delivery_tag)
+        records.append(json.loads(body))
+    channel.cancel()
+    return records
+
+
+def test_a_control_character_in_a_queue_name_stops_nobody(rig: Rig, exchange: str, channel: Any) -> None:
+    rig.enqueue("note", str(rig.notes_path), "ran")
+    for odd in ("a\nb", "a\nc", "a\nd", "a\x01b", ["no", "name"], 7, "n" * 300):
+        body = json.dumps(named(odd)).encode()
+        channel.basic_publish("", f"{exchange}.~facts", body, pika.BasicProperties(delivery_mode=2))
+
+    assert [row["name"] for row in rig.inspector.queues.list()] == ["failed", "jobs"]
+    rig.burst("-q", "*")
+    assert rig.lines() == ["ran"]
+
+    rig.palermo("delete", "a\nb", "--yes")
+    with Web(rig.settings) as web:
+        for page in ("/", "/queues", "/api/queues", "/stats.txt", "/metrics"):
+            assert web.http.get(page).status_code == 200, page
+        done = web.form("/queues", "/queues/a%0Ac/delete")
+        assert (done.status_code, done.url.path) == (200, "/queues")
+        assert web.http.delete("/api/queues/a%0Ad").json() == {"removed": 0}
+    eventually(lambda: facts(channel, exchange)[-3:] == [named(f"a\n{end}", None) for end in "bcd"])
+
+
+def test_due_jobs_of_impossible_queues_fail_and_those_behind_them_run(rig: Rig, exchange: str, channel: Any) -> None:
+    rig.enqueue("note", str(rig.notes_path), "there")
+    worker = rig.worker()
+    rig.ready(worker)
+    due = time.time() + 4
+    behind = rig.enqueue("note", str(rig.notes_path), "behind", run_at=due)
+    odd = {"odd": "a\nb", "odder": "a\x01b"}
+    for id, queue in odd.items():
+        headers = {"job-class": "crew.note", "queue": queue, "run-at": 1}
+        properties = pika.BasicProperties(message_id=id, headers=headers, delivery_mode=2)
+        channel.basic_publish("", f"{exchange}.~later.soon", b"[]", properties)
+
+    eventually(lambda: rig.lines() == ["there", "behind"])
+    for id in odd:
+        kind, told = eventually(lambda id=id: rig.errors().get(id))
+        assert (kind, "line break" in told) == ("palermo.errors.QueueNameInvalid", True)
+    assert behind not in rig.errors()
+    assert "connection lost" not in worker.log
+    with pytest.raises(QueueNameInvalid, match="2 such jobs stay in `failed`"):
+        rig.inspector.failed.requeue(JobFilter())
+    rig.inspector.failed.requeue("odd", queue="jobs", args=(str(rig.notes_path), "again"))
+    eventually(lambda: rig.lines() == ["there", "behind", "again"])

@@ -1,30 +1,44 @@
-"""The leader's log of keys is read in any order and written again beside commits; no copy of a job runs beside it."""
+"""The ledger of keys: leaders killed at any step of its work lose no state, and no copy of a job runs beside it."""
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from random import Random
 from typing import Any
 
 import pika
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.leadership import leader_client
 from palermo.brokers.rabbitmq.publishing import ledger, ledger_records
-from palermo.brokers.rabbitmq.publishing.ledger import Ledger
-from palermo.brokers.rabbitmq.unique import orphaned_keys, unique_keys
+from palermo.brokers.rabbitmq.publishing import ledger as ledgers
+from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Table
+from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT, Batch, LedgerState, newer_format, parts
+from palermo.brokers.rabbitmq.unique import orphaned_keys, run_ends, unique_keys
 from palermo.brokers.rabbitmq.unique.run_ends import key_queue
+from palermo.contract.broker import SessionParameters
 from palermo.core.instants import Instants
 from palermo.core.lifecycle import Ack, Release
+from palermo.core.message import Message
+from palermo.core.plain import Plain, message_to_plain
 from palermo.core.queue_selection import QueueSelection
+from palermo.core.topology import internal
 from palermo.core.unique_keys import Key
-from palermo.errors import BrokerUnavailable
+from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 from tests.contract.timing import time_kept
-from tests.contract.tools import counts, ids, until
+from tests.contract.tools import counts, ids, message, until
 from tests.contract.unique_jobs import ask, begun, holders, keyed
-from tests.contract.workers import Report, Worker, consume, take
+from tests.contract.workers import Report, consume, take
 from tests.helpers import HANGS
-from tests.rabbitmq.conftest import Open, becomes
+from tests.rabbitmq.conftest import Open, becomes, connected, ids_in, outbox_on
 
 
 @pytest.fixture
@@ -111,9 +125,7 @@ async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(
     monkeypatch.setattr(orphaned_keys, "suspects", search)
     for id in ("runs", "waits"):
         await ask(broker, keyed(id, key=id), key=id)
-    selection = QueueSelection.parse("jobs")
-    source = await (await another()).consume(selection, slots=1, tag="w", report=(report := Report("jobs")), prefetch=2)
-    worker = Worker(source, report)
+    worker = await consume(await another(), prefetch=2)
     async with time_kept(broker):
         running = await begun(worker)
         searches.clear()
@@ -210,20 +222,6 @@ async def test_a_job_that_came_back_starts_again_unless_its_worker_runs_a_copy(
 # -- instants
 
 
-def test_names_come_at_their_instants_and_in_their_order() -> None:
-    instants = Instants()
-    for name, instant in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("gone", 1.5), ("moved", 1.0)):
-        instants.put(name, instant)
-    instants.put("gone", None)
-    instants.put("moved", 5.0)
-
-    assert instants.first == 1.0
-    assert instants.until(2.0) == ["a", "b"]
-    assert instants.until(2.0) == []
-    assert instants.until(9.0) == ["c", "moved"]
-    assert instants.first is None
-
-
 def test_a_name_that_moves_very_often_takes_no_more_room() -> None:
     instants = Instants()
     instants.put("still", 7.0)
@@ -232,3 +230,236 @@ def test_a_name_that_moves_very_often_takes_no_more_room() -> None:
 
     assert len(instants._heap) < 2_000
     assert instants.until(30_000.0) == ["still", "moving"]
+
+
+# -- the ledger
+
+
+class Number(Plain, frozen=True):
+    """A state."""
+
+    number: int
+
+
+@asynccontextmanager
+async def leading(session: SessionParameters, *, drops_copies: bool = True) -> AsyncIterator[Ledger[Number]]:
+    """A ledger as a leader has it, which is not open yet."""
+    async with connected(session, "leader") as connection:
+        queue, arguments = internal(session.exchange, "ledger"), versions.arguments("classic", connection.version)
+        table = Table(session.exchange, queue, arguments, Number.from_plain, drops_copies=drops_copies)
+        yield Ledger(table, connection, outbox_on(connection, session))
+
+
+#: What a commit and a snapshot store, in this order.
+STORED = ("the batch", "the jobs", "the note that they are stored", "a part of a snapshot", "the end of a snapshot")
+
+
+def stored_by(records: Sequence[Any]) -> str:
+    """What these records are."""
+    first = records[0]
+    if "floor" in first:
+        return STORED[4]
+    if "refused" not in first:
+        return STORED[3]
+    return STORED[0] if "set" in first else STORED[2]
+
+
+@pytest.mark.parametrize("drops_copies", [True, False], ids=["keys", "ticks"])
+@pytest.mark.parametrize("step", [f"{when} {what}" for what in STORED for when in ("before", "after")])
+async def test_a_leader_killed_at_any_step_leaves_its_states_and_each_job_once(
+    broker: RabbitmqBroker, session: SessionParameters, monkeypatch: pytest.MonkeyPatch, step: str, drops_copies: bool
+) -> None:
+    append, publish, killed = StateLog.append, Ledger._publish, asyncio.Event()
+
+    async def kill_at(here: str, ledger: Ledger[Number]) -> None:
+        if here == step:
+            ledger._connection.raw.abort()
+            killed.set()
+            raise BrokerUnavailable("killed")
+
+    async with leading(session, drops_copies=drops_copies) as first:
+
+        async def appending(log: StateLog, *records: Any) -> list[Record]:
+            await kill_at(f"before {stored_by(records)}", first)
+            found = await append(log, *records)
+            await kill_at(f"after {stored_by(records)}", first)
+            return found
+
+        async def publishing(ledger: Ledger[Number], jobs: Sequence[Message]) -> dict[str, PalermoError]:
+            await kill_at(f"before {STORED[1]}", first)
+            refused = await publish(ledger, jobs)
+            await kill_at(f"after {STORED[1]}", first)
+            return refused
+
+        async def lead() -> None:
+            await first.commit({"new": Number(3), "gone": None}, [message("job")])
+            monkeypatch.setattr(ledgers, "_MOST", 1)
+            await first.tidy({"kept": Number(1), "new": Number(3)})
+
+        await first.open()
+        await first.commit({"kept": Number(1), "gone": Number(2)})
+        with monkeypatch.context() as patch:
+            patch.setattr(StateLog, "append", appending)
+            patch.setattr(Ledger, "_publish", publishing)
+            work = asyncio.ensure_future(lead())
+            await killed.wait()
+            await asyncio.wait({work})
+            work.exception()
+
+    async with leading(session, drops_copies=drops_copies) as second:
+        states, _ = await second.open()
+        old, new = {"kept": Number(1), "gone": Number(2)}, {"kept": Number(1), "new": Number(3)}
+        assert states == new or step in ("before the batch", "before the jobs")
+        assert states in (old, new)
+        await until(lambda: ids_in(broker), ["job"] if states == new else [])
+
+
+async def test_a_state_that_a_leader_cannot_read_outlives_its_snapshot(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with leading(session) as first:
+        await first.open()
+        await first.commit({"odd": Odd(1), "even": Number(2)})
+    async with leading(session) as second:
+        states, _ = await second.open()
+        assert states == {"even": Number(2)}
+        monkeypatch.setattr(ledgers, "_MOST", 1)
+        await second.tidy(states)
+        await becomes(lambda: second._snapshot is not None and second._snapshot.done())
+    async with leading(session) as third:
+        await third.open()
+        assert third._unread == {"odd": {"odd": 1}}
+
+
+class Odd(Plain, frozen=True):
+    """A state that this version does not know."""
+
+    odd: int
+
+
+async def test_an_old_leader_hands_over_to_one_that_knows_the_next_format(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leader_client, "_PATIENCE", 3.0)
+    async with time_kept(broker):
+        await ask(broker, keyed("a"))
+        monkeypatch.setattr(run_ends, "FORMAT", FORMAT + 1)  # a worker of the next version
+        worker = await consume(await another())
+        await worker.settle(await begun(worker), Ack())
+        await becomes(lambda: f"a record has format {FORMAT + 1}" in caplog.text)
+
+        with pytest.raises(LeaderUnavailable, match="start a worker of the version that wrote it"):
+            await ask(await another(timeout=1.0), keyed("b"))
+
+        monkeypatch.setattr(ledger_records, "FORMAT", FORMAT + 1)  # a leader of the next version
+        assert (await ask(broker, keyed("c"))).outcome == "stored"
+        assert await holders(broker) == [("c", "waiting")]
+
+
+# -- records in any order, doubled, and beside those that a snapshot has replaced
+
+
+#: The values of states by name, and the ids of the jobs that may not be stored.
+State = tuple[Mapping[str, int], set[str]]
+
+
+def job(id: str) -> dict[str, Any]:
+    return message_to_plain(Message(id=id, job="shop.mail", queue="mail", body=b"[]"))
+
+
+def batch(number: int, **fields: Any) -> Batch:
+    return Batch(format=FORMAT, n=number, by="x", **fields)
+
+
+def read(records: Iterable[Batch]) -> State:
+    state = LedgerState(int)
+    for record in records:
+        state.take(record)
+    return state.states(), set(state.unstored_jobs())
+
+
+class Leader:
+    """Writes records as a leader does, and knows what they mean."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        #: The records of the ledger, and those that a snapshot has replaced.
+        self.log: list[Batch] = []
+        self.replaced: list[Batch] = []
+        self.states: dict[str, int] = {}
+        #: The jobs that were published and of which no record says so; those among them that their queues refused.
+        self.jobs: set[str] = set()
+        self.refused: set[str] = set()
+        self._number = 0
+        self._ids = count(1)
+
+    @property
+    def state(self) -> State:
+        return self.states, self.jobs
+
+    def commit(self) -> None:
+        """Change some states, and publish some jobs, of which queues refuse some and take others that they refused."""
+        changed = {name: self.random.random() < 0.7 for name in self.random.sample("abcd", self.random.randint(0, 2))}
+        self._number += 1
+        self.states |= dict.fromkeys((name for name, is_held in changed.items() if is_held), self._number)
+        self.states = {name: value for name, value in self.states.items() if changed.get(name, True)}
+        jobs = [f"job {next(self._ids)}" for _ in range(self.random.randint(0, 2))]
+        self.refused -= {id for id in sorted(self.refused) if self.random.random() < 0.5}
+        self._write(jobs, set={name: self._number if is_held else None for name, is_held in changed.items()})
+        self.refused |= {id for id in jobs if self.random.random() < 0.4}
+
+    def _write(self, jobs: list[str], **fields: Any) -> None:
+        self.jobs = {*self.refused, *jobs}
+        self.log.append(batch(self._number, jobs=[job(id) for id in jobs], refused=sorted(self.refused), **fields))
+
+    def snapshot(self) -> Iterable[None]:
+        """Write all states again, in parts with commits between them, in place of the records until now."""
+        before = len(self.log)
+        self._number += 1
+        number = self._number
+        for part in parts(list(self.states.items())):
+            self.log.append(batch(number, set=part))
+            yield
+            if self.random.random() < 0.3:
+                self.commit()
+                yield
+        self._number += 1
+        self._write(sorted(self.refused), floor=number)
+        yield
+        self.replaced += self.log[:before]
+        del self.log[:before]
+        yield
+
+    def read_by_next(self) -> State:
+        """What the next leader reads: the records in any order, some twice, and some of those that are replaced."""
+        records = self.log + [one for one in [*self.log, *self.replaced] if self.random.random() < 0.3]
+        self.random.shuffle(records)
+        return read(records)
+
+
+@given(st.integers(0, 2**32), st.lists(st.booleans(), min_size=6, max_size=12))
+def test_the_records_say_the_same_in_any_order_and_however_often(seed: int, snapshots: list[bool]) -> None:
+    leader = Leader(Random(seed))
+    most, ledger_records._PART = ledger_records._PART, 2
+    try:
+        for is_snapshot in snapshots:
+            for _ in leader.snapshot() if is_snapshot else [leader.commit()]:
+                assert leader.read_by_next() == leader.state
+    finally:
+        ledger_records._PART = most
+
+
+def test_jobs_that_are_stored_are_not_kept_while_a_long_ledger_is_read() -> None:
+    state = LedgerState(int)
+    for number in range(1, 1_001, 2):
+        refused = ["job 5"] if number >= 5 else []
+        state.take(batch(number, jobs=[job(f"job {number}")], refused=refused[1:]))
+        state.take(batch(number + 1, refused=refused))
+    state.take(batch(1_001, jobs=[job("job 1001")]))
+
+    assert len(state._jobs) <= 3
+    assert set(state.unstored_jobs()) == {"job 1001"}
+
+
+def test_only_a_higher_format_is_newer() -> None:
+    assert [newer_format({"format": format}) is None for format in (FORMAT, "x", FORMAT + 1)] == [True, True, False]

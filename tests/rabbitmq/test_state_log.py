@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from palermo.brokers.rabbitmq.amqp import state_log, versions
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
@@ -22,6 +22,7 @@ from palermo.core.due_times import Bucket
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 from tests.contract.tools import PATIENT, until
+from tests.rabbitmq.conftest import connected
 from tests.rabbitmq_node import Node, binary, clear_policy, set_policy, url_of
 
 
@@ -60,13 +61,10 @@ class Leader:
 
 @asynccontextmanager
 async def leading(session: SessionParameters, queue: str, kind: str = "classic") -> AsyncIterator[Leader]:
-    connection = await open_connection(session, "leader")
-    try:
+    async with connected(session, "leader") as connection:
         leader = Leader(connection, queue, kind)
         await leader.log.open()
         yield leader
-    finally:
-        await connection.close()
 
 
 @pytest.fixture
@@ -102,18 +100,6 @@ async def test_the_next_leader_reads_what_was_appended_and_not_what_was_replaced
         assert first.values == []
     async with lead(kind) as second:
         assert second.values == [{"number": 4}]
-
-
-async def test_a_leader_that_dies_while_it_replaces_a_record_leaves_both(lead: Lead, kind: str) -> None:
-    async with lead(kind) as first:
-        await first.log.append({"name": "a", "version": 1})
-        await first.log.append({"name": "a", "version": 2})  # replace has come so far
-        first.connection.raw.abort()
-    async with lead(kind) as second:
-        assert second.values == [{"name": "a", "version": 1}, {"name": "a", "version": 2}]
-        await second.log.replace(second.records, {"name": "a", "version": 3})
-    async with lead(kind) as third:
-        assert third.values == [{"name": "a", "version": 3}]
 
 
 async def test_a_record_that_the_queue_refuses_replaces_none(lead: Lead, shared_node: Node, queue: str) -> None:
@@ -223,15 +209,13 @@ async def test_a_leader_does_not_begin_while_another_reads_the_records(
 ) -> None:
     monkeypatch.setattr(state_log, "_SETTLING", 20)
 
-    async with lead() as earlier:
+    async with lead() as earlier, connected(session) as connection:
         await earlier.log.append({"number": 1})
-        connection = await open_connection(session, "another")
         later = Leader(connection, queue, "classic")
         with pytest.raises(BrokerUnavailable, match="another program reads"):
             await later.log.open()
         assert not later.log.is_open
         await earlier.log.append({"number": 2})
-        await connection.close()
 
 
 async def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(

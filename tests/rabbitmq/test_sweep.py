@@ -1,4 +1,4 @@
-"""Jobs that one session looks at are not hidden from another that reads failed jobs, or that ends a burst."""
+"""A job at which one session looks is not hidden from others; the search for a job is bounded, and says how."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,16 +10,20 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.browsing import job_search
+from palermo.brokers.rabbitmq.browsing.failed_log import FailedOffsets, failure_key, split_key
 from palermo.brokers.rabbitmq.browsing.sweep import FailedTurn, Reader, sweep, waits
 from palermo.client.failed_queues import browse_failed
-from palermo.contract.broker import Broker
+from palermo.client.status import locate
+from palermo.contract.broker import Broker, Page
 from palermo.contract.sweep import Move, Remove
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
-from palermo.core.topology import FAILED_QUEUE, internal
+from palermo.core.topology import FAILED_QUEUE, QUORUM, internal
 from palermo.worker.parent.empty_queues import is_drained
-from tests.contract.tools import messages, put_into_failed
+from tests.contract.browsing import states
+from tests.contract.tools import ids, message, messages, put_into_failed, until
 from tests.rabbitmq.conftest import Open
 from tests.rabbitmq_node import Node, binary, url_of
 
@@ -139,3 +143,105 @@ async def test_a_slow_quorum_queue_is_not_taken_for_empty(another: Open, shared_
     asyncio.get_running_loop().call_later(1.0, shared_node.evaluate, f"sys:resume({member})")
 
     assert await waits(channel, queue) == 2
+
+
+# -- finding a job
+
+
+async def test_unsearched_places_are_named(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_search, "DEPTH", 2)
+    monkeypatch.setattr(job_search, "QUEUES", 1)
+    await broker.publish_many([*messages(5), *messages(6, "other")])
+
+    assert await states(broker, "jobs-0", "jobs-1", "jobs-2", "jobs-4") == ["pending", "pending", "", "pending"]
+    middle, elsewhere = await locate(broker, "jobs-2", "jobs"), await locate(broker, "other-0")
+    assert (middle.gone, middle.unseen) == (False, ("the middle of queue 'jobs', where 1 job waits",))
+    assert (elsewhere.gone, "the 1 longest queues" in elsewhere.unseen) == (False, True)
+
+
+async def test_a_long_queues_end_is_given_up_in_time(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_search, "DEPTH", 2)
+    monkeypatch.setattr(job_search, "_LONG", 5)
+    await broker.publish_many(messages(6))
+    assert await states(broker, "jobs-0", "jobs-5") == ["pending", "pending"]
+
+    browse = broker.browse
+
+    async def browse_for_ever(name: str, *, newest: bool = False, **more: Any) -> Page:
+        page = await browse(name, newest=newest, **more)
+        if newest:  # a broker that is quick has answered by now
+            await asyncio.Event().wait()
+        return page
+
+    monkeypatch.setattr(job_search, "_READ_WITHIN", 0)
+    monkeypatch.setattr(broker, "browse", browse_for_ever)
+
+    assert await states(broker, "jobs-0", "jobs-5") == ["pending", ""]
+    found = await locate(broker, "jobs-5", "jobs")
+    assert found.unseen == ("queue 'jobs' behind its first 2 jobs, where 4 wait",)
+    # The jobs that were being read are in their queue again.
+    await until(lambda: ids(broker), [f"jobs-{number}" for number in range(6)])
+
+
+async def test_a_failed_job_is_found_in_the_log(another: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_search, "FAILED", 2)
+    broker = await another(queue_type=QUORUM)
+    await put_into_failed(broker, messages(5))
+
+    assert await states(broker, "jobs-4") == ["failed"]
+
+
+async def test_unseen_failed_jobs_are_named(broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_search, "FAILED", 2)
+    await put_into_failed(broker, messages(5))
+
+    assert (await locate(broker, "jobs-4", "jobs")).unseen == ("3 failed jobs",)
+    assert (await locate(broker, "nobody", "jobs", failed=False)).gone
+    await broker.publish(message("waits"))
+    assert await states(broker, "waits") == ["pending"]
+
+
+# -- the log of failed jobs
+
+
+A, B, A_AGAIN = failure_key("a", 1), failure_key("b", 1), failure_key("a", 2)
+
+
+def ledger(*records: tuple[str, str, int]) -> FailedOffsets:
+    found = FailedOffsets()
+    for what, name, offset in records:
+        match what:
+            case "put":
+                found.put("failed", name, offset)
+            case "gone":
+                found.gone("failed", name)
+            case "emptied":
+                found.emptied("failed")
+            case "lost":
+                found.lost("failed", {offset})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("records", "left"),
+    [
+        pytest.param([("put", A, 3), ("put", B, 1)], [1, 3], id="in the order of the log"),
+        pytest.param([("put", A, 1), ("put", A, 2), ("gone", A, 0)], [2], id="the first copy goes first"),
+        pytest.param([("put", A, 1), ("put", A, 2), ("gone", A, 0), ("gone", A, 0)], [], id="both copies go"),
+        pytest.param([("gone", A, 0), ("put", A, 1)], [], id="goes before it comes"),
+        pytest.param([("gone", A, 0)] * 2 + [("put", A, n) for n in (1, 2, 3)], [3], id="two go before three come"),
+        pytest.param([("gone", A_AGAIN, 0), ("put", A, 1)], [1], id="another failure of the same job"),
+        pytest.param([("put", A, 1), ("gone", B, 0), ("emptied", "", 0), ("put", B, 2)], [2], id="emptied"),
+        pytest.param([("put", A, 1), ("put", A, 4), ("lost", "", 1)], [4], id="what the log forgot"),
+    ],
+)
+def test_what_is_left_of_the_failed_jobs(records: list[tuple[str, str, int]], left: list[int]) -> None:
+    found = ledger(*records)
+
+    assert [offset for offset, _ in found.places("failed")] == left
+    assert found.places("failed:mail") == []
+
+
+def test_copies_are_counted_by_a_key_that_can_be_read_back() -> None:
+    assert ledger(("put", A, 1), ("put", A, 2), ("put", B, 3)).copies("failed") == {A: 2, B: 1}
+    assert split_key(failure_key("with blanks", 7)) == ("with blanks", 7)

@@ -33,11 +33,11 @@ from palermo.core.step_values import pack
 from palermo.core.topology import amqp_queue
 from palermo.core.workflow import AddedStep, Graph, Member, StepJob, step_of
 from palermo.core.workflow_rules import Condition, How, Plan
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError
+from palermo.errors import BrokerUnavailable, PalermoError
 from tests.contract.timing import time_kept
 from tests.contract.tools import ids, message, until
 from tests.contract.workers import Report, Worker, consume, nothing_for, take, take_and_ack
-from tests.rabbitmq.conftest import Open, becomes, on_both_kinds
+from tests.rabbitmq.conftest import Open, becomes, ids_in, on_both_kinds
 
 #: What a run adds: one step.
 GRAPH = Graph(steps=(AddedStep(Plan(name="one"), StepJob.of(message("one"))),))
@@ -51,6 +51,14 @@ async def begin(broker: RabbitmqBroker, consumer: Worker, id: str, adds: bytes =
     step = await take(consumer)
     assert step.message.id == f"{id}/one"
     return step
+
+
+async def leave(broker: RabbitmqBroker, id: str, adds: bytes = ADDS) -> None:
+    """Begin a workflow, and leave its steps in their queues."""
+    consumer = await consume(broker, report=Report("jobs", pid=2))
+    await broker.publish(message(id))
+    await consumer.settle(await take(consumer), Ack(adds=adds))
+    await consumer.close()
 
 
 async def run(broker: RabbitmqBroker, consumer: Worker, id: str) -> None:
@@ -89,31 +97,19 @@ async def test_an_end_that_cannot_be_read_is_passed_over(
     async with time_kept(broker):
         consumer = await consume(await another())
         await run(broker, consumer, "before")
+        step = await begin(broker, consumer, "a")
         publisher = await broker._outbox.open()
         for adds in (b"", b"\xc1", ADDS[:-1]):
             report = StepReport(message=message("junk"), adds=b64encode(adds).decode())
             await publisher.send("", queue, PERSISTENT_JSON, json.dumps(report.to_record()).encode())
+        for path in ("one:x", "one:" + "9" * 5_000):  # members without a number
+            end = RunEnd.of(("a", path, 0), How.DONE, None)
+            await publisher.send("", queue, PERSISTENT_JSON, record_of([msgspec.json.encode(end)]))
+        await consumer.settle(step, Ack())
         await run(broker, consumer, "after")
 
         await until(lambda: left(broker), [])
         assert broker._connection.unreadable.counts == {queue: 3}
-
-
-async def test_the_end_of_a_member_without_a_number_stops_no_workflow(
-    broker: RabbitmqBroker, another: Open, session: SessionParameters
-) -> None:
-    queue = workflow_queue(session.exchange)
-    async with time_kept(broker):
-        consumer = await consume(await another())
-        step = await begin(broker, consumer, "a")
-        publisher = await broker._outbox.open()
-        for path in ("one:x", "one:" + "9" * 5_000):
-            end = RunEnd.of(("a", path, 0), How.DONE, None)
-            await publisher.send("", queue, PERSISTENT_JSON, record_of([msgspec.json.encode(end)]))
-
-        await consumer.settle(step, Ack())
-
-        await until(lambda: left(broker), [])
 
 
 async def test_a_job_that_runs_is_ordered_to_end_at_the_deadline(broker: RabbitmqBroker, another: Open) -> None:
@@ -187,18 +183,12 @@ async def test_a_step_that_another_program_purges_runs_again_once(
     steps = AddedStep(Plan(name="one"), job), AddedStep(Plan(name="many", members=3), job, (Member(b"[2]"),) * 3)
     wanted = ["a/many:0", "a/many:1", "a/many:2", "a/one"]
 
-    async def purge() -> None:
-        await until(lambda: in_queue(broker), wanted)
-        channel.queue_purge(amqp_queue(session.exchange, "jobs"))
-
     async with time_kept(await another()):
-        consumer = await consume(await another())
-        await broker.publish(message("a"))
-        await consumer.settle(await take(consumer), Ack(adds=pack(Graph(steps=steps))))
-        await consumer.close()
-        await purge()
-        await purge()
-        await until(lambda: in_queue(broker, "failed"), wanted)
+        await leave(broker, "a", pack(Graph(steps=steps)))
+        for _ in range(2):
+            await until(lambda: ids_in(broker), wanted)
+            channel.queue_purge(amqp_queue(session.exchange, "jobs"))
+        await until(lambda: ids_in(broker, "failed"), wanted)
         (found,) = await broker.workflows.all()
         assert (found.state, found.failed) == ("failed", 2)
 
@@ -225,16 +215,13 @@ async def test_a_step_that_waits_elsewhere_is_not_lost(broker: RabbitmqBroker, a
 @pytest.mark.usefixtures("watched")
 async def test_a_step_that_was_moved_to_another_queue_is_not_lost(broker: RabbitmqBroker, another: Open) -> None:
     async with time_kept(await another()):
-        consumer = await consume(await another())
-        await broker.publish(message("a"))
-        await consumer.settle(await take(consumer), Ack(adds=ADDS))
-        await consumer.close()
-        await until(lambda: in_queue(broker), ["a/one"])
+        await leave(broker, "a")
+        await until(lambda: ids_in(broker), ["a/one"])
         await broker.sweep("jobs", lambda found: Move(replace(found, queue="slow")))
 
         await asyncio.sleep(1.5)
 
-        assert (await in_queue(broker, "slow"), await in_queue(broker)) == (["a/one"], [])
+        assert (await ids_in(broker, "slow"), await ids_in(broker)) == (["a/one"], [])
 
 
 @pytest.mark.usefixtures("watched")
@@ -244,10 +231,8 @@ async def test_a_step_that_another_programs_worker_runs_is_not_lost(
     graph = Graph(steps=(AddedStep(Plan(name="one"), StepJob.of(message("x", "php"))),))
     taken: list[str] = []
     async with time_kept(await another()):
-        consumer = await consume(await another())
-        await broker.publish(message("a"))
-        await consumer.settle(await take(consumer), Ack(adds=pack(graph)))
-        await until(lambda: in_queue(broker, "php"), ["a/one"])
+        await leave(broker, "a", pack(graph))
+        await until(lambda: ids_in(broker, "php"), ["a/one"])
         channel.basic_consume(amqp_queue(session.exchange, "php"), lambda *got: taken.append(got[2].message_id))
         channel.connection.process_data_events(1)
 
@@ -290,11 +275,8 @@ async def test_deleting_a_queue_cancels_the_steps_that_wait_in_it(broker: Rabbit
     async with time_kept(await another()):
         consumer = await consume(await another())
         step = await begin(broker, consumer, "running")
-        other = await consume(await another(), report=Report("jobs", pid=2))
-        await broker.publish(message("waiting"))
-        await other.settle(await take(other), Ack(adds=ADDS))
-        await other.close()
-        await until(lambda: in_queue(broker), ["waiting/one"])
+        await leave(broker, "waiting")
+        await until(lambda: ids_in(broker), ["waiting/one"])
 
         await broker.delete("jobs")
 
@@ -372,11 +354,3 @@ async def test_a_leader_killed_before_any_effect_loses_no_step(
     assert set(found) == {f"{id}{path}" for id in range(number + 1) for path in ("", "/one", "/two")}
     # A job that has ended by the time that the next leader looks for it is published again.
     assert max(found.values()) <= 2
-
-
-async def in_queue(broker: RabbitmqBroker, name: str = "jobs") -> list[str]:
-    """The ids of the jobs in a queue, which may be missing."""
-    try:
-        return sorted(await ids(broker, name))
-    except NotFound:
-        return []
