@@ -7,20 +7,27 @@ import asyncio
 import contextlib
 import gc
 import inspect
+import os
 import secrets
 import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
+import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
+from palermo.client import client as clients
+from palermo.core.address import parse_url
+from palermo.jobs import hooks, registry
 from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
 from tests.debian import NotInstalled
 from tests.harness.rig import Rig
 from tests.rabbitmq_node import Node, url_of, with_durable_streams
 from tests.rabbitmq_tidy import Tidy
 from tests.scale import scaled
+from tests.tcp_proxy import TcpProxy
 
 # A shell that starts the tests in the background has SIGINT ignored, and what is ignored stays so in every program
 # that a test starts: none of them would hear of Ctrl-C.
@@ -60,6 +67,20 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture
+def own_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No settings in the environment, no hooks, no back ends, no default client; jobs of the test's own end with it."""
+    for name in [name for name in os.environ if name.startswith("PALERMO_") and "TEST" not in name]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
+    monkeypatch.setattr(hooks, "_backends", ())
+    monkeypatch.setattr(registry, "_jobs", dict(registry._jobs))
+    monkeypatch.setattr(clients, "_default", None)
+    yield
+    if clients._default is not None:
+        clients._default.close()
 
 
 @pytest.fixture
@@ -124,6 +145,20 @@ def exchange(request: pytest.FixtureRequest, tidy: Tidy) -> Iterator[str]:
     yield name
     if "rabbitmq_url" in request.fixturenames:
         tidy(request.getfixturevalue("rabbitmq_url"), name)
+
+
+@pytest.fixture
+def proxy(rabbitmq_url: str) -> Iterator[TcpProxy]:
+    """A way to the broker that all tests share."""
+    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def channel(rabbitmq_url: str) -> Iterator[BlockingChannel]:
+    """Another program's way to the broker."""
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+        yield connection.channel()
 
 
 @pytest.fixture

@@ -75,6 +75,12 @@ def eventually(probe: Callable[[], T], *, within: float = HANGS, every: float = 
         time.sleep(every)
 
 
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file, none if there is no file; somebody may be writing one more."""
+    text = path.read_text() if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
 def has_traceback(log: str) -> bool:
     """Whether a worker's log has a traceback of Palermo's own; those of failed jobs are indented."""
     return re.search(r"^Traceback", log, re.MULTILINE) is not None

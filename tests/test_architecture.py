@@ -10,8 +10,6 @@ core.*  errors                               standard library only, and little o
 
 import ast
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -257,13 +255,3 @@ def test_a_file_is_short_enough_to_be_read_at_once() -> None:
 
     assert len(lines) > 400
     assert {name: count for name, count in lines.items() if count > _MAX_LINES} == {}
-
-
-def test_declaring_jobs_costs_no_client_library() -> None:
-    heavy = ("pika", "sqlite3", "click", "rich", "fastapi", "asyncio", "msgpack", "opentelemetry", "redis")
-    slow = ("hashlib", "palermo.core.message", "palermo.client.client")
-    program = f"import sys, palermo; palermo.job; print([name for name in {heavy + slow} if name in sys.modules])"
-
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"

@@ -1,18 +1,15 @@
 """A default client on an embedded broker of the test's own."""
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from palermo import jobs
 from palermo.client import client as clients
 from palermo.client.client import Client
 from palermo.core.message import Message
-from palermo.jobs import hooks
 from palermo.settings.settings import Settings
 
 #: What waits in a queue of the client's broker, oldest first.
@@ -20,17 +17,8 @@ Waiting = Callable[..., list[Message]]
 
 
 @pytest.fixture(autouse=True)
-def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in [name for name in os.environ if name.startswith("PALERMO_") and "TEST" not in name]:
-        monkeypatch.delenv(name)
+def _own_world(own_world: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(clients, "_default", None)
-    monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
-    kept = dict(jobs.registry._jobs)
-    yield
-    jobs.registry._jobs = kept
-    if clients._default is not None:
-        clients._default.close()
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
-import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
 import palermo
 from palermo.client import client as clients
@@ -43,13 +42,6 @@ def client(url: str, exchange: str) -> Client:
     return made
 
 
-@pytest.fixture
-def channel(rabbitmq_url: str) -> Iterator[Any]:
-    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
-    yield connection.channel()
-    connection.close()
-
-
 def numbers(client: Client) -> list[str | None]:
     # Again: a session that Ctrl-C has ended may be found so by this look, and not by an enqueue on another connection.
     page = client.run(lambda broker: broker.browse("jobs", limit=10_000), again=True)
@@ -72,7 +64,7 @@ async def test_a_coroutine_cancelled_before_its_job_is_sent_enqueues_none(client
     assert await asyncio.to_thread(numbers, client) == ["0", "2"]
 
 
-def test_a_queue_that_was_deleted_meanwhile_is_made_again(client: Client, channel: Any, exchange: str) -> None:
+def test_a_queue_deleted_meanwhile_is_made_again(client: Client, channel: BlockingChannel, exchange: str) -> None:
     channel.queue_delete(f"{exchange}.jobs")
     work.enqueue(1)
     channel.queue_delete(f"{exchange}.jobs")
@@ -82,7 +74,7 @@ def test_a_queue_that_was_deleted_meanwhile_is_made_again(client: Client, channe
     assert sorted(numbers(client), key=str) == ["2", "3"]
 
 
-def test_a_full_queue_refuses_one_and_many_by_name(client: Client, channel: Any, exchange: str) -> None:
+def test_a_full_queue_refuses_one_and_many_by_name(client: Client, channel: BlockingChannel, exchange: str) -> None:
     channel.queue_delete(f"{exchange}.jobs")
     full = {"x-max-length": 0, "x-overflow": "reject-publish"}
     channel.queue_declare(f"{exchange}.jobs", durable=True, arguments=full)

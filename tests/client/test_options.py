@@ -45,13 +45,13 @@ def test_declared_limits_travel_with_every_job_and_options_override_them(client:
         ({"limit": True}, "limit=True"),
         ({"rate": "often"}, "rate='often'"),
         ({"limit": 1, "limit_key": ""}, "limit_key=''"),
+        ({"limit": 1, "limit_key": "k\ud800"}, "UTF-8"),
+        ({"unique": 5, "unique_key": "k\ud800"}, "UTF-8"),
         ({"priority": 10}, "priority=10"),
         ({"rerun_after": 0}, "rerun_after=0"),
     ],
 )
-def test_an_option_that_means_nothing_is_refused_when_enqueuing(
-    wrong: dict[str, Any], named: str, client: Client
-) -> None:
+def test_an_option_that_means_nothing_is_refused(wrong: dict[str, Any], named: str, client: Client) -> None:
     with pytest.raises(OptionInvalid, match=named):
         client.enqueue("limited.plain", ["x"], **wrong)
 

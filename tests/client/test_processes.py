@@ -1,4 +1,4 @@
-"""The client in whole processes: what an import costs, forks, and how a program ends."""
+"""The client in whole processes: forks, and how a program ends."""
 
 import os
 import signal
@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests import redis_node
-
-HEAVY = ("asyncio", "click", "fastapi", "importlib.metadata", "msgpack", "pika", "rich", "sqlite3", "ssl", "uvloop")
 
 TASKS = """
 import os, sys, threading, time
@@ -48,13 +46,6 @@ def run_program(source: str, tmp_path: Path, *, url: str = "", timeout: float = 
             raise
     assert (run.returncode, errors) == (0, "")
     return out
-
-
-def test_declaring_jobs_imports_nothing_heavy() -> None:
-    declared = "import palermo, sys; palermo.job(lambda: 0, name='x')"
-    source = f"{declared}; print([name for name in {HEAVY} if name in sys.modules])"
-
-    assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_program_ends_while_its_daemon_threads_still_enqueue(tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ class WorkerProcess:
         eventually(lambda: not self.alive, within=within)
         return self._process.wait()
 
+    def stop(self) -> int:
+        """Have it finish what it runs, and end; the exit code."""
+        self.send(signal.SIGTERM)
+        return self.wait()
+
     def kill9(self) -> None:
         """Kill the worker's parent process, as the kernel does when memory runs out."""
         self._process.kill()

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, Self
 
 import pika
 
+from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.client.client import Client
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.harness.processes import WorkerProcess
-from tests.helpers import HANGS, Stopwatch, eventually, has_traceback
+from tests.helpers import HANGS, Stopwatch, eventually, has_traceback, whole_lines
 
 COMMAND = str(Path(sys.executable).with_name("palermo"))
 
@@ -177,6 +178,12 @@ class Rig:
         wanted = {worker.pid for worker in workers}
         eventually(lambda: wanted <= {row["pid"] for row in self.workers() if row["state"] == "idle"})
 
+    def idle(self, *arguments: str, **more: Any) -> WorkerProcess:
+        """A worker that waits for jobs."""
+        worker = self.worker(*arguments, **more)
+        self.ready(worker)
+        return worker
+
     def burst(self, *arguments: str, **more: Any) -> str:
         """Work until there is nothing to do; the worker's log."""
         worker = self.worker("--burst", *arguments, **more)
@@ -213,6 +220,13 @@ class Rig:
         """Enqueue a job that runs until the gate opens; its id."""
         return self.enqueue("hold", str(self.notes_path), str(self.gate), text)
 
+    def holding(self, *arguments: str, **more: Any) -> tuple[WorkerProcess, str]:
+        """A worker that runs a job until the gate opens, and the job's id."""
+        id = self.hold()
+        worker = self.worker(*arguments, **more)
+        eventually(lambda: self.lines() == ["held begins"])
+        return worker, id
+
     def open_gate(self, gate: str = "gate") -> None:
         (self.path / gate).touch()
 
@@ -231,9 +245,7 @@ class Rig:
 
     def lines(self, file: str = "notes") -> list[str]:
         """The whole lines of a file that jobs write; one may be writing the next."""
-        path = self.path / file
-        text = path.read_text() if path.exists() else ""
-        return text[: text.rfind("\n") + 1].splitlines()
+        return whole_lines(self.path / file)
 
     def await_lines(self, count: int, file: str = "notes", within: float = HANGS) -> list[str]:
         """The lines of a file once there are that many."""
@@ -242,9 +254,7 @@ class Rig:
 
     def trace(self, more: str = "") -> list[list[str]]:
         """The lines of the trace, or of the file beside it whose name ends in `more`, in words."""
-        path = self.trace_path.with_name(self.trace_path.name + more)
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line.split() for line in lines]
+        return [line.split() for line in whole_lines(Path(f"{self.trace_path}{more}"))]
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers that there are: one that does not answer within a second is silent, or is missing."""
@@ -278,5 +288,5 @@ class Rig:
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
             channel = connection.channel()
             channel.confirm_delivery()
-            routed = pika.BasicProperties(**properties)
-            channel.basic_publish(self.exchange, queue, body, routed, mandatory=True)
+            # pika's own cannot write a double, which other clients can.
+            channel.basic_publish(self.exchange, queue, body, Properties(**properties), mandatory=True)

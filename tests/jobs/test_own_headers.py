@@ -12,7 +12,6 @@ from click.testing import CliRunner
 import palermo
 from palermo.cli import main
 from palermo.errors import OptionInvalid
-from palermo.jobs import hooks
 from palermo.testing import Palermo
 from palermo.worker import logs
 
@@ -40,7 +39,7 @@ def lines() -> Iterator[Lines]:
     logging.setLogRecordFactory(factory)
 
 
-def test_headers_travel_to_the_job_its_hooks_and_reports(test: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_travel_to_the_job_its_hooks_and_reports(test: Palermo) -> None:
     seen: list[Any] = []
 
     def current_headers() -> dict[str, Any]:
@@ -48,7 +47,6 @@ def test_headers_travel_to_the_job_its_hooks_and_reports(test: Palermo, monkeypa
         assert job is not None
         return {name: value for name, value in job.headers.items() if name in HEADERS}
 
-    monkeypatch.setattr(hooks, "_backends", ())
     palermo.failure_backend(lambda report: seen.append(("report", report.headers)))
 
     @palermo.job(name="headed", retries=1, backoff=60, keep_result=True, tenant="acme", limit=1)

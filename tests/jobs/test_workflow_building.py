@@ -144,9 +144,7 @@ def test_a_workflow_takes_steps_only_in_its_function(flow: palermo.Workflow) -> 
 
 
 @pytest.mark.parametrize("in_loop", [False, True])
-def test_a_workflow_that_was_not_stored_can_be_enqueued_again(
-    flow: palermo.Workflow, tmp_path: Path, *, in_loop: bool
-) -> None:
+def test_a_workflow_not_stored_can_be_enqueued_again(flow: palermo.Workflow, tmp_path: Path, *, in_loop: bool) -> None:
     def enqueue(url: str) -> str:
         with clients.lend(Client(Settings(url=url))):
             return (asyncio.run(flow.enqueue_async()) if in_loop else flow.enqueue()).id

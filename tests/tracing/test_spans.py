@@ -114,13 +114,6 @@ def test_a_call_that_enqueues_many_or_fails_is_one_span(client: Client, spans: I
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_nobody_who_does_not_trace_writes_headers(client: Client) -> None:
-    client.enqueue("shop.resize")
-    client.enqueue_many([("shop.resize", [], {})])
-
-    assert [dict(message.extra) for message in stored(client)] == [{}, {}]
-
-
 def test_a_tracer_that_raises_keeps_no_job_from_being_stored(
     client: Client, provider: TracerProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import palermo
-from palermo.core.lifecycle import BatchResult, Dropped, Retrying, Succeeded, results_of_each
+from palermo.core.lifecycle import BatchResult, Dropped, Succeeded, results_of_each
 from palermo.core.message import Message
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import define
@@ -17,6 +17,8 @@ from palermo.worker.pools.pool import result_of_rest
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.worker.bench import Bench
+
+MODULE = "crew_batches"
 
 DROPPED = Dropped("killed")
 
@@ -42,59 +44,38 @@ def test_a_batch_is_one_call_with_a_list(bench: Bench) -> None:
     assert bench.seen == [([1, 2, 3], ("0", "1", "2")), ([4], ("0",))]
 
 
-def test_what_is_raised_is_decided_for_each_that_is_not_marked(bench: Bench) -> None:
-    told: list[Any] = []
-
-    class Job:
-        def process(self, items: "palermo.Batch[int]") -> None:
-            items.done(0)
-            items.fail(1, KeyError("own"))
-            raise ValueError("all others")
-
-        def on_failure(self, error: BaseException, items: list[int]) -> None:
-            told.append((type(error), items))
-
-    bench.job(Job, batch=10, retries=1)
-    first, *others = (bench.message([number], policy_retries=number % 2, retries=number % 2) for number in range(4))
-
-    done, own, again, last = bench.executor().run(replace(first, companions=tuple(others))).results
-
-    assert done == Succeeded()
-    assert own.failure.exception_class == "KeyError"
-    assert isinstance(again, Retrying)
-    assert last.failure.exception_class == "ValueError"
-    assert told == [(KeyError, [1]), (ValueError, [2]), (ValueError, [3])]
-
-
 def test_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:
-    told: list[Any] = []
-
     class Job:
         def process(self, items: "palermo.Batch[str]") -> None:
-            for index, item in enumerate(items):
-                if item == "bad":
-                    items.fail(index, LookupError("no such row"))
-                if item == "later":
-                    items.fail(index, palermo.Retry(delay=5.0))
-                if item == "unwanted":
-                    items.fail(-1, palermo.Discard("not ours"))
+            items.done(0)
+            items.fail(1, LookupError("no such row"))
+            items.fail(2, palermo.Retry(delay=5.0))
+            items.fail(-1, palermo.Discard("not ours"))
+            raise ValueError("all others")
+
+        def on_success(self, returned: object, items: list[str]) -> None:
+            bench.seen.append(("done", items))
 
         def on_failure(self, error: BaseException, items: list[str]) -> None:
-            told.append((type(error), items))
+            bench.seen.append((type(error).__name__, items))
 
-    bench.job(Job, batch=10)
+    bench.job(Job, batch=10, retries=1)
+    calls = (["good"], ["two", "arguments"], ["bad"], ["later"], ["again"], ["last"], ["unwanted"])
+    tries = (0, 0, 1, 0, 0, 1, 0)
+    first, *others = (bench.message(args, policy_retries=n, retries=n) for args, n in zip(calls, tries, strict=True))
 
     # One that cannot be read is no item of the batch.
-    result = batch(bench, ["good"], ["two", "arguments"], ["bad"], ["later"], ["unwanted"])
+    results = bench.executor().run(replace(first, companions=tuple(others))).results
 
-    done, unread, failed, later, dropped = result.results
+    done, unread, bad, later, again, last, unwanted = results
     assert done == Succeeded()
     assert unread.failure.exception_class == "palermo.errors.ArgumentsInvalid"
-    assert (failed.failure.exception_class, failed.failure.message) == ("LookupError", "no such row")
-    assert isinstance(later, Retrying)
-    assert later.delay == 5.0
-    assert isinstance(dropped, Dropped)
-    assert told == [(LookupError, ["bad"]), (palermo.Retry, ["later"])]
+    assert (bad.failure.exception_class, bad.failure.message) == ("LookupError", "no such row")
+    assert [each.delay for each in (later, again)] == [5.0, 20.0]
+    assert last.failure.exception_class == "ValueError"
+    assert unwanted == Dropped("not ours")
+    told = {"good": "done", "bad": "LookupError", "later": "Retry", "again": "ValueError", "last": "ValueError"}
+    assert bench.seen == [(how, [item]) for item, how in told.items()]
 
 
 def test_a_mark_that_means_nothing_is_refused_in_words() -> None:
@@ -111,9 +92,9 @@ def test_a_mark_that_means_nothing_is_refused_in_words() -> None:
 @pytest.mark.parametrize("pool", ["process", "async"])
 def test_one_bad_row_does_not_run_the_others_again(rig: Rig, pool: str) -> None:
     for row in ("1", "bad", "2", "3"):
-        rig.enqueue("store", [str(rig.notes_path), row], module="crew_batches")
+        rig.enqueue("store", [str(rig.notes_path), row])
 
-    rig.burst("--pool", pool, modules=("crew_batches",))
+    rig.burst("--pool", pool)
 
     stored = [one for line in rig.lines() for one in json.loads(line)]
     assert sorted(stored) == ["1", "2", "3", "bad", "bad"]
@@ -124,9 +105,9 @@ def test_one_bad_row_does_not_run_the_others_again(rig: Rig, pool: str) -> None:
 def test_a_row_that_crashes_the_process_fails_alone(rig: Rig, pool: str) -> None:
     rows = (*map(str, range(9)), "bad", "behind", "them")  # ten are taken together
     for row in rows:
-        rig.enqueue("crash", [str(rig.notes_path), row], module="crew_batches")
+        rig.enqueue("crash", [str(rig.notes_path), row])
 
-    rig.burst("-c", "1", "--pool", pool, modules=("crew_batches",))
+    rig.burst("-c", "1", "--pool", pool)
 
     noted = [json.loads(line) for line in rig.lines()]
     assert noted == [*([row, 10] for row in rows[:10]), ["bad", 1], ["behind", 2], ["them", 2]]
@@ -136,8 +117,8 @@ def test_a_row_that_crashes_the_process_fails_alone(rig: Rig, pool: str) -> None
 
 def test_a_job_that_crashes_after_a_batch_is_not_done_by_the_marks_of_that(rig: Rig) -> None:
     for row in ("1", "2"):
-        rig.enqueue("crash", [str(rig.notes_path), row], module="crew_batches")
-    rig.enqueue("exits", 3)
+        rig.enqueue("crash", [str(rig.notes_path), row])
+    rig.enqueue("crew.exits", 3)
 
     rig.burst("-c", "1", modules=("crew_batches", "crew"))
 
@@ -183,9 +164,9 @@ def test_options_that_no_batch_can_have_are_refused(options: dict[str, Any], sai
 def test_a_worker_runs_batches(any_rig: Rig) -> None:
     rig = any_rig
     for number in range(25):
-        rig.enqueue("gather", [str(rig.notes_path), number], module="crew_batches", tenant="ab"[number % 2])
-    rig.enqueue("gather", [str(rig.notes_path), "bad"], module="crew_batches")
-    rig.burst(modules=("crew_batches",))
+        rig.enqueue("gather", [str(rig.notes_path), number], tenant="ab"[number % 2])
+    rig.enqueue("gather", [str(rig.notes_path), "bad"])
+    rig.burst()
 
     batches = [json.loads(line) for line in rig.lines()]
 

@@ -25,9 +25,7 @@ def _write(rig: Rig, *statements: str) -> None:
 
 
 def test_the_result_of_a_job_that_a_lost_session_gave_back_is_dropped(rig: Rig) -> None:
-    id = rig.hold()
-    worker = rig.worker("-c", "2")
-    eventually(lambda: rig.lines() == ["held begins"])
+    worker, id = rig.holding("-c", "2")
 
     _write(rig, "update job set holder = null", "delete from holder")
 
@@ -50,8 +48,7 @@ def test_the_result_of_a_job_that_a_lost_session_gave_back_is_dropped(rig: Rig) 
 
 @pytest.mark.parametrize(("keep_result", "raises"), [(False, False), (True, False), (False, True)])
 def test_a_job_that_runs_through_a_lost_session_ends_once(rig: Rig, keep_result: bool, raises: bool) -> None:
-    worker = rig.worker("-c", "1", modules=("crew", "crew_poison"))
-    rig.ready(worker)
+    worker = rig.idle("-c", "1", modules=("crew", "crew_poison"))
     job = "crew_poison.raises_late" if raises else "hold"
     id = rig.enqueue(job, str(rig.notes_path), str(rig.gate), keep_result=keep_result)
     begun = ["raising"] if raises else ["held begins"]

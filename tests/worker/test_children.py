@@ -12,18 +12,7 @@ from msgspec import to_builtins
 
 from palermo.core.lifecycle import CANCELLED, SUCCEEDED, RunResult
 from palermo.core.message import Message
-from palermo.worker.ipc.frames import (
-    SUCCESS,
-    Ended,
-    FrameBuffer,
-    FromSlot,
-    Pong,
-    Ready,
-    Stack,
-    load,
-    pack_answer,
-    pack_reply,
-)
+from palermo.worker.ipc import frames
 from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.limits import Limits
 from palermo.worker.pools.children import Children
@@ -39,7 +28,7 @@ class Peer:
     def __init__(self, end: socket.socket) -> None:
         self.end = end
         self.descriptors: list[int] = []
-        self._frames = FrameBuffer()
+        self._frames = frames.FrameBuffer()
         end.setblocking(False)
 
     async def frames(self, kind: str) -> list[tuple[Any, ...]]:
@@ -47,7 +36,7 @@ class Peer:
         found: list[tuple[Any, ...]] = []
         async with asyncio.timeout(10):
             while not found:
-                came = map(load, self._frames.feed(await self._received()))
+                came = map(frames.load, self._frames.feed(await self._received()))
                 found = [frame for frame in came if frame[0] == kind]
         return found
 
@@ -91,7 +80,7 @@ class PlayedTemplate(Peer):
             one.end.close()
 
     def report(self, **report: Any) -> None:
-        self.end.sendall(pack_reply(report))
+        self.end.sendall(frames.pack_reply(report))
 
     async def fork(self) -> tuple[int, "PlayedChild"]:
         """Take the order to fork; returns the number and the new child."""
@@ -110,15 +99,15 @@ class PlayedTemplate(Peer):
     async def fork_ready(self, pid: int) -> "PlayedChild":
         number, child = await self.fork()
         self.report(forked=number, pid=pid)
-        child.answer(Ready())
+        child.answer(frames.Ready())
         return child
 
 
 class PlayedChild(Peer):
     """A child of the template that runs no job by itself."""
 
-    def answer(self, *answers: FromSlot) -> None:
-        self.end.sendall(b"".join(map(pack_answer, answers)))
+    def answer(self, *answers: frames.FromSlot) -> None:
+        self.end.sendall(b"".join(map(frames.pack_answer, answers)))
 
 
 @asynccontextmanager
@@ -139,16 +128,18 @@ async def played_template(*, slots: int, shared: bool) -> AsyncIterator[tuple[Pl
 NO_PID = 2**22 + 1
 
 
-def ending() -> asyncio.Future[RunResult]:
-    """Gets the result of a job that the pool runs."""
-    return asyncio.get_running_loop().create_future()
+def begun(pool: ForkedPool, slot: int = 1, **more: Any) -> asyncio.Future[RunResult]:
+    """The result to come of a job that the pool runs in this slot."""
+    ended: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
+    pool.run(slot, Message(id=f"job {slot}", queue="q", job="j", **more), ended.set_result)
+    return ended
 
 
 async def test_a_child_that_is_cut_off_before_its_pid_is_known_is_killed() -> None:
     async with played_template(slots=1, shared=False) as (template, pool):
         starting = asyncio.ensure_future(pool.prepare(1))
         number, child = await template.fork()
-        child.answer(Pong())  # the parent did not ask for that
+        child.answer(frames.Pong())  # the parent did not ask for that
         await child.closed()
         template.report(forked=number, pid=NO_PID)
 
@@ -162,12 +153,11 @@ async def test_a_child_that_is_cut_off_before_its_pid_is_known_is_killed() -> No
 async def test_jobs_that_end_during_a_ping_do_not_delay_a_kill() -> None:
     async with played_template(slots=2, shared=True) as (template, pool):
         child = await template.ready_child(pool)
-        stuck, other = ending(), ending()
-        pool.run(1, Message(id="stuck", queue="q", job="j", rerun_after=0.01), stuck.set_result)
-        pool.run(2, Message(id="other", queue="q", job="j"), other.set_result)
+        begun(pool, rerun_after=0.01)
+        other = begun(pool, 2)
         await child.frames("ping")
 
-        child.end.sendall(b"\x00\x00\x00\x02+2" + pack_answer(Pong()))
+        child.end.sendall(b"\x00\x00\x00\x02+2" + frames.pack_answer(frames.Pong()))
 
         await template.frames("kill")
         assert other.result() is SUCCEEDED
@@ -176,12 +166,11 @@ async def test_jobs_that_end_during_a_ping_do_not_delay_a_kill() -> None:
 async def test_a_job_is_killed_once_the_others_in_its_process_have_ended() -> None:
     async with played_template(slots=3, shared=True) as (template, pool):
         child = await template.ready_child(pool)
-        other = ending()
         for slot in (1, 2):
-            pool.run(slot, Message(id=f"stuck{slot}", queue="q", job="j", rerun_after=0.01 * slot), ending().set_result)
-        pool.run(3, Message(id="other", queue="q", job="j"), other.set_result)
+            begun(pool, slot, rerun_after=0.01 * slot)
+        other = begun(pool, 3)
         await child.frames("ping")
-        child.answer(Pong())
+        child.answer(frames.Pong())
         await asyncio.sleep(0.05)  # the parent waits for the other job by now
         child.end.sendall(b"\x00\x00\x00\x02+3")
 
@@ -192,11 +181,10 @@ async def test_a_job_is_killed_once_the_others_in_its_process_have_ended() -> No
 async def test_two_questions_for_one_stack_do_not_end_the_child() -> None:
     async with played_template(slots=1, shared=True) as (template, pool):
         child = await template.ready_child(pool)
-        ended = ending()
-        pool.run(1, Message(id="a", queue="q", job="j"), ended.set_result)
+        ended = begun(pool)
         asked = asyncio.gather(pool.stack(1), pool.stack(1))
 
-        child.answer(*(Stack(1, "here") for _ in await child.frames("stack")))
+        child.answer(*(frames.Stack(1, "here") for _ in await child.frames("stack")))
 
         assert await asked == ["here", "here"]
         child.end.sendall(b"\x00\x00\x00\x02+1")
@@ -206,26 +194,25 @@ async def test_two_questions_for_one_stack_do_not_end_the_child() -> None:
 async def test_a_process_in_which_a_job_was_cancelled_runs_no_other() -> None:
     async with played_template(slots=1, shared=False) as (template, pool):
         child = await template.ready_child(pool)
-        cancelled, after = ending(), ending()
-        pool.run(1, Message(id="a", queue="q", job="j"), cancelled.set_result)
+        cancelled = begun(pool)
         pool.cancel(1)
 
-        child.answer(Ended(1, CANCELLED))
+        child.answer(frames.Ended(1, CANCELLED))
 
         assert await asyncio.wait_for(cancelled, 10) == CANCELLED
-        pool.run(1, Message(id="b", queue="q", job="j"), after.set_result)
+        after = begun(pool)
         await child.closed()
         template.report(exited=1, status=0)
         fresh = await template.fork_ready(NO_PID)
         await fresh.frames("run")
-        fresh.end.sendall(SUCCESS)
+        fresh.end.sendall(frames.SUCCESS)
         assert await asyncio.wait_for(after, 10) is SUCCEEDED
 
 
 async def test_no_timer_of_a_job_outlasts_it() -> None:
     async with played_template(slots=1, shared=False) as (template, pool):
         child = await template.ready_child(pool)
-        ended = ending()
+        ended = asyncio.get_running_loop().create_future()
 
         def done(result: RunResult) -> None:
             ended.set_result(result)
@@ -233,7 +220,7 @@ async def test_no_timer_of_a_job_outlasts_it() -> None:
         held = weakref.ref(done)
         pool.run(1, Message(id="a", queue="q", job="j", timeout=600.0, rerun_after=600.0), done)
         del done
-        child.end.sendall(SUCCESS)
+        child.end.sendall(frames.SUCCESS)
 
         await asyncio.wait_for(ended, 10)
         assert held() is None

@@ -78,9 +78,7 @@ def test_a_hook_that_crashes_when_told_of_a_crash_is_not_told_again(rig: Rig) ->
         ("async", 2, "palermo async pool: 2 of 3 slots busy"),
     ],
 )
-def test_killing_the_parent_ends_its_processes_and_the_jobs_run_elsewhere(
-    rig: Rig, pool: str, processes: int, busy: str
-) -> None:
+def test_a_killed_parents_processes_end_and_jobs_run_elsewhere(rig: Rig, pool: str, processes: int, busy: str) -> None:
     for text in ("first", "second"):
         rig.hold(text)
     worker = rig.worker("--pool", pool, "-c", "3")
@@ -116,10 +114,9 @@ def test_a_child_killed_while_it_idles_is_replaced_and_harms_no_job(rig: Rig, po
 
 @EACH
 def test_when_the_template_dies_its_jobs_fail_and_the_worker_renews(rig: Rig, pool: str) -> None:
-    ids = {rig.hold()}
-    worker = rig.worker("--pool", pool, "-c", "2", times={"palermo.worker.parent.run._RESTART_EVERY": 0.2})
-    eventually(lambda: rig.lines() == ["held begins"])
-    ids.add(rig.enqueue("kills_template"))
+    renewed = {"palermo.worker.parent.run._RESTART_EVERY": 0.2}
+    worker, held = rig.holding("--pool", pool, "-c", "2", times=renewed)
+    ids = {held, rig.enqueue("kills_template")}
 
     eventually(lambda: set(rig.errors()) == ids)
     assert all("worker's template, which was killed by SIGKILL" in text for _, text in rig.errors().values())
@@ -131,8 +128,7 @@ def test_when_the_template_dies_its_jobs_fail_and_the_worker_renews(rig: Rig, po
 
 
 def test_a_worker_whose_template_died_obeys_term_before_it_begins_anew(rig: Rig) -> None:
-    worker = rig.worker(times={"palermo.worker.parent.run._RESTART_EVERY": 10 * HANGS})
-    rig.ready(worker)
+    worker = rig.idle(times={"palermo.worker.parent.run._RESTART_EVERY": 10 * HANGS})
     os.kill(worker.children()[0], signal.SIGKILL)
     eventually(lambda: "restarting" in worker.log)
 
@@ -142,9 +138,7 @@ def test_a_worker_whose_template_died_obeys_term_before_it_begins_anew(rig: Rig)
 
 
 def test_children_survive_signals_meant_for_the_parent(rig: Rig) -> None:
-    worker = rig.worker()
-    rig.hold()
-    eventually(lambda: rig.lines() == ["held begins"])
+    worker, _ = rig.holding()
 
     assert os.getpgid(worker.pid) not in [os.getpgid(pid) for pid in worker.grown(2)]  # out of Ctrl-C's reach
     for pid in worker.children():
@@ -158,8 +152,7 @@ def test_children_survive_signals_meant_for_the_parent(rig: Rig) -> None:
 
 @pytest.mark.parametrize("pool", [(), ("--pool", "thread", "-c", "2")], ids=["slots", "shared child"])
 def test_nothing_of_a_dead_process_piles_up_in_the_parent(rig: Rig, pool: tuple[str, ...]) -> None:
-    worker = rig.worker(*pool, "--log-level", "warning")
-    rig.ready(worker)
+    worker = rig.idle(*pool, "--log-level", "warning")
     rig.enqueue("segfaults")
     eventually(lambda: len(rig.errors()) == 1)
     rig.enqueue("note", str(rig.notes_path), "in the next process")

@@ -99,8 +99,7 @@ def test_a_signal_to_a_worker_that_imports_is_obeyed_at_once(rig: Rig, slow: Pat
     if number == signal.SIGHUP:
         eventually(lambda: "restarting" in worker.log)
         eventually(lambda: worker.title() == "palermo worker: importing slow")
-        worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
+        assert worker.stop() == 0
 
 
 def test_hup_while_the_first_of_several_imports_lets_the_others_start(rig: Rig, slow: Path) -> None:
@@ -112,5 +111,4 @@ def test_hup_while_the_first_of_several_imports_lets_the_others_start(rig: Rig, 
     (slow / "gate").touch()
 
     eventually(lambda: len(rig.workers()) == 2)
-    supervisor.send(signal.SIGTERM)
-    assert supervisor.wait() == 0
+    assert supervisor.stop() == 0

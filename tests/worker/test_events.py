@@ -17,9 +17,7 @@ def test_each_group_handles_each_event_once_and_gets_what_it_missed(any_rig: Rig
     rig = any_rig
     publish = rig.client.publish
     publish("tracker.artifact.created", 0)  # before anyone subscribes: for who begins from the start
-    workers = [rig.worker("-c", "2", modules=(MODULE,)) for _ in range(2)]
-    for worker in workers:
-        rig.ready(worker)
+    workers = [rig.idle("-c", "2") for _ in range(2)]
 
     ids = [publish("tracker.artifact.updated", number) for number in range(10)]
     publish("tracker.artifact.deleted")
@@ -40,7 +38,7 @@ def test_each_group_handles_each_event_once_and_gets_what_it_missed(any_rig: Rig
 
     publish("tracker.artifact.updated", "missed")
     publish("tracker.broken", "x")
-    log = rig.burst(modules=(MODULE,))
+    log = rig.burst()
 
     assert seen(rig)["notifications", "tracker.artifact.updated", "'missed'"] == 1
     assert seen(rig)["flaky", "tracker.broken", "'x'"] == 2, log
@@ -60,13 +58,11 @@ def test_each_group_handles_each_event_once_and_gets_what_it_missed(any_rig: Rig
 
 
 def test_a_signed_event_is_verified_for_every_group(tmp_path: Path) -> None:
-    keys = {"signing_keys": ("k" * 20,)}
-    rig = Rig(tmp_path, sign=True, **keys)
     environment = {"PALERMO_SIGNING_KEYS": "k" * 20}
-    rig.burst(modules=(MODULE,), **environment)
+    with Rig(tmp_path, module=MODULE, sign=True, signing_keys=("k" * 20,)) as rig:
+        rig.burst(**environment)
 
-    rig.client.publish("tracker.a.updated", {"n": 1})
-    rig.burst("--accept-only", "signed", modules=(MODULE,), **environment)
+        rig.client.publish("tracker.a.updated", {"n": 1})
+        rig.burst("--accept-only", "signed", **environment)
 
-    assert {line[0] for line in rig.trace()} == {"notifications", "audit"}
-    rig.close()
+        assert {line[0] for line in rig.trace()} == {"notifications", "audit"}

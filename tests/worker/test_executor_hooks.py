@@ -126,15 +126,17 @@ def test_a_hook_counts_from_its_registration_also_during_a_run(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("kind", ["before_process", "around_process", "after_process"])
-def test_a_hook_that_raises_fails_the_job_with_its_error(bench: Bench, kind: str) -> None:
+def test_a_hook_that_raises_fails_the_job_with_its_error_or_snoozes_it(bench: Bench, kind: str) -> None:
     def hook(self: Any) -> Any:
-        raise LookupError(kind)
+        raise errors.pop()
 
     def on_failure(self: Any, error: BaseException) -> None:
         bench.seen.append(repr(error))
 
+    errors: list[Exception] = [LookupError(kind), palermo.Snooze(5)]
     bench.job(type("Job", (), {"process": lambda self: None, kind: hook, "on_failure": on_failure}))
 
+    assert bench.run() == Retrying(None, 5.0)
     assert bench.failure().exception_class == "LookupError"
     assert bench.seen == [f"LookupError('{kind}')"]
 
@@ -216,24 +218,6 @@ def test_hooks_and_back_ends_hear_of_a_crash(bench: Bench, name: str, told: list
     bench.executor().crashed(bench.message([5], job=name), CRASH)
 
     assert bench.seen == told
-
-
-def test_on_success_is_called_for_each_job_of_a_batch_that_is_done(bench: Bench) -> None:
-    class Job:
-        def process(self, items: Any) -> None:
-            items.fail(1, ValueError())
-
-        def on_success(self, returned: object, items: list[int]) -> None:
-            bench.seen.append(("done", items))
-
-        def on_failure(self, error: BaseException, items: list[int]) -> None:
-            bench.seen.append(("failed", items))
-
-    bench.job(Job, batch=3)
-    first = bench.message([1])
-    bench.executor().run(replace(first, companions=(bench.message([2]), bench.message([3]))))
-
-    assert bench.seen == [("done", [1]), ("failed", [2]), ("done", [3])]
 
 
 class Awaits:

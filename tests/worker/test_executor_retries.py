@@ -12,8 +12,7 @@ from tests.worker.bench import Bench
 
 
 @pytest.fixture
-def bench() -> Bench:
-    bench = Bench()
+def bench(bench: Bench) -> Bench:
     palermo.failure_backend(lambda report: bench.seen.append(f"back end {report.failure.exception_class}"))
     return bench
 
@@ -114,7 +113,7 @@ def test_a_retry_with_a_reason_fails_for_it_in_the_end(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("answer", ["soon", -1, ZeroDivisionError()], ids=str)
-def test_a_backoff_function_that_goes_wrong_is_logged_and_waits(
+def test_a_wrong_backoff_function_is_logged_and_waits(
     bench: Bench, caplog: pytest.LogCaptureFixture, answer: Any
 ) -> None:
     def backoff(attempt: int, error: BaseException) -> Any:
@@ -131,16 +130,6 @@ def test_a_backoff_function_that_goes_wrong_is_logged_and_waits(
     assert caplog.text.count("backoff failed, waiting as without it id=1 job=job") == 1
 
 
-@pytest.mark.parametrize("kind", ["before_process", "around_process", "after_process"])
-def test_hooks_may_snooze_the_job(bench: Bench, kind: str) -> None:
-    def hook(self: Any) -> Any:
-        raise palermo.Snooze(5)
-
-    bench.job(type("Job", (), {"process": lambda self: None, kind: hook}))
-
-    assert bench.run() == Retrying(None, 5.0)
-
-
 def test_a_class_that_cannot_be_made_is_retried(bench: Bench) -> None:
     class Job:
         def __init__(self) -> None:
@@ -151,18 +140,6 @@ def test_a_class_that_cannot_be_made_is_retried(bench: Bench) -> None:
     bench.job(Job, retries=1)
 
     assert isinstance(bench.run(), Retrying)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [{"defect": "d"}, {"job": "nobody"}, {"body": b"{"}, {"body": b"[1, 2, 3]"}, {"expires_at": 1.0}],
-    ids=["defect", "unknown", "undecodable", "unfitting", "expired"],
-)
-def test_what_no_other_try_can_mend_is_not_retried(bench: Bench, more: dict[str, Any]) -> None:
-    bench.job(lambda a=None: None, retries=5)
-
-    assert isinstance(bench.run(**more), Raised)
-    assert len(bench.seen) == 1
 
 
 def test_a_crash_is_answered_by_the_policy(bench: Bench) -> None:

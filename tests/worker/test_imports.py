@@ -1,6 +1,4 @@
-"""The imports of a worker's processes, and when they happen: each module that one does not need costs it time to start,
-and memory.
-"""
+"""The imports of programs and of a worker's processes: each module that one does not need costs it time and memory."""
 
 import os
 import subprocess
@@ -46,6 +44,14 @@ def imported(program: str) -> set[str]:
 @pytest.mark.parametrize(
     ("program", "needless"),
     [
+        (
+            "import palermo; palermo.job(lambda: 0, name='x')",
+            "asyncio click fastapi hashlib msgpack pika redis ssl uvloop palermo.core.message palermo.client.client",
+        ),
+        (
+            "import palermo.contract.serialization as s; s.Serializers.default()",
+            "json msgpack pickle hmac palermo.serializers.json",
+        ),
         (BEFORE, f"hashlib ctypes uvloop pika palermo.client.client palermo.worker.parent.worker {DECLARING}"),
         (
             TEMPLATE,
@@ -60,9 +66,9 @@ def imported(program: str) -> set[str]:
             f" {DECLARING}",
         ),
     ],
-    ids=["before the fork", "template and slots", "parent"],
+    ids=["declaring", "serializers", "before the fork", "template and slots", "parent"],
 )
-def test_no_process_of_a_worker_imports_what_it_does_not_need(program: str, needless: str) -> None:
+def test_no_program_or_process_imports_what_it_does_not_need(program: str, needless: str) -> None:
     assert sorted(imported(program) & {*NOWHERE.split(), *needless.split()}) == []
     assert [name for name in needless.split() if find_spec(name) is None] == []
 

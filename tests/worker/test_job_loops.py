@@ -4,17 +4,15 @@ import pytest
 
 from tests.harness.rig import Rig
 
-
-def burst(rig: Rig, pool: str, *arguments: str) -> str:
-    return rig.burst("--pool", pool, "-c", "1", *arguments, modules=("crew_loops",))
+MODULE = "crew_loops"
 
 
 @pytest.mark.parametrize("pool", ["process", "thread"])
 def test_async_jobs_of_a_slot_share_a_loop_that_is_left_clean(rig: Rig, pool: str) -> None:
     jobs = ("shares", "shares", "leaves_a_task", "shares", "leaves_a_generator")
-    ids = [rig.enqueue(job, str(rig.notes_path), module="crew_loops") for job in jobs]
+    ids = [rig.enqueue(job, str(rig.notes_path)) for job in jobs]
 
-    log = burst(rig, pool)
+    log = rig.burst("--pool", pool, "-c", "1")
 
     assert rig.errors() == {}
     assert rig.lines() == ["shared", "shared", "left", "cleaned up", "shared", "generator closed"]
@@ -26,9 +24,9 @@ def test_async_jobs_of_a_slot_share_a_loop_that_is_left_clean(rig: Rig, pool: st
     ("pool", "job"), [("process", "aforks"), ("process", "forks_and_fails"), ("thread", "forks"), ("async", "aforks")]
 )
 def test_a_process_that_a_job_forks_and_that_leaves_the_job_is_named(rig: Rig, pool: str, job: str) -> None:
-    rig.enqueue(job, str(rig.notes_path), module="crew_loops")
+    rig.enqueue(job, str(rig.notes_path))
 
-    log = burst(rig, pool)
+    log = rig.burst("--pool", pool, "-c", "1")
 
     assert rig.lines() == ["child exited with 1"]
     assert log.count("a process that a job forked left the job") == 1

@@ -2,15 +2,15 @@
 
 import signal
 from bisect import bisect_left
-from contextlib import closing
-from pathlib import Path
+
+import pytest
 
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
 from tests.journal.reading import Journal
 from tests.scale import FULL, scaled
 
-MODULE = ("crew_limited",)
+MODULE = "crew_limited"
 
 #: Jobs, workers and kills where a limit is kept; and jobs where a rate is, 20 seconds of them if all is asked for.
 JOBS, WORKERS, KILLS = scaled(30, 300), scaled(4, 20), scaled(2, 20)
@@ -21,19 +21,16 @@ def test_no_more_than_the_limit_run_while_workers_are_killed(any_rig: Rig) -> No
     rig = any_rig
     running = rig.path / "running"
     running.mkdir()
-    workers = [rig.worker("-c", "2", modules=MODULE) for _ in range(WORKERS)]
-    for worker in workers:
-        # One worker alone would not reach the limit.
-        rig.ready(worker)
+    workers = [rig.worker("-c", "2") for _ in range(WORKERS)]
+    rig.ready(*workers)  # one alone would not reach the limit
     for number in range(JOBS):
-        call = (str(rig.notes_path), str(running), 0.2, number)
-        rig.enqueue("probed", *call, module="crew_limited", limit=3)
+        rig.enqueue("probed", str(rig.notes_path), str(running), 0.2, number, limit=3)
     for _ in range(KILLS):
         done = len(rig.lines())
         eventually(lambda done=done: len(rig.lines()) >= done + 4)  # type: ignore[misc]
         workers.pop(0).end()
         if FULL:
-            workers.append(rig.worker("-c", "2", modules=MODULE))
+            workers.append(rig.worker("-c", "2"))
 
     numbers = eventually(lambda: found if len(found := _numbers(rig)) >= JOBS else None, within=300)
 
@@ -49,30 +46,27 @@ def _numbers(rig: Rig) -> set[int]:
     return {int(note.split()[1]) for note in rig.lines()}
 
 
-def test_a_new_leader_says_why_limited_jobs_wait_for_a_silent_worker(
-    tmp_path: Path, rabbitmq_url: str, exchange: str
-) -> None:
-    with closing(Rig(tmp_path, url=rabbitmq_url, exchange=exchange)) as rig:
-        silent = rig.worker("-q", "other", "--no-scheduler", modules=MODULE)
-        rig.ready(silent)
-        silent.send(signal.SIGSTOP)
-        leader = rig.worker(modules=MODULE)
-        rig.open_gate()
-        rig.enqueue("one_of_each", str(rig.notes_path), "a", str(rig.gate), module="crew_limited", limit=1)
+@pytest.mark.parametrize("any_rig", ["rabbitmq"], indirect=True)
+def test_a_new_leader_says_why_limited_jobs_wait_for_a_silent_worker(any_rig: Rig) -> None:
+    rig = any_rig
+    silent = rig.idle("-q", "other", "--no-scheduler")
+    silent.send(signal.SIGSTOP)
+    leader = rig.worker()
+    rig.open_gate()
+    rig.enqueue("one_of_each", str(rig.notes_path), "a", str(rig.gate), limit=1)
 
-        eventually(lambda: "jobs with a limit or a rate wait, because a worker does not answer" in leader.log)
-        assert rig.lines() == []
+    eventually(lambda: "jobs with a limit or a rate wait, because a worker does not answer" in leader.log)
+    assert rig.lines() == []
 
-        silent.send(signal.SIGCONT)
-        eventually(lambda: rig.lines() != [])
+    silent.send(signal.SIGCONT)
+    eventually(lambda: rig.lines() != [])
 
 
 def test_a_limit_is_kept_for_each_key(rig: Rig) -> None:
     for account in ("a", "b") * 3:
-        call = (str(rig.notes_path), account, str(rig.gate))
-        rig.enqueue("one_of_each", *call, module="crew_limited", limit=1, limit_key=account)
+        rig.enqueue("one_of_each", str(rig.notes_path), account, str(rig.gate), limit=1, limit_key=account)
 
-    rig.worker("-c", "4", modules=MODULE, PALERMO_JOURNAL="all")
+    rig.worker("-c", "4", PALERMO_JOURNAL="all")
 
     journal, wanted = Journal(rig.client), {(f"crew_limited.one_of_each:{name}", 1) for name in "ab"}
     eventually(lambda: {(one["key"], one["limit"]) for one in journal.records("limited")} == wanted)
@@ -86,7 +80,7 @@ def test_a_limit_is_kept_for_each_key(rig: Rig) -> None:
 def test_a_rate_is_kept_over_all_workers_and_in_every_second(any_rig: Rig) -> None:
     rig = any_rig
     for _ in range(2):
-        rig.ready(rig.worker("-c", f"{SLOTS // 2}", modules=MODULE))
+        rig.idle("-c", f"{SLOTS // 2}")
     rig.client.enqueue_many([("crew_limited.paced", (str(rig.notes_path),), {}) for _ in range(PACED)], rate="50/s")
 
     eventually(lambda: len(rig.lines()) == PACED)

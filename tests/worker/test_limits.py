@@ -10,18 +10,17 @@ from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 MODULE = "crew_limits"
-LIMITS = (MODULE,)
 
 
 def _enqueue(rig: Rig, job: str, *more: object, **options: object) -> str:
-    return rig.enqueue(job, str(rig.notes_path), *more, module=MODULE, **options)
+    return rig.enqueue(job, str(rig.notes_path), *more, **options)
 
 
 def test_a_job_that_does_not_listen_is_killed_after_the_grace(rig: Rig) -> None:
     stuck = [_enqueue(rig, job, timeout=2.0) for job in ("stubborn", "hogs_the_gil")]
     _enqueue(rig, "tells_pid")
 
-    rig.burst("--timeout-grace", "0.3", modules=LIMITS)
+    rig.burst("--timeout-grace", "0.3")
 
     message = "the job's process was killed: it ran 0.3 s longer than its timeout of 2 s"
     assert rig.errors() == dict.fromkeys(stuck, ("palermo.errors.JobTimeout", message))
@@ -34,34 +33,17 @@ def test_a_declared_timeout_holds_and_the_workers_for_all_others(rig: Rig) -> No
     declared = _enqueue(rig, "short")
     other = _enqueue(rig, "tidies")
 
-    rig.burst("--timeout", "0.3", modules=LIMITS)
+    rig.burst("--timeout", "0.3")
 
     assert rig.errors()[declared][1] == "the job ran longer than its timeout of 0.2 s"
     assert rig.errors()[other][1] == "the job ran longer than its timeout of 0.3 s"
-
-
-def test_a_job_that_was_not_started_in_time_runs_when_requeued(rig: Rig) -> None:
-    late = _enqueue(rig, "tells_pid", expires=0.001)
-    timely = _enqueue(rig, "tells_pid", expires=600)
-
-    rig.burst(modules=LIMITS)
-
-    ((failed, (kind, text)),) = rig.errors().items()
-    assert (failed, kind) == (late, "palermo.errors.JobExpired")
-    assert "was not started in time" in text
-    assert len(rig.lines()) == 1
-    assert timely != late
-    rig.inspector.failed.requeue([late])
-    rig.burst(modules=LIMITS)
-    assert rig.errors() == {}
-    assert len(rig.lines()) == 2
 
 
 def test_a_run_that_hangs_is_killed_when_its_claim_ends_and_runs_again(any_rig: Rig) -> None:
     rig = any_rig
     _enqueue(rig, "hangs_once")
 
-    log = rig.burst(modules=LIMITS)
+    log = rig.burst()
 
     assert rig.errors() == {}
     first, told, again = rig.lines()
@@ -74,13 +56,13 @@ def test_a_worker_that_stands_still_loses_its_claim_and_its_run(any_rig: Rig) ->
     rig = any_rig
     # RabbitMQ takes back the jobs of a worker that misses its heartbeats, two seconds apart.
     url = rig.settings.url + ("?heartbeat=2" if rig.settings.url.startswith("amqp") else "")
-    stalled = rig.worker(modules=LIMITS, PALERMO_URL=url)
+    stalled = rig.worker(PALERMO_URL=url)
     # A slot ends itself a second after its claim: before another worker gets the job, on Redis after four.
     _enqueue(rig, "hangs_once", rerun_after=2.0)
     eventually(lambda: rig.lines() != [])
 
     rig.freeze(stalled)
-    rig.worker(modules=LIMITS, PALERMO_URL=url)
+    rig.worker(PALERMO_URL=url)
 
     eventually(lambda: len(rig.lines()) == 2)
     assert rig.lines()[1] == "again False"
@@ -94,7 +76,7 @@ def test_a_worker_that_stands_still_loses_its_claim_and_its_run(any_rig: Rig) ->
 def test_a_job_whose_claim_ends_runs_again_as_often_as_it_may(rig: Rig, pool: str, retries: int | None) -> None:
     hung = _enqueue(rig, "hangs_always", retries=retries)
 
-    rig.burst("--pool", pool, "--timeout-grace", "0.1", modules=LIMITS)
+    rig.burst("--pool", pool, "--timeout-grace", "0.1")
 
     runs = 3 if retries is None else retries + 1
     assert rig.errors()[hung].class_name == "palermo.errors.RerunTimeout"
@@ -106,7 +88,7 @@ def test_a_process_is_replaced_after_so_many_jobs(rig: Rig, pool: str, limit: st
     for _ in range(6):
         _enqueue(rig, "tells_pid")
 
-    rig.burst("--pool", pool, "-c", "1" if pool == "process" else "2", "--max-jobs", limit, modules=LIMITS)
+    rig.burst("--pool", pool, "-c", "1" if pool == "process" else "2", "--max-jobs", limit)
 
     assert len(rig.lines()) == 6
     assert len(set(rig.lines())) == processes
@@ -114,8 +96,7 @@ def test_a_process_is_replaced_after_so_many_jobs(rig: Rig, pool: str, limit: st
 
 
 def test_a_slot_is_replaced_when_it_is_old_even_if_it_was_idle(rig: Rig) -> None:
-    worker = rig.worker("--max-lifetime", "0.2", modules=LIMITS)
-    rig.ready(worker)
+    worker = rig.idle("--max-lifetime", "0.2")
     _enqueue(rig, "tells_pid")
     eventually(lambda: len(rig.lines()) == 1)
     eventually(lambda: not exists(int(rig.lines()[0])) or _enqueue(rig, "tells_pid") == "")
@@ -130,7 +111,7 @@ def test_a_slot_that_has_grown_is_replaced_after_its_job(rig: Rig) -> None:
 
     # A look of the worker that came between the job's growth and its end would kill it.
     seldom = {"palermo.worker.pools.forked_pool.MEMORY_EVERY": 3_600}
-    log = rig.burst("--max-memory", "250", modules=LIMITS, times=seldom)
+    log = rig.burst("--max-memory", "250", times=seldom)
 
     eater, other = rig.lines()
     assert eater != f"{other} eats"
@@ -142,7 +123,7 @@ def test_a_job_that_grows_above_the_limit_is_killed_and_says_why(rig: Rig) -> No
     hungry = _enqueue(rig, "eats", 300, 60)
     _enqueue(rig, "tells_pid")
 
-    rig.burst("--max-memory", "250", modules=LIMITS)
+    rig.burst("--max-memory", "250")
 
     kind, text = rig.errors()[hungry]
     assert kind == "palermo.errors.JobOutOfMemory"
@@ -157,7 +138,7 @@ def test_a_job_that_grows_above_the_limit_is_killed_and_says_why(rig: Rig) -> No
 def test_replacing_processes_pausing_and_stopping_do_not_meet(rig: Rig, pool: str) -> None:
     for _ in range(150):
         _enqueue(rig, "tells_pid")
-    worker = rig.worker("--pool", pool, "--max-jobs", "1", "-c", "2", modules=LIMITS)
+    worker = rig.worker("--pool", pool, "--max-jobs", "1", "-c", "2")
 
     for pauses in range(1, 6):
         eventually(lambda wanted=pauses: len(rig.lines()) > wanted * 5)  # type: ignore[misc]

@@ -1,10 +1,5 @@
 """Jobs with odd names, ids, keys and errors, enqueued as any other, on each broker."""
 
-import signal
-
-import pytest
-
-from palermo.errors import OptionInvalid
 from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 
@@ -26,18 +21,9 @@ def test_odd_jobs_end_in_failed_and_the_jobs_behind_them_run(any_rig: Rig) -> No
     worker = any_rig.worker("-c", "2", modules=("hostile",), PALERMO_TEST_NOTES=str(any_rig.notes_path))
 
     eventually(lambda: len(any_rig.errors()) == len(ids) and any_rig.lines() == ["behind"])
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
+    assert worker.stop() == 0
     failed, log = any_rig.errors(), worker.log
     assert set(failed) == set(ids)
     assert (log.count(" connected "), has_traceback(log)) == (1, False)
     assert len(failed[ids[4]][0]) == 500
     assert failed[ids[2]][0] == "ValueError"
-
-
-@pytest.mark.parametrize("options", [{"limit": 1, "limit_key": "k\ud800"}, {"unique": 5, "unique_key": "k\ud800"}])
-def test_a_key_that_is_no_utf_8_is_refused_when_enqueuing(any_rig: Rig, options: dict[str, object]) -> None:
-    with pytest.raises(OptionInvalid, match="UTF-8"):
-        any_rig.client.enqueue("hostile.note", ("a",), {}, **options)
-    any_rig.enqueue("nothing")
-    assert any_rig.pending() == 1

@@ -13,23 +13,21 @@ from tests.harness.processes import WorkerProcess
 from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
 
-MODULE = "crew_limits"
-LIMITS = (MODULE,)
+JOBS = "crew_limits"
+LIMITS = (JOBS,)
 
 
-def _running(rig: Rig, job: str, *more: object, arguments: tuple[str, ...] = ()) -> tuple[WorkerProcess, str]:
-    """A worker whose only slot runs this job, which has said so; and the job's id."""
-    id = rig.enqueue(job, str(rig.notes_path), *more, module=MODULE)
+def _running(rig: Rig, job: str, *more: object, arguments: tuple[str, ...] = ()) -> WorkerProcess:
+    """A worker whose only slot runs this job, which has said so."""
+    rig.enqueue(job, str(rig.notes_path), *more, module=JOBS)
     worker = rig.worker(*arguments, modules=LIMITS)
     eventually(lambda: "waits" in " ".join(rig.lines()))
-    return worker, id
+    return worker
 
 
 def test_tstp_quiets_a_worker_and_cont_does_not_change_that(rig: Rig) -> None:
-    rig.hold()
+    worker, _ = rig.holding()
     rig.enqueue("note", str(rig.notes_path), "next")
-    worker = rig.worker()
-    eventually(lambda: rig.lines() == ["held begins"])
 
     worker.send(signal.SIGTSTP)
     eventually(lambda: rig.only_worker()["state"] == "quiet")
@@ -44,8 +42,7 @@ def test_tstp_quiets_a_worker_and_cont_does_not_change_that(rig: Rig) -> None:
     eventually(lambda: worker.title() == "palermo worker: quiet")
 
     assert rig.pending() == 1
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
+    assert worker.stop() == 0
     assert rig.pending() == 1
 
 
@@ -92,13 +89,11 @@ def test_hup_finishes_the_running_job_and_starts_anew_with_fresh_code(rig: Rig, 
     assert pidfile.read_text() == f"{worker.pid}\n"
     assert rig.errors() == {}
     eventually(lambda: [row["pid"] for row in rig.workers()] == [worker.pid])
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
+    assert worker.stop() == 0
 
 
 def test_a_module_that_is_broken_after_hup_ends_the_worker_with_a_reason(rig: Rig, code: Path) -> None:
-    worker = rig.worker(modules=("shop",), cwd=code)
-    rig.ready(worker)
+    worker = rig.idle(modules=("shop",), cwd=code)
     (code / "shop.py").write_text("import nonsense_\n")
 
     worker.send(signal.SIGHUP)
@@ -111,9 +106,7 @@ def test_a_module_that_is_broken_after_hup_ends_the_worker_with_a_reason(rig: Ri
 
 
 def test_term_after_hup_ends_the_worker(rig: Rig) -> None:
-    rig.hold()
-    worker = rig.worker()
-    eventually(lambda: rig.lines() == ["held begins"])
+    worker, _ = rig.holding()
 
     worker.send(signal.SIGHUP)
     eventually(lambda: "action=renew" in worker.log)
@@ -144,7 +137,7 @@ RESQUE = ("--resque-signals",)
 def test_a_job_that_outlasts_the_timeout_is_given_back_whatever_it_does(
     rig: Rig, number: str, job: str, more: tuple[str, ...], arguments: tuple[str, ...], told: list[str] | None
 ) -> None:
-    worker, _ = _running(rig, job, *more, arguments=arguments)
+    worker = _running(rig, job, *more, arguments=arguments)
 
     worker.send(signal.Signals[f"SIG{number}"])
 
@@ -161,8 +154,8 @@ def test_as_process_1_it_reaps_orphans_and_obeys_term(rig: Rig) -> None:
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-m", "palermo"]
     if os.geteuid() != 0:
         unshare[1:1] = ["--user", "--map-root-user"]
-    rig.enqueue("leaves_an_orphan", str(rig.notes_path), str(rig.gate), module=MODULE)
-    worker = rig.launch([*unshare, "worker", MODULE])
+    rig.enqueue("leaves_an_orphan", str(rig.notes_path), str(rig.gate), module=JOBS)
+    worker = rig.launch([*unshare, "worker", JOBS])
     inside = eventually(worker.children)[0]
     eventually(lambda: rig.lines())
     orphans = eventually(lambda: _children_of(inside, rig.lines()[0]))
@@ -191,8 +184,7 @@ def _inner_pid(pid: str) -> str:
 
 
 def test_a_job_gets_the_term_timeout_to_clean_up(rig: Rig) -> None:
-    arguments = ("--shutdown-timeout", "0.2", "--term-timeout", "10m")
-    worker, _ = _running(rig, "tidies_slowly", str(rig.gate), arguments=arguments)
+    worker = _running(rig, "tidies_slowly", str(rig.gate), arguments=(*GRACE, "--term-timeout", "10m"))
 
     worker.send(signal.SIGTERM)
     eventually(lambda: rig.lines()[-1] == "begins to tidy")
@@ -207,7 +199,7 @@ def test_a_job_gets_the_term_timeout_to_clean_up(rig: Rig) -> None:
 @pytest.mark.parametrize("more", [None, (), ("--pool", "async"), ("--max-jobs", "1")], ids=str)
 def test_what_jobs_gave_to_atexit_runs_when_their_process_ends(rig: Rig, more: tuple[str, ...] | None) -> None:
     for text in ("first", "second"):
-        rig.enqueue("leaves_something", str(rig.notes_path), text, module=MODULE)
+        rig.enqueue("leaves_something", str(rig.notes_path), text, module=JOBS)
 
     rig.burst(*(() if more is None else ("--run-atexit", *more)), modules=LIMITS)
 
@@ -219,7 +211,7 @@ def test_what_jobs_gave_to_atexit_runs_when_their_process_ends(rig: Rig, more: t
 
 
 def test_a_function_of_atexit_that_hangs_is_killed_and_logged(rig: Rig) -> None:
-    rig.enqueue("leaves_a_hang", module=MODULE)
+    rig.enqueue("leaves_a_hang", module=JOBS)
 
     log = rig.burst("--run-atexit", modules=LIMITS)
 

@@ -15,16 +15,8 @@ def command(rig: Rig, action: str, **more: Any) -> list[dict[str, Any]]:
     return [dict(answer.values) for answer in rig.client.run(lambda broker: broker.command(order, timeout=60))]
 
 
-def holding(rig: Rig) -> str:
-    """A job that a worker runs; its id."""
-    id = rig.hold()
-    eventually(lambda: "held begins" in rig.lines())
-    return id
-
-
 def test_stop_finishes_what_runs_and_says_so(rig: Rig) -> None:
-    worker = rig.worker()
-    holding(rig)
+    worker, _ = rig.holding()
 
     assert command(rig, "dance") == []
     assert command(rig, "stop") == [{"state": "stopping", "jobs": 1}]
@@ -37,8 +29,7 @@ def test_stop_finishes_what_runs_and_says_so(rig: Rig) -> None:
 
 
 def test_stack_shows_the_jobs_and_the_worker_and_kill_gives_back_what_runs(rig: Rig) -> None:
-    worker = rig.worker()
-    id = holding(rig)
+    worker, id = rig.holding()
 
     def stacks() -> dict[str, Any] | None:
         """Of a slot that gets no turn for 2 s there are none."""
@@ -60,8 +51,7 @@ def test_stack_shows_the_jobs_and_the_worker_and_kill_gives_back_what_runs(rig: 
 
 def test_memory_and_processor_time_are_those_of_all_its_processes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     have_patience(monkeypatch)
-    worker = rig.worker("--max-jobs", "1")
-    rig.ready(worker)
+    rig.idle("--max-jobs", "1")
     before = rig.inspector.workers.show(rig.only_worker()["id"])
     assert before["memory"] > 10_000_000
     assert before["cpu"] > 0
@@ -76,8 +66,7 @@ def test_memory_and_processor_time_are_those_of_all_its_processes(rig: Rig, monk
 
 
 def test_cancel_ends_the_job_that_runs_and_outcome_tells(rig: Rig) -> None:
-    worker = rig.worker()
-    id = holding(rig)
+    worker, id = rig.holding()
     (running,) = command(rig, "outcome", id=id)
     assert command(rig, "outcome", ids=("another", id)) == [{"known": [id]}]
     assert running.items() >= {"state": "running", "job": "crew.hold", "queue": "jobs", "settled": False}.items()

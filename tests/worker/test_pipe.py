@@ -13,20 +13,8 @@ from hypothesis import strategies as st
 from msgspec import msgpack
 from msgspec.structs import replace
 
+from palermo.core import lifecycle
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import (
-    MAX_RESULT,
-    BatchResult,
-    Cancelled,
-    Dropped,
-    Interrupted,
-    Raised,
-    Result,
-    Retrying,
-    RunResult,
-    StoredResult,
-    Succeeded,
-)
 from palermo.core.message import Message
 from palermo.worker.child.slot import Slot
 from palermo.worker.ipc.frames import (
@@ -70,13 +58,13 @@ LARGEST = Failure(exception_class="x" * 400, message="\u20ac" * 2_000, stack_tra
 @pytest.mark.parametrize(
     "result",
     [
-        Raised(LARGEST),
-        Succeeded(value=StoredResult("application/json", b'"' * MAX_RESULT)),
-        Succeeded(value=StoredResult("application/msgpack", b"\xff" * MAX_RESULT)),
+        lifecycle.Raised(LARGEST),
+        lifecycle.Succeeded(value=lifecycle.StoredResult("application/json", b'"' * lifecycle.MAX_RESULT)),
+        lifecycle.Succeeded(value=lifecycle.StoredResult("application/msgpack", b"\xff" * lifecycle.MAX_RESULT)),
     ],
     ids=["failure", "JSON", "bytes"],
 )
-def test_the_largest_results_fit_the_limit_of_what_a_slot_may_send(result: Result) -> None:
+def test_the_largest_results_fit_the_limit_of_what_a_slot_may_send(result: lifecycle.Result) -> None:
     assert len(pack_answer(Ended(500, result))) < MAX_REPLY
 
 
@@ -92,26 +80,28 @@ FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="…",
 @pytest.mark.parametrize(
     "result",
     [
-        Succeeded(skipped=True),
-        Succeeded(value=StoredResult("application/json", b'{"a": "\xc3\xbc"}')),
-        Succeeded(value=StoredResult("application/msgpack", b"\xff\x00")),
-        Succeeded(refused="too large"),
-        Raised(FAILURE),
-        Retrying(FAILURE, 2.5),
-        Retrying(None, 0.0),
-        Dropped("gone"),
-        Interrupted(),
-        Cancelled(),
-        BatchResult((Succeeded(), Retrying(None, 2.0))),
+        lifecycle.Succeeded(skipped=True),
+        lifecycle.Succeeded(value=lifecycle.StoredResult("application/json", b'{"a": "\xc3\xbc"}')),
+        lifecycle.Succeeded(value=lifecycle.StoredResult("application/msgpack", b"\xff\x00")),
+        lifecycle.Succeeded(refused="too large"),
+        lifecycle.Raised(FAILURE),
+        lifecycle.Retrying(FAILURE, 2.5),
+        lifecycle.Retrying(None, 0.0),
+        lifecycle.Dropped("gone"),
+        lifecycle.Interrupted(),
+        lifecycle.Cancelled(),
+        lifecycle.BatchResult((lifecycle.Succeeded(), lifecycle.Retrying(None, 2.0))),
     ],
     ids=lambda result: type(result).__name__,
 )
-def test_a_result_reaches_the_parent_as_it_was(result: RunResult) -> None:
+def test_a_result_reaches_the_parent_as_it_was(result: lifecycle.RunResult) -> None:
     assert unpack_answer(pack_answer(Ended(1, result))[4:]) == Ended(1, result)
 
 
 def test_text_that_utf_8_cannot_hold_reaches_the_parent_with_question_marks() -> None:
-    assert unpack_answer(pack_answer(Ended(1, Dropped("\ud800 gone")))[4:]) == Ended(1, Dropped("? gone"))
+    assert unpack_answer(pack_answer(Ended(1, lifecycle.Dropped("\ud800 gone")))[4:]) == Ended(
+        1, lifecycle.Dropped("? gone")
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,15 +135,15 @@ def test_what_a_slot_sends_is_checked(answer: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("answer", "becomes"),
     [
-        (Succeeded(), Raised(FAILURE)),
-        (Raised(replace(FAILURE, message="other")), Raised(FAILURE)),
-        (Retrying(replace(FAILURE, message="other"), 3.0), Retrying(FAILURE, 3.0)),
-        (Retrying(None, 3.0), Raised(FAILURE)),
-        (Dropped("x"), Dropped("x")),
+        (lifecycle.Succeeded(), lifecycle.Raised(FAILURE)),
+        (lifecycle.Raised(replace(FAILURE, message="other")), lifecycle.Raised(FAILURE)),
+        (lifecycle.Retrying(replace(FAILURE, message="other"), 3.0), lifecycle.Retrying(FAILURE, 3.0)),
+        (lifecycle.Retrying(None, 3.0), lifecycle.Raised(FAILURE)),
+        (lifecycle.Dropped("x"), lifecycle.Dropped("x")),
     ],
     ids=["nonsense", "failed", "retrying", "snoozing", "dropped"],
 )
-def test_a_crash_becomes_what_the_slot_says_that_was_asked(answer: Result, becomes: Result) -> None:
+def test_a_crash_becomes_what_the_slot_says_that_was_asked(answer: lifecycle.Result, becomes: lifecycle.Result) -> None:
     assert crash_result(answer, FAILURE) == becomes
 
 

@@ -9,7 +9,7 @@ from tests.harness.processes import WorkerProcess, exists
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
-MODULE = "crew_pools"
+JOBS = "crew_pools"
 
 SLOW = pytest.mark.slow
 
@@ -19,11 +19,11 @@ POOLS = [("process", ""), *SHARED]
 
 
 def enqueue(rig: Rig, job: str, *more: object, **options: object) -> str:
-    return rig.enqueue(job, str(rig.notes_path), *more, module=MODULE, **options)
+    return rig.enqueue(job, str(rig.notes_path), *more, module=JOBS, **options)
 
 
 def start(rig: Rig, pool: str, *arguments: str) -> WorkerProcess:
-    return rig.worker("--pool", pool, *arguments, modules=(MODULE, "crew"))
+    return rig.worker("--pool", pool, *arguments, modules=(JOBS, "crew"))
 
 
 def held(rig: Rig, a: str) -> str:
@@ -98,9 +98,7 @@ def test_a_job_that_stops_everything_is_killed_at_once_after_its_grace(rig: Rig)
 
 @SLOW
 def test_a_child_is_replaced_when_it_is_old_and_what_runs_in_it_finishes(rig: Rig) -> None:
-    rig.hold()
-    worker = start(rig, "thread", "-c", "2", "--max-lifetime", "0.2")
-    eventually(lambda: rig.lines() == ["held begins"])
+    worker, _ = rig.holding("--pool", "thread", "-c", "2", "--max-lifetime", "0.2", modules=(JOBS, "crew"))
     old = worker.grown(2)[1]
 
     def replaced() -> bool:

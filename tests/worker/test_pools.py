@@ -11,16 +11,12 @@ MODULE = "crew_pools"
 POOLS = pytest.mark.parametrize(("pool", "a"), [("thread", ""), ("async", "a")])
 
 
-def enqueue(rig: Rig, job: str, *args: object, **options: object) -> str:
-    return rig.enqueue(job, *args, module=MODULE, **options)
-
-
 @pytest.mark.parametrize(("pool", "a"), [("thread", ""), ("async", "a"), ("async", "")])
 def test_all_jobs_run_in_one_process_that_the_parent_is_not(rig: Rig, pool: str, a: str) -> None:
     for _ in range(20):
-        enqueue(rig, f"{a}tells_pid", str(rig.notes_path))
+        rig.enqueue(f"{a}tells_pid", str(rig.notes_path))
 
-    worker = rig.worker("--pool", pool, "-c", "4", modules=(MODULE,))
+    worker = rig.worker("--pool", pool, "-c", "4")
 
     eventually(lambda: len(rig.lines()) == 20)
     assert len(set(rig.lines())) == 1
@@ -29,9 +25,9 @@ def test_all_jobs_run_in_one_process_that_the_parent_is_not(rig: Rig, pool: str,
 
 def test_five_hundred_coroutines_run_at_once(rig: Rig) -> None:
     for _ in range(500):
-        enqueue(rig, "meets", str(rig.notes_path), 500)
+        rig.enqueue("meets", str(rig.notes_path), 500)
 
-    worker = rig.worker("--pool", "async", "-c", "500", "--log-level", "warning", modules=(MODULE,))
+    worker = rig.worker("--pool", "async", "-c", "500", "--log-level", "warning")
 
     eventually(lambda: len(rig.lines()) == 500, every=0.2)
     assert len(worker.grown(2)) == 2
@@ -41,8 +37,8 @@ def test_five_hundred_coroutines_run_at_once(rig: Rig) -> None:
 
 @POOLS
 def test_every_job_has_its_own_context_and_its_lines_name_it(rig: Rig, pool: str, a: str) -> None:
-    ids = [enqueue(rig, f"{a}remembers", str(rig.notes_path), str(number)) for number in range(20)]
-    logging = rig.enqueue("logs", "of its own")
+    ids = [rig.enqueue(f"{a}remembers", str(rig.notes_path), str(number)) for number in range(20)]
+    logging = rig.enqueue("crew.logs", "of its own")
 
     log = rig.burst("--pool", pool, "-c", "4", modules=(MODULE, "crew"))
 
@@ -73,12 +69,11 @@ ODD = {
 
 @pytest.mark.parametrize("pool", ["thread", "async"])
 def test_whatever_a_job_raises_or_does_to_the_loop_its_child_lives_on(rig: Rig, pool: str) -> None:
-    worker = rig.worker("--pool", pool, modules=(MODULE,))
-    rig.ready(worker)
+    worker = rig.idle("--pool", pool)
     child = worker.grown(2)[1]
 
-    found = {enqueue(rig, *call): kind for call, kind in ODD[pool]}
-    enqueue(rig, "tells_pid", str(rig.notes_path))
+    found = {rig.enqueue(*call): kind for call, kind in ODD[pool]}
+    rig.enqueue("tells_pid", str(rig.notes_path))
 
     eventually(lambda: rig.lines() == [str(child)])
     wanted = {id: kind for id, kind in found.items() if kind}
@@ -88,9 +83,9 @@ def test_whatever_a_job_raises_or_does_to_the_loop_its_child_lives_on(rig: Rig, 
 @pytest.mark.parametrize("pool", ["thread", "async"])
 def test_of_several_jobs_in_a_process_that_dies_only_the_guilty_one_fails(rig: Rig, pool: str) -> None:
     for text in ("first", "second"):
-        enqueue(rig, "asurvives" if pool == "async" else "survives", str(rig.notes_path), text)
-    crash = enqueue(rig, "crash_after", str(rig.notes_path), str(rig.gate))
-    worker = rig.worker("--pool", pool, "-c", "3", modules=(MODULE,))
+        rig.enqueue("asurvives" if pool == "async" else "survives", str(rig.notes_path), text)
+    crash = rig.enqueue("crash_after", str(rig.notes_path), str(rig.gate))
+    worker = rig.worker("--pool", pool, "-c", "3")
     eventually(lambda: len(rig.lines()) == 3)
 
     rig.open_gate()

@@ -15,19 +15,10 @@ from palermo.core.address import parse_url
 from palermo.core.journal_records import JournalLevel
 from palermo.core.lifecycle import SUCCEEDED, Fail, Raised, fail
 from palermo.errors import PalermoError
-from palermo.worker.parent import adopted_jobs
+from palermo.worker.parent import adopted_jobs, outcomes
 from palermo.worker.parent.adopted_jobs import AdoptedJobs, Adoption
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.job_events import JobEvents
-from palermo.worker.parent.outcomes import (
-    MAX_BYTES,
-    MAX_RESULTS,
-    Outcome,
-    Outcomes,
-    RefusedResult,
-    RefusedResults,
-    fingerprint,
-)
 from tests.contract.tools import FAILURE, counts, ids, message, until
 from tests.contract.workers import consume, take
 
@@ -64,13 +55,15 @@ def write(file: Path, statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "most"), [(10, MAX_RESULTS), (MAX_BYTES // 4, 4)], ids=["so many jobs", "so many bytes of bodies"]
+    ("size", "most"),
+    [(10, outcomes.MAX_RESULTS), (outcomes.MAX_BYTES // 4, 4)],
+    ids=["so many jobs", "so many bytes of bodies"],
 )
 async def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(
     broker: Broker, file: Path, size: int, most: int
 ) -> None:
     sessions: Any = Sessions()
-    refused_results = RefusedResults(sessions, Outcomes(), asyncio.Event())
+    refused_results = outcomes.RefusedResults(sessions, outcomes.Outcomes(), asyncio.Event())
     stored: list[bool] = []
     body = b"x" * size
     await broker.publish_many(message(f"{number}", body=body) for number in range(most + 2))
@@ -83,8 +76,8 @@ async def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(
         with pytest.raises(PalermoError) as refused:
             await consumer.settle(delivery, settlement)
         session = BrokerSession(broker, consumer)
-        outcome = Outcome(job="j", queue="q", result=Raised(FAILURE))
-        one = RefusedResult(session, delivery, outcome, settlement, stored.append)
+        outcome = outcomes.Outcome(job="j", queue="q", result=Raised(FAILURE))
+        one = outcomes.RefusedResult(session, delivery, outcome, settlement, stored.append)
         await refused_results.keep(one, refused.value, companion=False)
 
     for _ in range(most):
@@ -107,10 +100,10 @@ async def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(
 
 def answer(state: str, *, another: bool = False) -> Mapping[str, Any]:
     """The answer of a worker that runs message "1", or another message with this id, or that has run it."""
-    mark = "another" if another else fingerprint(message("1"))
+    mark = "another" if another else outcomes.fingerprint(message("1"))
     if state == "running":
         return {"state": state, "mark": mark}
-    return Outcome(
+    return outcomes.Outcome(
         job="j", queue="jobs", result=Raised(FAILURE) if state == "failed" else SUCCEEDED, mark=mark
     ).answer()
 
@@ -148,7 +141,7 @@ async def test_a_job_ends_with_the_result_of_its_own_worker_or_runs_again(
         "pid:1@example",
         sessions=sessions,  # type: ignore[arg-type]
         stopping=asyncio.Event(),
-        refused_results=RefusedResults(sessions, Outcomes(), asyncio.Event()),  # type: ignore[arg-type]
+        refused_results=outcomes.RefusedResults(sessions, outcomes.Outcomes(), asyncio.Event()),  # type: ignore[arg-type]
         job_events=JobEvents(Recorder(JournalLevel.OFF, "w")),
         failed_per_queue=False,
         own_outcome=lambda _: next(left),

@@ -41,13 +41,14 @@ def parent() -> Parent:
     return Parent()
 
 
-def job(reporter: Reporter) -> CurrentJob:
-    return CurrentJob(id="1", queue="q", job="j", attempt=1, worker="w", _reports=reporter)
+def begun(sender: ReportSender, slot: int = 1) -> tuple[Reporter, CurrentJob]:
+    """A run, and the job as it knows itself."""
+    reporter = Reporter(sender, slot)
+    return reporter, CurrentJob(id="1", queue="q", job="j", attempt=1, worker="w", _reports=reporter)
 
 
 def test_a_tight_loop_tells_ten_times_a_second_and_its_last_word(parent: Parent) -> None:
-    reporter = Reporter(ReportSender(parent), 1)
-    running = job(reporter)
+    reporter, running = begun(ReportSender(parent))
     began = time.monotonic()
     done = 0
     while time.monotonic() - began < 0.55 or len(parent.reports) < 3 or done < 1_000:
@@ -65,10 +66,10 @@ def test_the_end_waits_for_nothing(parent: Parent) -> None:
     sender = ReportSender(parent)
 
     def end() -> float:
-        reporter = Reporter(sender, 1)
-        job(reporter).progress(0.1)
+        reporter, running = begun(sender)
+        running.progress(0.1)
         eventually(lambda: parent.reports and parent.reports[-1].fraction == 0.1)
-        job(reporter).progress(0.2)
+        running.progress(0.2)
         began = time.monotonic()
         reporter.end()
         return time.monotonic() - began
@@ -81,7 +82,7 @@ def test_the_end_waits_for_nothing(parent: Parent) -> None:
 def test_what_was_held_back_goes_out_though_the_job_says_nothing_more(parent: Parent) -> None:
     gaps = []
     for count in (2, 4, 6):
-        running = job(Reporter(ReportSender(parent), 1))
+        _, running = begun(ReportSender(parent))
         running.progress(0.1)
         eventually(lambda count=count: len(parent.reports) == count - 1)  # type: ignore[misc]
         running.progress(0.2, "now it computes for an hour")
@@ -94,8 +95,7 @@ def test_what_was_held_back_goes_out_though_the_job_says_nothing_more(parent: Pa
 
 
 def test_lines_come_in_their_order_cut_and_no_more_than_are_kept(parent: Parent) -> None:
-    reporter = Reporter(ReportSender(parent), 3)
-    running = job(reporter)
+    reporter, running = begun(ReportSender(parent), slot=3)
 
     running.log("one\ntwo")
     running.log("x" * 5_000)
@@ -109,8 +109,7 @@ def test_lines_come_in_their_order_cut_and_no_more_than_are_kept(parent: Parent)
 
 
 def test_nothing_comes_after_the_end_whoever_still_talks(parent: Parent) -> None:
-    reporter = Reporter(ReportSender(parent), 1)
-    running = job(reporter)
+    reporter, running = begun(ReportSender(parent))
     stop = threading.Event()
 
     def talk() -> None:
@@ -132,11 +131,11 @@ def test_nothing_comes_after_the_end_whoever_still_talks(parent: Parent) -> None
 
 
 def test_a_process_that_the_job_forked_tells_nothing(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
-    reporter = Reporter(ReportSender(parent), 1)
+    _, running = begun(ReportSender(parent))
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    job(reporter).progress(0.5)
+    running.progress(0.5)
     monkeypatch.undo()
-    job(reporter).progress(0.6)
+    running.progress(0.6)
 
     eventually(lambda: parent.reports)
     assert [report.fraction for report in parent.reports] == [0.6]
@@ -144,15 +143,15 @@ def test_a_process_that_the_job_forked_tells_nothing(parent: Parent, monkeypatch
 
 @pytest.mark.parametrize(("fraction", "shown"), [(0.25, 0.25), (1.000001, 1.0), (-3, 0.0), (None, None)])
 def test_a_fraction_is_a_part_of_one(parent: Parent, fraction: float | None, shown: float | None) -> None:
-    reporter = Reporter(ReportSender(parent), 1)
+    reporter, running = begun(ReportSender(parent))
 
-    job(reporter).progress(fraction, "so far")
+    running.progress(fraction, "so far")
     reporter.end()
 
     assert parent.reports == [Report(shown, "so far", moved=True)]
     for wrong in ("0.5", True, float("nan"), [1]):
         with pytest.raises(TypeError, match="give a number from 0 to 1"):
-            job(reporter).progress(wrong)  # type: ignore[arg-type]
+            running.progress(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

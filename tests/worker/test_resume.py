@@ -1,58 +1,43 @@
 """Jobs that go on where they were, in real workers: after a stop, a failure, and a kill."""
 
 import signal
+from collections.abc import Callable
 
 import pytest
 
+from tests.brokers import BROKERS
+from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 #: The rows of an import, and the seconds that each takes.
 ROWS, PAUSE = 200, 0.01
 
+Kill = Callable[[Rig, WorkerProcess, str], None]
+
 ALL = [str(row) for row in range(1, ROWS + 1)]
 
 
-def test_a_stopping_worker_ends_the_run_and_nothing_runs_twice(any_rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("any_rig", "pool", "job"),
+    [
+        *((broker, "process", "import_rows") for broker in BROKERS),
+        *(("sqlite", "thread", "import_rows"), ("sqlite", "async", "import_rows_async")),
+    ],
+    indirect=["any_rig"],
+)
+def test_a_stopping_worker_ends_the_run_and_nothing_runs_twice(any_rig: Rig, pool: str, job: str) -> None:
     rig = any_rig
-    rig.enqueue("import_rows", str(rig.notes_path), ROWS, PAUSE)
-    worker = rig.worker("--shutdown-timeout", "1h")
-    rig.await_lines(20)
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
-    assert rig.pending() == 1
-
-    rig.burst()
-
-    assert rig.lines() == ALL
-    assert rig.drained()
-
-
-@pytest.mark.parametrize(("pool", "job"), [("thread", "import_rows"), ("async", "import_rows_async")])
-def test_a_stop_ends_loops_in_processes_that_slots_share(rig: Rig, pool: str, job: str) -> None:
     rig.enqueue(job, str(rig.notes_path), ROWS, PAUSE)
     worker = rig.worker("--pool", pool, "--shutdown-timeout", "1h")
     rig.await_lines(20)
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
+    assert worker.stop() == 0
     assert rig.pending() == 1
 
     rig.burst("--pool", pool)
 
     assert rig.lines() == ALL
-
-
-def test_a_job_whose_process_dies_because_of_another_goes_on(rig: Rig) -> None:
-    rig.enqueue("import_rows", str(rig.notes_path), ROWS, PAUSE)
-    worker = rig.worker("--pool", "thread", "-c", "2")
-    rig.await_lines(50)
-    rig.enqueue("killed", "SIGKILL")
-    eventually(lambda: rig.drained() and str(ROWS) in rig.lines())
-
-    done = rig.lines()
-    assert set(done) == set(ALL)
-    assert done.count("1") == 1
-    assert "runs again alone" in worker.log
+    assert rig.drained()
 
 
 def test_a_requeued_job_goes_on_at_the_item_that_failed(any_rig: Rig) -> None:
@@ -67,31 +52,39 @@ def test_a_requeued_job_goes_on_at_the_item_that_failed(any_rig: Rig) -> None:
     assert rig.lines() == ALL[:50]
 
 
-def test_after_a_kill_the_items_of_the_last_second_come_again(any_rig: Rig) -> None:
-    rig, rows = any_rig, 500
-    rig.enqueue("import_rows", str(rig.notes_path), rows, PAUSE)
-    worker = rig.worker()
-    rig.await_lines(300)
-    worker.send(signal.SIGKILL)
-    worker.wait()
+def worker_killed(rig: Rig, worker: WorkerProcess, id: str) -> None:
+    worker.kill9()
     rig.worker()
-    eventually(lambda: str(rows) in rig.lines() and rig.drained())
 
+
+def neighbour_killed(rig: Rig, worker: WorkerProcess, id: str) -> None:
+    rig.enqueue("killed", "SIGKILL")
+    eventually(lambda: "runs again alone" in worker.log)
+
+
+def killed_and_requeued(rig: Rig, worker: WorkerProcess, id: str) -> None:
+    worker.send(signal.SIGUSR1)
+    eventually(lambda: id in rig.failed())
+    rig.inspector.failed.requeue(id)
+
+
+@pytest.mark.parametrize(
+    ("any_rig", "kill", "pool"),
+    [
+        *((broker, worker_killed, "process") for broker in BROKERS),
+        *(("sqlite", neighbour_killed, "thread"), ("sqlite", killed_and_requeued, "process")),
+    ],
+    indirect=["any_rig"],
+)
+def test_after_a_kill_the_items_of_the_last_second_come_again(any_rig: Rig, kill: Kill, pool: str) -> None:
+    rig, rows = any_rig, 500
+    id = rig.enqueue("import_rows", str(rig.notes_path), rows, PAUSE)
+    worker = rig.worker("--pool", pool, "-c", "1" if pool == "process" else "2")
+    rig.await_lines(300)
+
+    kill(rig, worker, id)
+
+    eventually(lambda: str(rows) in rig.lines() and rig.drained())
     done = rig.lines()
     assert set(done) == {str(row) for row in range(1, rows + 1)}
     assert done.count("1") == done.count("50") == 1
-
-
-def test_a_job_whose_process_is_killed_goes_on_when_it_is_requeued(rig: Rig) -> None:
-    id = rig.enqueue("import_rows", str(rig.notes_path), ROWS, PAUSE)
-    worker = rig.worker()
-    rig.await_lines(50)
-    worker.send(signal.SIGUSR1)
-    eventually(lambda: id in rig.failed())
-
-    rig.inspector.failed.requeue(id)
-    eventually(lambda: str(ROWS) in rig.lines() and rig.drained())
-
-    done = rig.lines()
-    assert set(done) == set(ALL)
-    assert done.count("1") == 1

@@ -64,6 +64,7 @@ def test_without_a_list_a_worker_serves_the_queues_its_jobs_name(rig: Rig) -> No
     eventually(lambda: sorted(rig.lines()) == ["low", "plain"])
     rig.ready(worker)
     assert rig.only_worker()["queues"] == ["jobs", "low"]
+    assert worker.title() == "palermo worker: waiting for jobs,low"
 
 
 def test_a_module_without_jobs_ends_the_worker_with_one_line(rig: Rig) -> None:

@@ -1,12 +1,10 @@
 """The last runs of a worker are in the history and the statistics, however its session with the broker ended."""
 
 import asyncio
-import signal
 from pathlib import Path
 
 from palermo.client.recorder import Recorder
 from palermo.contract.broker import Broker, Consumer
-from palermo.core.address import parse_url
 from palermo.core.journal_records import JournalLevel, RecordKind
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable
@@ -60,28 +58,22 @@ def test_a_job_that_ran_just_before_its_session_was_given_up_is_counted(tmp_path
     assert asyncio.run(run()) == 0
 
 
-def test_cuts_lose_no_record_and_a_worker_that_ends_without_says_so(
-    rabbitmq_url: str, exchange: str, tmp_path: Path
-) -> None:
-    host, port = parse_url(rabbitmq_url).hosts[0]
-    with TcpProxy(host, port) as proxy, Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        url = rabbitmq_url.replace(f":{port}", f":{proxy.port}")
-        worker = rig.worker("-c", "2", PALERMO_URL=url)
-        rig.ready(worker)
-        for number in range(1, 7):
-            rig.enqueue("note", f"{number}")
-            rig.await_lines(number)
-            proxy.hang_up(reset=bool(number % 2))
-        rig.ready(worker)
+def test_cuts_lose_no_record_and_a_worker_that_ends_without_says_so(rabbitmq_rig: Rig, proxy: TcpProxy) -> None:
+    rig = rabbitmq_rig
+    worker = rig.idle("-c", "2", PALERMO_URL=proxy.url(rig.url))
+    for number in range(1, 7):
+        rig.enqueue("note", f"{number}")
+        rig.await_lines(number)
+        proxy.hang_up(reset=bool(number % 2))
+    rig.ready(worker)
 
-        eventually(lambda: rig.rows("stats")["processed"] >= 6)
-        rig.enqueue("hold", "held")
-        rig.await_lines(7)
-        proxy.refuse()
-        proxy.hang_up()
-        rig.open_gate()
-        rig.await_lines(8)
-        worker.send(signal.SIGTERM)
-        worker.wait()
+    eventually(lambda: rig.rows("stats")["processed"] >= 6)
+    rig.enqueue("hold", "held")
+    rig.await_lines(7)
+    proxy.refuse()
+    proxy.hang_up()
+    rig.open_gate()
+    rig.await_lines(8)
+    worker.stop()
 
     assert "the journal is away as the worker ends" in worker.log

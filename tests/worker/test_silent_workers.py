@@ -111,8 +111,7 @@ def test_what_is_not_known_of_a_stopped_worker_is_shown_as_unknown() -> None:
 
 def test_a_later_program_counts_an_idle_worker_that_is_stopped(any_rig: Rig) -> None:
     rig = any_rig
-    worker = rig.worker()
-    rig.ready(worker)
+    worker = rig.idle()
     rig.freeze(worker)
     later = Client(rig.settings)
 

@@ -23,7 +23,7 @@ SPOILS = {
 
 
 def _look(rig: Rig) -> str:
-    return rig.enqueue("look", str(rig.notes_path), module=MODULE)
+    return rig.enqueue("look", str(rig.notes_path))
 
 
 def test_a_job_finds_its_process_as_the_first_did(rig: Rig) -> None:
@@ -31,10 +31,10 @@ def test_a_job_finds_its_process_as_the_first_did(rig: Rig) -> None:
     _look(rig)
     spoilers = []
     for how, job in jobs:
-        spoilers.append(rig.enqueue(job, how, module=MODULE))
+        spoilers.append(rig.enqueue(job, how))
         _look(rig)
 
-    log = rig.burst(modules=(MODULE,))
+    log = rig.burst()
 
     before, *after = map(json.loads, rig.lines())
     assert after == [before] * len(jobs)
@@ -49,10 +49,10 @@ def test_a_job_finds_its_process_as_the_first_did(rig: Rig) -> None:
 def test_a_job_that_takes_the_workers_connection_away_fails(rig: Rig) -> None:
     spoilers = []
     for how in ("descriptors", "sockets"):
-        spoilers.append(rig.enqueue("spoil", how, module=MODULE))
+        spoilers.append(rig.enqueue("spoil", how))
         _look(rig)
 
-    rig.burst(modules=(MODULE,))
+    rig.burst()
 
     assert {id: kind for id, (kind, _) in rig.errors().items()} == dict.fromkeys(spoilers, "palermo.errors.JobCrashed")
     assert len(rig.lines()) == 2
@@ -60,9 +60,9 @@ def test_a_job_that_takes_the_workers_connection_away_fails(rig: Rig) -> None:
 
 def test_a_job_that_puts_back_what_it_changed_keeps_its_process(rig: Rig) -> None:
     for _ in range(3):
-        rig.enqueue("borrow", str(rig.notes_path), module=MODULE)
+        rig.enqueue("borrow", str(rig.notes_path))
 
-    log = rig.burst(modules=(MODULE,))
+    log = rig.burst()
 
     assert len(set(rig.lines())) == 1
     assert "slot replaced" not in log
@@ -72,10 +72,10 @@ def test_a_child_that_slots_share_is_replaced_once_it_is_spoiled(rig: Rig) -> No
     ways = ("limit", "folder", "errors")
     _look(rig)
     for how in ways:
-        rig.enqueue("spoil", how, module=MODULE)
+        rig.enqueue("spoil", how)
         _look(rig)
 
-    log = rig.burst("--pool", "thread", modules=(MODULE,))
+    log = rig.burst("--pool", "thread")
 
     before, *after = map(json.loads, rig.lines())
     assert after == [before] * len(ways)

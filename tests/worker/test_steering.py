@@ -19,10 +19,7 @@ def dropped(log: str) -> dict[str, str]:
 
 def test_a_running_job_is_cancelled_and_its_worker_named(any_rig: Rig) -> None:
     rig = any_rig
-    worker = rig.worker()
-    rig.ready(worker)
-    id = rig.hold()
-    eventually(lambda: rig.lines() == ["held begins"])
+    worker, id = rig.holding()
 
     row = rig.cancel(id, by="anna@desk")
 
@@ -35,8 +32,7 @@ def test_a_running_job_is_cancelled_and_its_worker_named(any_rig: Rig) -> None:
 
 def test_a_cancel_that_races_with_the_start_drops_or_ends_the_job(any_rig: Rig) -> None:
     rig = any_rig
-    worker = rig.worker("-c", "2")
-    rig.ready(worker)
+    worker = rig.idle("-c", "2")
 
     def race(number: int) -> str:
         id = rig.enqueue("note", str(rig.notes_path), str(number))

@@ -12,22 +12,25 @@ from tests.helpers import eventually
 
 def _holding(rig: Rig, *arguments: str) -> WorkerProcess:
     """A worker with a job that runs until the gate opens, and one that waits behind it."""
-    rig.hold()
+    worker, _ = rig.holding(*arguments)
     rig.enqueue("note", str(rig.notes_path), "next")
-    worker = rig.worker(*arguments)
-    eventually(lambda: rig.lines() == ["held begins"])
     return worker
 
 
 @pytest.mark.parametrize(
-    ("pool", "number"), [("process", signal.SIGTERM), ("thread", signal.SIGINT), ("async", signal.SIGQUIT)]
+    ("pool", "number", "timeout"),
+    [("process", "TERM", "1h"), ("thread", "INT", "1h"), ("process", "QUIT", "0.1s"), ("async", "QUIT", "0.1s")],
 )
-def test_the_running_job_is_finished_and_no_other_is_taken(rig: Rig, pool: str, number: signal.Signals) -> None:
-    worker = _holding(rig, "--pool", pool)
+def test_the_running_job_is_finished_and_no_other_is_taken(rig: Rig, pool: str, number: str, timeout: str) -> None:
+    worker = _holding(rig, "--pool", pool, "--shutdown-timeout", timeout)
 
-    worker.send(number)
+    eventually(lambda: worker.title() == "palermo worker: 1 of 1 slot busy")
+
+    worker.send(signal.Signals[f"SIG{number}"])
     eventually(lambda: rig.only_worker()["state"] == "stopping")
     eventually(lambda: worker.title() == "palermo worker: stopping, 1 of 1 slot busy")
+    sent = time.monotonic()
+    eventually(lambda: time.monotonic() > sent + 0.5)  # after QUIT a job may outlast the timeout
     rig.open_gate()
 
     assert worker.wait() == 0
@@ -50,19 +53,6 @@ def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(rig: Rig, po
     rig.open_gate()
     rig.burst()
     assert rig.lines() == ["held begins", "held begins", "held ends", "next"]
-
-
-def test_after_quit_a_job_may_outlast_the_shutdown_timeout(rig: Rig) -> None:
-    worker = _holding(rig, "--shutdown-timeout", "0.1s")
-    worker.send(signal.SIGQUIT)
-    eventually(lambda: rig.only_worker()["state"] == "stopping")
-    sent = time.monotonic()
-    eventually(lambda: time.monotonic() > sent + 0.5)
-
-    rig.open_gate()
-
-    assert worker.wait() == 0
-    assert rig.lines() == ["held begins", "held ends"]
 
 
 def test_a_paused_worker_takes_nothing_until_it_goes_on_or_stops(rig: Rig) -> None:

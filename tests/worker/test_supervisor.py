@@ -92,8 +92,7 @@ def test_a_change_of_the_code_is_taken_over_and_broken_code_waited_for(rig: Rig)
     eventually(lambda: pids(rig))
 
     assert rig.client.enqueue("say", keep_result=True).result(60) == "brand new"
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
+    assert worker.stop() == 0
     assert f"code changed, restarting path={module}" in worker.log
     assert "half-written" in worker.log
 

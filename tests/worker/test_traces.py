@@ -20,9 +20,7 @@ def spans(path: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("any_rig", "pool"), [("sqlite", "process"), ("rabbitmq", "thread"), ("sqlite", "async")], indirect=["any_rig"]
 )
-def test_a_trace_goes_from_the_enqueue_to_what_the_job_does(
-    any_rig: Rig, pool: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_goes_from_enqueue_to_the_jobs_work(any_rig: Rig, pool: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rig, path = any_rig, any_rig.path / "spans"
     provider = TracerProvider(shutdown_on_exit=False)
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)

@@ -11,30 +11,15 @@ from palermo.settings.settings import Settings
 from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.broker_session import backoff
-from palermo.worker.process import SlotTitle, parent_title
+from palermo.worker.process import SlotTitle
 
 
 @pytest.mark.parametrize(
     ("attempt", "chance", "seconds"),
     [(1, 0.0, 0.25), (1, 1.0, 0.5), (4, 1.0, 4.0), (7, 0.0, 15.0), (10_000, 1.0, 30.0)],
 )
-def test_pauses_double_up_to_thirty_seconds_and_half_of_each_is_chance(
-    attempt: int, chance: float, seconds: float
-) -> None:
+def test_pauses_double_up_to_30_seconds_and_half_is_chance(attempt: int, chance: float, seconds: float) -> None:
     assert backoff(attempt, chance) == seconds
-
-
-@pytest.mark.parametrize(
-    ("state", "busy", "title"),
-    [
-        ("idle", 0, "palermo worker: waiting for mail,slow"),
-        ("working", 2, "palermo worker: 2 of 4 slots busy"),
-        ("paused", 0, "palermo worker: paused"),
-        ("quiet", 1, "palermo worker: quiet, 1 of 4 slots busy"),
-    ],
-)
-def test_the_parents_title_says_what_it_does(state: str, busy: int, title: str) -> None:
-    assert parent_title(state=state, queues="mail,slow", busy=busy, slots=4) == title
 
 
 def test_a_slots_title_names_its_job_unless_there_are_hundreds_a_second() -> None:

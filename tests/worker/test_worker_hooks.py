@@ -12,8 +12,7 @@ MODULES = ("crew", "crew_hooks")
 
 
 def test_each_hook_runs_in_the_process_that_the_catalogue_says(rig: Rig) -> None:
-    worker = rig.worker(modules=MODULES)
-    rig.ready(worker)
+    worker = rig.idle(modules=MODULES)
     template, slot = worker.grown(2)
     where = {"template": template, "slot": slot}
 
@@ -27,8 +26,7 @@ def test_each_hook_runs_in_the_process_that_the_catalogue_says(rig: Rig) -> None
     worker.send(signal.SIGCONT)
     eventually(lambda: any(line[0] == "after_pause" for line in rig.trace()))
     eventually(lambda: rig.trace(".sizes"))
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
+    assert worker.stop() == 0
 
     names = [line[0] for line in rig.trace()]
     assert names.index("before_first_fork") < names.index("before_fork") < names.index("after_fork")
@@ -40,8 +38,7 @@ def test_each_hook_runs_in_the_process_that_the_catalogue_says(rig: Rig) -> None
 
 
 def test_queue_empty_is_told_once_each_time_the_queues_become_empty(rig: Rig) -> None:
-    worker = rig.worker(modules=MODULES)
-    rig.ready(worker)
+    worker = rig.idle(modules=MODULES)
 
     def told() -> int:
         return sum(line[0] == "queue_empty" for line in rig.trace())
