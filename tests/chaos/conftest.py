@@ -11,7 +11,6 @@ from tests.chaos.outpost import Outpost
 from tests.contract.tools import PATIENT
 from tests.harness.rig import Rig
 from tests.rabbitmq_node import Node, url_of
-from tests.tcp_proxy import TcpProxy
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -21,13 +20,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture
 def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
     return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-
-
-@pytest.fixture
-def proxy(rabbitmq_url: str) -> Iterator[TcpProxy]:
-    """A way to the broker that all tests share."""
-    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
-        yield proxy
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from palermo.core.unique_rules import REPLACE, RERUN, RETURN, EnqueueOutcome
 from palermo.errors import BrokerError, NotBrowsable, NotFound
 from tests.contract.tools import FAILURE
 from tests.contract.workers import Report, Worker, consume
+from tests.helpers import whole_lines
 
 KEYS = 3
 WORKERS, ENQUEUERS = 3, 2
@@ -50,12 +51,6 @@ class Crew:
         handle = os.open(self.path / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(handle, f"{line}\n".encode())
         os.close(handle)
-
-    def lines(self, file: str) -> list[str]:
-        """The whole lines of a file; somebody may be writing another one."""
-        found = self.path / file
-        text = found.read_text() if found.exists() else ""
-        return text[: text.rfind("\n") + 1].splitlines()
 
     def fork(self, role: Callable[[], Awaitable[None]]) -> int:
         """A process that does this until it is killed."""
@@ -177,9 +172,9 @@ def main(url: str, exchange: str, kills: int, path: Path, *, meddled: bool) -> N
         if number % 3 == 0:
             # Else on a busy machine nobody lives long enough to do anything.
             until = time.monotonic() + PATIENCE
-            while len(set(crew.lines("ran"))) == ran and time.monotonic() < until:
+            while len(set(whole_lines(path / "ran"))) == ran and time.monotonic() < until:
                 time.sleep(random.uniform(0.0, 0.05))
-            ran = len(set(crew.lines("ran")))
+            ran = len(set(whole_lines(path / "ran")))
         chosen = random.randrange(len(running))
         pid, role = running[chosen]
         kill(pid)

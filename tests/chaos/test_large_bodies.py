@@ -29,8 +29,7 @@ def highest(pid: int) -> float:
 
 
 def test_large_bodies_and_bombs_fail_and_the_job_behind_them_runs(rig: Rig) -> None:
-    worker = rig.worker()
-    rig.ready(worker)
+    worker = rig.idle()
     rig.put("jobs", b"[" + b"1," * (HUGE // 2) + b"1]", headers={"job-class": "shop.note"}, delivery_mode=2)
     zeros = b"[" + b"0" * (4 * HUGE) + b"]"
     for encoding, bomb in (("gzip", gzip.compress(zeros)), ("zstd", zstandard.compress(zeros))):

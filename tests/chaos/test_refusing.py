@@ -13,7 +13,7 @@ import pika
 import pytest
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, open_connection
+from palermo.brokers.rabbitmq.amqp.connection import open_connection
 from palermo.brokers.rabbitmq.leadership.fair_queue import JobsUnderWay
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger
@@ -46,9 +46,10 @@ from tests.rabbitmq_node import Node, clear_policy, set_policy, url_of
 class Policies:
     """The policies that a person sets by rabbitmqctl, for one exchange."""
 
-    def __init__(self, node: Node, exchange: str) -> None:
+    def __init__(self, node: Node, exchange: str, log: pytest.LogCaptureFixture) -> None:
         self._node = node
         self._exchange = exchange
+        self.log = log
 
     def limit(self, queue: str, most: int, *, with_longer: bool = False) -> None:
         """Let this queue refuse what comes while it holds this many; also those whose names are longer, if asked for.
@@ -63,10 +64,14 @@ class Policies:
         """Let it take all again."""
         clear_policy(self._node, amqp_queue(self._exchange, queue))
 
+    async def told(self, text: str = "refuses") -> None:
+        """Wait until Palermo says that a queue refuses a job."""
+        await asyncio.to_thread(eventually, lambda: text in self.log.text)
+
 
 @pytest.fixture
-def policies(module_node: Node, exchange: str) -> Policies:
-    return Policies(module_node, exchange)
+def policies(module_node: Node, exchange: str, caplog: pytest.LogCaptureFixture) -> Policies:
+    return Policies(module_node, exchange, caplog)
 
 
 @pytest.fixture
@@ -122,19 +127,17 @@ def test_jobs_stored_before_a_queue_was_full_are_counted(module_node: Node, exch
         assert len(client.run(ids)) == 50
 
 
-async def test_a_tick_that_the_queue_refuses_fires_once_when_the_queue_takes_it(
-    session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_refused_tick_fires_once_when_it_is_taken(session: SessionParameters, policies: Policies) -> None:
     async with two_brokers(session) as (broker, leader):
         await fill(broker, 1)
         await ctl(policies.limit, "jobs", 1)
         await broker.change_recurring(EntryChange.put(entry(every=1.0, missed="all")))
         put_at = time.time()
         async with time_kept(leader):
-            await asyncio.to_thread(eventually, lambda: "refuse" in caplog.text)
+            await policies.told("refuse")
             # A leader that looks for what it has handed over holds the job for that time.
             await until(lambda: ids(broker), ["filler 0"])
-            lines = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+            lines = [record for record in policies.log.records if record.levelname in ("WARNING", "ERROR")]
             assert len(lines) <= 2, [record.getMessage() for record in lines]
             consumer = await consume(broker)
             await take_and_ack(consumer)
@@ -147,16 +150,14 @@ async def test_a_tick_that_the_queue_refuses_fires_once_when_the_queue_takes_it(
         assert first <= put_at + 1.0
 
 
-async def test_a_tick_fires_once_when_its_next_state_is_refused(
-    session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_tick_fires_once_when_its_next_state_is_refused(session: SessionParameters, policies: Policies) -> None:
     async with two_brokers(session) as (broker, leader):
         async with time_kept(leader):
             await broker.change_recurring(EntryChange.put(entry(every=1.0, missed="all")))
             consumer = await consume(broker)
             ticks = [tick(await take_and_ack(consumer))]
             await ctl(policies.limit, "~recurring", 0)
-            while "refuse" not in caplog.text:
+            while "refuse" not in policies.log.text:
                 with suppress(TimeoutError):
                     delivery = await take(consumer, within=0.5)
                     await consumer.settle(delivery, Ack())
@@ -171,15 +172,13 @@ def tick(job: Message) -> float:
     return float(str(job.extra["tick"]))
 
 
-async def test_a_delayed_job_that_its_queue_refuses_comes_later(
-    session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_delayed_job_that_its_queue_refuses_comes_later(session: SessionParameters, policies: Policies) -> None:
     async with two_brokers(session) as (broker, leader):
         await fill(broker, 1)
         await ctl(policies.limit, "jobs", 1)
         async with time_kept(leader):
             await broker.publish_many([due(f"late {number}", 1.0) for number in range(5)])
-            await asyncio.to_thread(eventually, lambda: "refuses" in caplog.text)
+            await policies.told()
             assert await ids(broker) == ["filler 0"]
             # Other jobs reach their queues meanwhile, and the leader answers questions.
             await broker.publish(message("before", "other"))
@@ -194,9 +193,7 @@ async def test_a_delayed_job_that_its_queue_refuses_comes_later(
         assert sorted(found[1:]) == [f"late {number}" for number in range(5)]
 
 
-async def test_a_job_behind_a_unique_one_is_kept_when_its_queue_refuses_it(
-    session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_refused_job_behind_a_unique_one_is_kept(session: SessionParameters, policies: Policies) -> None:
     async with two_brokers(session) as (broker, leader):
         async with time_kept(leader):
             await ask(broker, keyed("first"))
@@ -207,7 +204,7 @@ async def test_a_job_behind_a_unique_one_is_kept_when_its_queue_refuses_it(
             assert (await ask(broker, keyed("next"), on_duplicate=RERUN)).outcome == "next"
             await ask(broker, keyed("burst", key="b"), key="b", spread=DEBOUNCE, seconds=1.0)
             await consumer.settle(running, Ack())
-            await asyncio.to_thread(eventually, lambda: "refuses" in caplog.text)
+            await policies.told()
             # Keys of other queues are decided about meanwhile.
             await ask(broker, keyed("other", key="o", queue="other"), key="o")
             assert await ids(broker, "other") == ["other"]
@@ -271,14 +268,12 @@ async def everywhere(broker: Broker, *queues: str) -> set[str]:
     return {id for queue in queues for id in await ids(broker, queue)}
 
 
-async def test_a_migration_into_a_full_queue_loses_nothing_and_goes_on(
-    session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_migration_into_a_full_queue_loses_no_job(session: SessionParameters, policies: Policies) -> None:
     async with two_brokers(replace(session, queue_type="quorum")) as (broker, other):
         await broker.publish_many(messages(20))
         await ctl(policies.limit, "~migrating.jobs", 5)
         migrating = asyncio.ensure_future(broker.migrate("jobs", "classic"))
-        await asyncio.to_thread(eventually, lambda: "refuses" in caplog.text)
+        await policies.told()
         assert not migrating.done()
         await ctl(policies.lift, "~migrating.jobs")
         assert await migrating == 20
@@ -335,19 +330,25 @@ def fill_failed(rig: Rig, policies: Policies) -> None:
     policies.limit("failed", 1)
 
 
+def dying(monkeypatch: pytest.MonkeyPatch, part: type, step: str) -> asyncio.Event:
+    """Has the leader's connection end before the first of these steps; set once that has happened."""
+    go_on, died = getattr(part, step), asyncio.Event()
+
+    def dies(self: Any, *args: Any) -> Any:
+        if not died.is_set():
+            died.set()
+            self._connection.raw.abort()
+        return go_on(self, *args)
+
+    monkeypatch.setattr(part, step, dies)
+    return died
+
+
 @pytest.mark.parametrize("taken", [False, True], ids=["waiting", "taken"])
 async def test_a_tick_fires_once_though_a_leader_dies_before_it_says_so(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    record_stored, died = Ledger._record_stored, asyncio.Event()
-
-    async def dies(self: Ledger[Any]) -> None:
-        if not died.is_set():
-            died.set()
-            self._connection.raw.abort()
-        await record_stored(self)
-
-    monkeypatch.setattr(Ledger, "_record_stored", dies)
+    died = dying(monkeypatch, Ledger, "_record_stored")
 
     async with two_brokers(session) as (broker, leader):
         ran = Ran()
@@ -371,15 +372,7 @@ async def test_a_tick_fires_once_though_a_leader_dies_before_it_says_so(
 async def test_a_job_of_a_tenant_runs_once_though_a_leader_dies_before_its_ack(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    died, on_answer = asyncio.Event(), JobsUnderWay._on_answer
-
-    def dies(self: JobsUnderWay, channel: Channel, tag: int, error: PalermoError | None) -> None:
-        if not died.is_set():
-            died.set()
-            self._connection.raw.abort()
-        on_answer(self, channel, tag, error)
-
-    monkeypatch.setattr(JobsUnderWay, "_on_answer", dies)
+    died = dying(monkeypatch, JobsUnderWay, "_on_answer")
 
     async with two_brokers(session) as (broker, leader):
         ran = Ran()
@@ -423,7 +416,7 @@ class Ran:
 
 @pytest.mark.parametrize(("full", "most"), [("a bucket", 2), ("the list of buckets", 0)])
 async def test_far_jobs_are_not_doubled_when_some_are_refused(
-    session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture, full: str, most: int
+    session: SessionParameters, policies: Policies, full: str, most: int
 ) -> None:
     day = int(time.time() // 86_400) + 3
     queue = f"~later.day.{day}" if full == "a bucket" else "~later"
@@ -431,15 +424,13 @@ async def test_far_jobs_are_not_doubled_when_some_are_refused(
     await ctl(policies.limit, queue, most)
     async with two_brokers(session) as (broker, leader), time_kept(leader):
         await broker.publish_many(jobs)
-        await asyncio.to_thread(eventually, lambda: "refuses delayed jobs that move on" in caplog.text)
+        await policies.told("refuses delayed jobs that move on")
         await until(lambda: listed(broker), [job.id for job in sorted(jobs, key=lambda job: job.run_at or 0)])
         await ctl(policies.lift, queue)
         await until(lambda: counts_of(session, day, day + 1), [5, 5])
 
 
-async def test_far_jobs_that_their_bucket_refuses_do_not_hold_up_those_behind(
-    session: SessionParameters, policies: Policies
-) -> None:
+async def test_far_jobs_that_a_bucket_refuses_hold_up_no_others(session: SessionParameters, policies: Policies) -> None:
     day = int(time.time() // 86_400) + 3
     jobs = [message(f"{number}", run_at=day * 86_400.0 + number) for number in range(buckets._TURN + 50)]
     await ctl(policies.limit, f"~later.day.{day}", 0)

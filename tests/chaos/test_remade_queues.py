@@ -1,10 +1,8 @@
 """A queue that is deleted and made again while a worker waits for its jobs: the worker goes on with the new one."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -18,13 +16,6 @@ GAPS = (0.0, 0.001, 0.005, 0.01, 0.02)
 
 #: How often each is tried.
 ROUNDS = 3
-
-
-@pytest.fixture
-def channel(rabbitmq_url: str) -> Iterator[BlockingChannel]:
-    """Another program's way to the broker."""
-    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-        yield connection.channel()
 
 
 #: A worker is pushed the jobs of one queue, and asks for those of several.
@@ -64,8 +55,7 @@ def test_a_job_of_a_recreated_queue_runs_on_an_idle_or_busy_worker(
 @pytest.mark.parametrize("name", ["control", "presence", "facts", "cancels"])
 def test_a_worker_outlives_a_queue_of_palermos_own(rabbitmq_rig: Rig, channel: BlockingChannel, name: str) -> None:
     rig, own = rabbitmq_rig, internal(rabbitmq_rig.exchange, name)
-    worker = rig.worker("-q", "jobs", times={"palermo.brokers.rabbitmq.cluster.worker_control._BIND_EVERY": 0.3})
-    rig.ready(worker)
+    worker = rig.idle("-q", "jobs", times={"palermo.brokers.rabbitmq.cluster.worker_control._BIND_EVERY": 0.3})
     rig.enqueue("hold", "held")
     rig.await_lines(1)
     rig.inspector.queues.pause("mail")

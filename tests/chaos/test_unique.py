@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.brokers import BROKERS, url_of_broker
-from tests.helpers import eventually
+from tests.helpers import eventually, whole_lines
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import scaled
 
@@ -15,42 +15,38 @@ from tests.scale import scaled
 KILLS = scaled(25, 1_000)
 
 
-def read(notes: Path, name: str) -> list[str]:
-    """What the crew wrote."""
-    found = notes / name
-    return found.read_text().splitlines() if found.exists() else []
-
-
 @pytest.fixture(params=BROKERS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of_broker(request, tmp_path)
 
 
-@pytest.mark.timeout(scaled(400, 1_800))
-def test_whoever_is_killed_no_key_stays_taken_and_none_has_two_holders(url: str, exchange: str, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """The folder in which the crew writes."""
+    (tmp_path / "notes").mkdir()
+    return tmp_path / "notes"
 
+
+@pytest.mark.timeout(scaled(400, 1_800))
+def test_whoever_is_killed_no_key_stays_taken_and_none_has_two_holders(url: str, exchange: str, notes: Path) -> None:
     command = [sys.executable, "-m", "tests.chaos.key_crew", url, exchange, str(KILLS), str(notes)]
     subprocess.run(command, check=True)
 
-    assert [read(notes, name) for name in ("errors", "two", "stale")] == [[], [], []]
-    ran = set(read(notes, "ran"))
-    assert set(read(notes, "stored")) <= ran | set(read(notes, "duplicates"))
+    assert [whole_lines(notes / name) for name in ("errors", "two", "stale")] == [[], [], []]
+    ran = set(whole_lines(notes / "ran"))
+    assert set(whole_lines(notes / "stored")) <= ran | set(whole_lines(notes / "duplicates"))
     assert len(ran) > KILLS // 3
 
 
 @pytest.mark.timeout(scaled(400, 900))
-def test_a_killed_broker_leaves_no_key_taken_or_held_twice(module_node: Node, exchange: str, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
+def test_a_killed_broker_leaves_no_key_taken_or_held_twice(module_node: Node, exchange: str, notes: Path) -> None:
     url = url_of(module_node)
     command = [sys.executable, "-m", "tests.chaos.key_crew", url, exchange, str(scaled(12, 100)), str(notes), "meddled"]
 
     with subprocess.Popen(command) as crew:
         for number in range(scaled(2, 10)):
-            before = len(read(notes, "ran"))
-            eventually(lambda before=before: crew.poll() is not None or len(read(notes, "ran")) > before + 3)  # type: ignore[misc]
+            before = len(whole_lines(notes / "ran"))
+            eventually(lambda before=before: crew.poll() is not None or len(whole_lines(notes / "ran")) > before + 3)  # type: ignore[misc]
             if crew.poll() is not None:  # a slow machine was killed less often
                 assert number
                 break
@@ -58,4 +54,4 @@ def test_a_killed_broker_leaves_no_key_taken_or_held_twice(module_node: Node, ex
             module_node.start()
         assert crew.wait() == 0
 
-    assert [read(notes, name) for name in ("errors", "two", "stale")] == [[], [], []]
+    assert [whole_lines(notes / name) for name in ("errors", "two", "stale")] == [[], [], []]

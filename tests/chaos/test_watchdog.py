@@ -82,8 +82,7 @@ def test_a_worker_that_no_new_session_helps_ends_with_its_own_code(rig: Rig, pro
 
 
 def test_no_alarm_while_a_worker_is_paused(rig: Rig) -> None:
-    worker = rig.worker(times=NERVOUS)
-    rig.ready(worker)
+    worker = rig.idle(times=NERVOUS)
     worker.send(signal.SIGUSR2)
     eventually(lambda: [row["state"] for row in rig.workers()] == ["paused"])
     for number in range(3):

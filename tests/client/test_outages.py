@@ -15,7 +15,6 @@ from palermo.client import client as clients
 from palermo.client import io_thread, session_keeper
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
-from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
@@ -75,25 +74,15 @@ def unknown() -> str:
 
 
 @pytest.fixture
-def relay(rabbitmq_url: str) -> Iterator[TcpProxy]:
-    ((host, port), *_) = parse_url(rabbitmq_url).hosts
-    with TcpProxy(host, port) as relay:
-        yield relay
+def through(proxy: TcpProxy, rabbitmq_url: str, exchange: str) -> Client:
+    """The default client, which reaches RabbitMQ by way of the proxy."""
+    return clients.use(Client(Settings(url=proxy.url(rabbitmq_url), exchange=exchange, publish_timeout=PATIENCE)))
 
 
-@pytest.fixture
-def through(relay: TcpProxy, rabbitmq_url: str, exchange: str) -> Client:
-    """The default client, which reaches RabbitMQ by way of the relay."""
-    address = parse_url(rabbitmq_url)
-    vhost = "%2F" if address.vhost == "/" else address.vhost
-    url = f"amqp://{address.username}:{address.password}@127.0.0.1:{relay.port}/{vhost}"
-    return clients.use(Client(Settings(url=url, exchange=exchange, publish_timeout=PATIENCE)))
-
-
-def stored(client: Client, rabbitmq_url: str) -> Sequence[Message]:
-    """The jobs that wait, read past the relay."""
-    with Client(replace(client.settings, url=rabbitmq_url, publish_timeout=30.0)) as direct:
-        return direct.run(lambda broker: broker.browse("jobs", limit=100_000)).messages
+def stored(client: Client) -> Sequence[Message]:
+    """The jobs that wait, read over a line of its own."""
+    with Client(replace(client.settings, publish_timeout=30.0)) as other:
+        return other.run(lambda broker: broker.browse("jobs", limit=100_000)).messages
 
 
 # -- nobody there
@@ -154,66 +143,58 @@ def test_closing_does_not_wait_for_a_broker_that_says_nothing(mute: str) -> None
 # -- there, and then not
 
 
-def test_a_session_that_was_cut_is_reopened_and_the_job_published(
-    through: Client, relay: TcpProxy, rabbitmq_url: str
-) -> None:
+def test_a_session_that_was_cut_is_reopened_and_the_job_published(through: Client, proxy: TcpProxy) -> None:
     work.enqueue(1)
 
     for number in range(5):
-        relay.hang_up()
+        proxy.hang_up()
         work.enqueue(number)
-    relay.hang_up()
+    proxy.hang_up()
     work.enqueue_many([(number,) for number in range(10)])
 
-    assert len(stored(through, rabbitmq_url)) >= 16
-    assert relay.accepted >= 7
+    assert len(stored(through)) >= 16
+    assert proxy.accepted >= 7
 
 
-def test_a_line_that_swallows_everything_is_replaced_while_there_is_time(
-    through: Client, relay: TcpProxy, rabbitmq_url: str
-) -> None:
+def test_a_line_that_swallows_everything_is_replaced_while_there_is_time(through: Client, proxy: TcpProxy) -> None:
     work.enqueue(1)
-    relay.stall()
+    proxy.stall()
     watch = Stopwatch()
 
     work.enqueue(2)
 
     assert watch.seconds() < PATIENCE + SLACK
-    assert len(stored(through, rabbitmq_url)) == 2
+    assert len(stored(through)) == 2
 
 
-def test_a_dead_line_is_given_up_in_time_and_used_again_when_it_heals(
-    through: Client, relay: TcpProxy, rabbitmq_url: str
-) -> None:
+def test_a_dead_line_is_given_up_in_time_and_used_again_when_it_heals(through: Client, proxy: TcpProxy) -> None:
     work.enqueue(1)
-    relay.stall(new_too=True)
+    proxy.stall(new_too=True)
 
     within = PATIENCE + SLACK
-    unavailable(work.enqueue, f"127.0.0.1:{relay.port}", "did not answer within 12 s", within=within)
-    relay.hang_up()
-    relay.listen()
+    unavailable(work.enqueue, f"127.0.0.1:{proxy.port}", "did not answer within 12 s", within=within)
+    proxy.hang_up()
+    proxy.listen()
     work.enqueue(3)
 
-    assert len(stored(through, rabbitmq_url)) == 2
+    assert len(stored(through)) == 2
 
 
-def test_questions_and_commands_after_a_cut_go_over_a_new_session(through: Client, relay: TcpProxy) -> None:
+def test_questions_and_commands_after_a_cut_go_over_a_new_session(through: Client, proxy: TcpProxy) -> None:
     async def itself(broker: Broker) -> Broker:
         return broker
 
     work.enqueue(1)
-    relay.hang_up()
+    proxy.hang_up()
     assert through.run(lambda broker: broker.workers(), again=True) == []
 
     session = through.run(itself)
-    relay.hang_up()
+    proxy.hang_up()
     eventually(lambda: session.is_lost)
     assert through.run(lambda broker: broker.purge("jobs")) == 1
 
 
-def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(
-    through: Client, relay: TcpProxy, rabbitmq_url: str
-) -> None:
+def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(through: Client, proxy: TcpProxy) -> None:
     confirmed: list[str] = []
     stop = threading.Event()
 
@@ -228,23 +209,23 @@ def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(
         try:
             for _ in range(10):
                 stop.wait(0.15)
-                relay.hang_up()
+                proxy.hang_up()
             eventually(lambda: confirmed)
         finally:
             stop.set()
 
     run_threads(5, lambda number: enqueue() if number else cut())
 
-    assert set(confirmed) <= {message.id for message in stored(through, rabbitmq_url)}
+    assert set(confirmed) <= {message.id for message in stored(through)}
 
 
 def test_a_leading_client_closes_all_connections_on_a_silent_line(
-    through: Client, relay: TcpProxy, monkeypatch: pytest.MonkeyPatch
+    through: Client, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (io_thread, session_keeper):  # less than a silent connection takes to close, as on a slow machine
         monkeypatch.setattr(module, "CLOSE_TIMEOUT", 0.3)
     only_one.enqueue(1)  # nobody else can lead
-    relay.stall(new_too=True)
+    proxy.stall(new_too=True)
 
     through.close()
 

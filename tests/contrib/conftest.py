@@ -3,7 +3,6 @@
 What they register in this process (hooks, jobs, settings, failure backends) ends with the test.
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,27 +15,18 @@ from palermo.client import client as clients
 from palermo.client.client import Client
 from palermo.contract.serialization import Accept, Serializers
 from palermo.inspector.inspector import Inspector
-from palermo.jobs import hooks, registry
+from palermo.jobs import registry
 from palermo.settings import settings as program_settings
 from palermo.settings.settings import Settings
 from palermo.worker.child.executor import Executor
 
 
 @pytest.fixture(autouse=True)
-def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in [name for name in os.environ if name.startswith("PALERMO_") and "TEST" not in name]:
-        monkeypatch.delenv(name)
+def _own_world(own_world: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALERMO_URL", f"sqlite:///{tmp_path}/jobs.db")
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", "30")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
-    monkeypatch.setattr(hooks, "_backends", ())
-    monkeypatch.setattr(registry, "_jobs", dict(registry._jobs))
     monkeypatch.setattr(program_settings, "_declared", {})
-    monkeypatch.setattr(clients, "_default", None)
-    yield
-    if clients._default is not None:
-        clients._default.close()
 
 
 @pytest.fixture

@@ -1,20 +1,16 @@
 """Every example of the guides to the frameworks runs: a block of Python is a file, which its first line names."""
 
 import os
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.contrib.conftest import output_of
+from tests.doc_pages import ROOT, blocks
 
 pytestmark = pytest.mark.slow
 
-
-ROOT = Path(__file__).parents[2]
-
-_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 _FLASK = """
 import shop
@@ -73,23 +69,15 @@ assert jobs.send_receipt.enqueue(17)
 """
 
 
-def files(guide: str) -> dict[str, str]:
-    """The Python files of a guide. Blocks that name the same file follow each other in it."""
-    found: dict[str, str] = {}
-    for block in _BLOCK.findall((ROOT / "docs" / "guides" / f"{guide}.md").read_text()):
-        first, _, rest = block.partition("\n")
-        name = first.removeprefix("# ")
-        assert name.endswith(".py"), f"a block of {guide}.md does not name its file: {first}"
-        found[name] = found.get(name, "") + rest
-    return found
-
-
 def write(guide: str, folder: Path) -> None:
-    for name, text in files(guide).items():
-        path = folder / name
-        path.parent.mkdir(exist_ok=True)
-        with path.open("a") as file:
-            file.write(text)
+    """The Python files of a guide. Blocks that name the same file follow each other in it."""
+    for block in blocks(ROOT / "docs" / "guides" / f"{guide}.md"):
+        if block.language == "python":
+            assert block.file, f"{guide}.md:{block.line}: a block does not name its file"
+            path = folder / block.file
+            path.parent.mkdir(exist_ok=True)
+            with path.open("a") as file:
+                file.write(block.code)
 
 
 def run(folder: Path, *arguments: str) -> str:
@@ -126,8 +114,6 @@ def test_the_examples_of_the_guide_to_django_make_a_project(tmp_path: Path) -> N
 # -- the example projects
 
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 #: With Palermo's plugin alone: importing all others takes longer than the tests.
 _PYTEST = ("-m", "pytest", "-q", "-p", "palermo.testing.plugin", "-c", os.devnull, "--rootdir", ".")
 _WARNINGS = ("-p", "no:cacheprovider", "-W", "error", "-W", "ignore:Using `httpx` with")
@@ -145,4 +131,4 @@ def test_the_tests_of_an_example_pass(project: str, command: tuple[str, ...], pa
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PALERMO_", "PYTEST_"))}
     environment |= {"SHOP_DATA": str(tmp_path), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
-    assert passed in output_of(command, EXAMPLES / project, environment)
+    assert passed in output_of(command, ROOT / "examples" / project, environment)

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 
-from palermo.brokers.rabbitmq.amqp.messages import Properties
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
@@ -26,18 +24,9 @@ def publish(rig: Rig, text: str, after: float | None, *, since: float | None = N
     """As a program without Palermo does it."""
     if after is not None:
         headers["perform_job_at"] = (time.time() if since is None else since) + after
-    with pika.BlockingConnection(pika.URLParameters(rig.settings.url)) as connection:
-        channel = connection.channel()
-        channel.basic_publish(
-            rig.settings.exchange,
-            "jobs",
-            json.dumps([str(rig.notes_path), text]).encode(),
-            Properties(  # pika's own cannot write a double, which other clients can
-                content_type="application/json",
-                delivery_mode=2,
-                headers={"job-class": "crew.stamp", "id": f"id-{text}", "queue": "jobs", **headers},
-            ),
-        )
+    headers |= {"job-class": "crew.stamp", "id": f"id-{text}", "queue": "jobs"}
+    body = json.dumps([str(rig.notes_path), text]).encode()
+    rig.put("jobs", body, content_type="application/json", delivery_mode=2, headers=headers)
 
 
 def stamps(rig: Rig) -> dict[str, float]:
