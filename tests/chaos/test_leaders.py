@@ -5,6 +5,7 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -40,6 +41,14 @@ class Duties:
 
     def _worker(self, *arguments: str, **more: str) -> WorkerProcess:
         return self.rig.worker(*arguments, modules=("soaked", "mixed"), SOAK_RECURS="1", **more)
+
+    def begun(self, *keepers: dict[str, str]) -> Self:
+        """With so many that may lead, once all are there and time is kept."""
+        for more in keepers:
+            self.keeper(**more)
+        self.rig.ready(self.runner, *self.keepers.values())
+        eventually(lambda: len(self.rig.lines("ticks")) > 3)
+        return self
 
     def keeper(self, **more: str) -> None:
         worker = self._worker("-q", "idle", **more)
@@ -99,11 +108,7 @@ def leader(rig: Rig) -> int:
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_dying_leaders_lose_or_double_no_job(module_node: Node, exchange: str, tmp_path: Path, queue_type: str) -> None:
     with Rig(tmp_path, url_of(module_node), exchange, queue_type=queue_type, module="shop") as rig:
-        duties = Duties(rig, module_node)
-        for _ in range(2):
-            duties.keeper()
-        rig.ready(duties.runner, *duties.keepers.values())
-        eventually(lambda: len(rig.lines("ticks")) >= 2)
+        duties = Duties(rig, module_node).begun({}, {})
         for _ in range(KILLS):
             first, ran = duties.leader(), len(duties.ran())
             duties.enqueue(JOBS)
@@ -127,11 +132,7 @@ def test_dying_leaders_lose_or_double_no_job(module_node: Node, exchange: str, t
 def test_a_stopped_leader_is_replaced_and_repeats_nothing(module_node: Node, exchange: str, tmp_path: Path) -> None:
     # So that RabbitMQ soon sees that a leader is stopped, and not that the machine stood still for a while.
     with Rig(tmp_path, f"{url_of(module_node)}?heartbeat=5", exchange, module="shop") as rig:
-        duties = Duties(rig, module_node)
-        for _ in range(2):
-            duties.keeper()
-        rig.ready(duties.runner, *duties.keepers.values())
-        eventually(lambda: len(rig.lines("ticks")) > 3)
+        duties = Duties(rig, module_node).begun({}, {})
         first = duties.leader()
         duties.enqueue(60)
         stopped = duties.keepers[first].tree()
@@ -154,12 +155,10 @@ def test_a_stopped_leader_is_replaced_and_repeats_nothing(module_node: Node, exc
 
 
 def test_wrong_clocks_double_and_skip_no_duty_of_the_leader(rig: Rig, module_node: Node) -> None:
-    duties = Duties(rig, module_node)
-    for wrong_by in CLOCKS:
-        clock = rig.path / f"clock {wrong_by}"
+    clocks = [rig.path / f"clock {wrong_by}" for wrong_by in CLOCKS]
+    for clock, wrong_by in zip(clocks, CLOCKS, strict=True):
         clock.write_text(str(wrong_by))
-        duties.keeper(program="misled.py", CLOCK=str(clock))
-    rig.ready(duties.runner, *duties.keepers.values())
+    duties = Duties(rig, module_node).begun(*({"program": "misled.py", "CLOCK": str(clock)} for clock in clocks))
     while True:
         first, ran = duties.leader(), len(duties.ran())
         duties.enqueue(30)
