@@ -17,7 +17,6 @@ from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.limits import Limits
 from palermo.worker.pools.children import Children
 from palermo.worker.pools.forked_pool import ForkedPool
-from palermo.worker.pools.pool import StackFile
 from palermo.worker.process import nameless_file
 from palermo.worker.registered import Registered
 
@@ -70,7 +69,7 @@ class PlayedTemplate(Peer):
         self._forked: list[PlayedChild] = []
 
     def pool(self, *, slots: int, shared: bool, grace: float = 60.0) -> ForkedPool:
-        stacks, limits = StackFile(nameless_file()), Limits(timeout_grace=grace)
+        stacks, limits = nameless_file(), Limits(timeout_grace=grace)
         return ForkedPool(
             self.children, slots=slots, shared=shared, limits=limits, stacks=stacks, marks=SharedMarks(slots)
         )
@@ -139,7 +138,7 @@ async def test_a_child_that_is_cut_off_before_its_pid_is_known_is_killed() -> No
     async with played_template(slots=1, shared=False) as (template, pool):
         starting = asyncio.ensure_future(pool.prepare(1))
         number, child = await template.fork()
-        child.answer(frames.Pong())  # the parent did not ask for that
+        child.answer(frames.Stack(1, ""))  # the parent did not ask for that
         await child.closed()
         template.report(forked=number, pid=NO_PID)
 
@@ -150,27 +149,12 @@ async def test_a_child_that_is_cut_off_before_its_pid_is_known_is_killed() -> No
         await starting
 
 
-async def test_jobs_that_end_during_a_ping_do_not_delay_a_kill() -> None:
-    async with played_template(slots=2, shared=True) as (template, pool):
-        child = await template.ready_child(pool)
-        begun(pool, rerun_after=0.01)
-        other = begun(pool, 2)
-        await child.frames("ping")
-
-        child.end.sendall(b"\x00\x00\x00\x02+2" + frames.pack_answer(frames.Pong()))
-
-        await template.frames("kill")
-        assert other.result() is SUCCEEDED
-
-
 async def test_a_job_is_killed_once_the_others_in_its_process_have_ended() -> None:
     async with played_template(slots=3, shared=True) as (template, pool):
         child = await template.ready_child(pool)
         for slot in (1, 2):
             begun(pool, slot, rerun_after=0.01 * slot)
         other = begun(pool, 3)
-        await child.frames("ping")
-        child.answer(frames.Pong())
         await asyncio.sleep(0.05)  # the parent waits for the other job by now
         child.end.sendall(b"\x00\x00\x00\x02+3")
 

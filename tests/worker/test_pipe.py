@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
-from msgspec.structs import replace
 
 from palermo.core import lifecycle
 from palermo.core.failure import Failure
@@ -31,7 +30,6 @@ from palermo.worker.ipc.frames import (
     unpack_message,
 )
 from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe, SlotPipe
-from palermo.worker.pools.pool import crash_result
 from palermo.worker.process import SlotTitle
 from tests.worker.bench import Bench
 
@@ -130,21 +128,6 @@ def test_text_that_utf_8_cannot_hold_reaches_the_parent_with_question_marks() ->
 def test_what_a_slot_sends_is_checked(answer: dict[str, object]) -> None:
     with pytest.raises(InvalidFrame):
         unpack_answer(msgpack.encode(answer))
-
-
-@pytest.mark.parametrize(
-    ("answer", "becomes"),
-    [
-        (lifecycle.Succeeded(), lifecycle.Raised(FAILURE)),
-        (lifecycle.Raised(replace(FAILURE, message="other")), lifecycle.Raised(FAILURE)),
-        (lifecycle.Retrying(replace(FAILURE, message="other"), 3.0), lifecycle.Retrying(FAILURE, 3.0)),
-        (lifecycle.Retrying(None, 3.0), lifecycle.Raised(FAILURE)),
-        (lifecycle.Dropped("x"), lifecycle.Dropped("x")),
-    ],
-    ids=["nonsense", "failed", "retrying", "snoozing", "dropped"],
-)
-def test_a_crash_becomes_what_the_slot_says_that_was_asked(answer: lifecycle.Result, becomes: lifecycle.Result) -> None:
-    assert crash_result(answer, FAILURE) == becomes
 
 
 def test_a_message_reaches_the_slot_with_all_that_running_it_needs() -> None:

@@ -8,7 +8,6 @@ It reads frames, runs their jobs, and answers with the number of the slot:
     ("crashed", message, failure, slot)           Ended
     ("tell", slot, class, text)
     ("stack", slot)                               Stack
-    ("ping",)                                     Pong
     end of file                                   exits
 
 The pool decides how a slot runs a message: `serve_threads` for the thread pool, `AsyncSlots` for the async pool. Plain
@@ -35,7 +34,7 @@ from typing import Any, NoReturn
 
 from palermo import errors
 from palermo.contract import clock
-from palermo.core.failure import Failure, from_exception
+from palermo.core.failure import from_exception
 from palermo.core.lifecycle import SUCCEEDED, Raised, RunResult
 from palermo.core.message import Message
 from palermo.event_loop import new_event_loop
@@ -50,7 +49,6 @@ from palermo.worker.ipc.frames import (
     MAX_STACK,
     Ended,
     FrameBuffer,
-    Pong,
     Ready,
     Reported,
     Stack,
@@ -240,16 +238,14 @@ class SharedSlots:
             start(slot, unpack_message(frame[1]))
             return
         match frame:
-            case ("crashed", fields, values, number):
-                slot, message, failure = self._take(number), unpack_message(fields), Failure(**values)
+            case ("crashed", fields, failure, number):
+                slot, message = self._take(number), unpack_message(fields)
                 self.in_thread(slot, lambda: slot.executor.crashed(message, failure))
             case ("tell", number, name, text):
                 if number in self._busy:
                     self._busy[number].interrupts.interrupt(getattr(errors, name)(text))
             case ("stack", number):
                 self.outbox.send(pack_answer(Stack(number, self._stack(number)[:MAX_STACK])))
-            case ("ping",):
-                self.outbox.send(pack_answer(Pong()))
 
     def close(self) -> None:
         """Close the event loops of the slots that run nothing."""

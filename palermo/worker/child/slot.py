@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, NoReturn
 
 from palermo.contract import clock
-from palermo.core.failure import Failure
 from palermo.core.lifecycle import SUCCEEDED
 from palermo.worker import signals
 from palermo.worker.child.executor import Executor
@@ -97,7 +96,7 @@ class Slot:
         message = unpack_message(frame[1])
         self._title.working(message.job, message.id, clock.now())
         if frame[0] == "crashed":
-            result = executor.crashed(message, Failure(**frame[2]))
+            result = executor.crashed(message, frame[2])
         else:
             if message.rerun_after is not None:
                 # faulthandler does this in C and in a thread of its own: the job ends even if the parent is stopped or

@@ -184,10 +184,6 @@ class Ready(Struct, frozen=True, tag=True):
     """The process waits for jobs."""
 
 
-class Pong(Struct, frozen=True, tag=True):
-    """The process makes progress."""
-
-
 class Stack(Struct, frozen=True, tag=True):
     """The stack of the job in a slot; "" if none runs there."""
 
@@ -216,7 +212,7 @@ class Changed(Struct, frozen=True, tag=True):
 
 
 #: What a process with slots may send.
-FromSlot = Ready | Pong | Stack | Reported | Ended | Changed
+FromSlot = Ready | Stack | Reported | Ended | Changed
 
 _encoder = msgpack.Encoder()
 _decoder: msgpack.Decoder[FromSlot] = msgpack.Decoder(FromSlot)

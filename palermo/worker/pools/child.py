@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from palermo.core.failure import Failure
 from palermo.core.lifecycle import SUCCEEDED, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobError, JobTerminated
 from palermo.worker import signals
-from palermo.worker.ipc.frames import Changed, Ended, FromSlot, Pong, Ready, Report, Reported, Stack, fields_of, pack
+from palermo.worker.ipc.frames import Changed, Ended, FromSlot, Ready, Report, Reported, Stack, fields_of, pack
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.limits import Limits, rerun_timeout
 from palermo.worker.pools.children import CannotFork, Children, Process, SlotLost
@@ -80,8 +81,6 @@ class Child(Process):
         self.place = place
         #: The jobs that run in it now, by slot.
         self.runs: dict[int, Run] = {}
-        #: Set when a job leaves it after it was retired.
-        self.job_left = asyncio.Event()
         #: How many jobs ran in it when it ended.
         self.lost_jobs = 0
         #: Whether it takes no more jobs, and ends when those in it have ended.
@@ -96,10 +95,10 @@ class Child(Process):
         self.jobs_begun = 0
         self.forked_at = time.monotonic()
         self._owner = owner
-        #: The slots whose next result is not reported to the owner.
+        #: By slot, the results of jobs that crashed, which the child is asked for.
         self._results: dict[int, asyncio.Future[RunResult]] = {}
-        #: The answers to frames that are under way, by frame; None if the child ends before it answers.
-        self._answers: dict[tuple[Any, ...], asyncio.Future[FromSlot | None]] = {}
+        #: The stacks that it was asked for, by slot; None if the child ends before it answers.
+        self._stacks: dict[int, asyncio.Future[str | None]] = {}
         self._frames: list[bytes] = []
 
     def connect(self) -> SlotPipe:
@@ -148,7 +147,6 @@ class Child(Process):
         if run.rerun_timer is not None:
             run.rerun_timer.cancel()
         if self.retired:
-            self.job_left.set()
             self.place.end_if_idle(self)
 
     def interrupt(self, run: Run, error: JobError) -> None:
@@ -161,38 +159,22 @@ class Child(Process):
                 # The signal goes through the template: it may arrive late, and would interrupt the next job.
                 self.place.retire(self, "a job was cancelled in it")
 
-    def result_of(self, slot: int) -> asyncio.Future[RunResult]:
-        """The next result of this slot, which the owner does not get. Raises SlotLost, at once or later."""
+    def result_after_crash(self, slot: int, message: Message, failure: Failure) -> asyncio.Future[RunResult]:
+        """Have the child decide the result of a job that ended with this failure. Raises SlotLost, at once or later."""
         if self.pipe is None:
             raise SlotLost
         result = self._results[slot] = asyncio.get_running_loop().create_future()
+        self.write(("crashed", fields_of(message), failure, slot))
         return result
 
     async def stack(self, slot: int, within: float) -> str | None:
         """The stack of the job in a slot, "" if no job runs there; None if the child doesn't answer in time."""
-        answer = await self._answer(("stack", slot), within)
-        return answer.text if isinstance(answer, Stack) else None
-
-    async def responds(self, within: float) -> bool:
-        """Whether the child answers in time."""
-        return await self._answer(("ping",), within) is not None
-
-    async def _answer(self, frame: tuple[Any, ...], within: float) -> FromSlot | None:
-        """The answer to this frame; None if none comes in time."""
         # A frame whose answer is still under way is not sent again: the second answer would look like nonsense.
-        if frame not in self._answers:
-            self._answers[frame] = asyncio.get_running_loop().create_future()
-            self.write(frame)
-        done, _ = await asyncio.wait([self._answers[frame]], timeout=within)
+        if slot not in self._stacks:
+            self._stacks[slot] = asyncio.get_running_loop().create_future()
+            self.write(("stack", slot))
+        done, _ = await asyncio.wait([self._stacks[slot]], timeout=within)
         return done.pop().result() if done else None
-
-    async def others_left(self, within: float) -> None:
-        """Wait until only jobs with a `kill_error` run in the child, which is retired; or until the time is up."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                while any(run.kill_error is None for run in self.runs.values()):
-                    self.job_left.clear()
-                    await self.job_left.wait()
 
     def _heard(self, answer: FromSlot) -> None:
         match answer:
@@ -206,10 +188,8 @@ class Child(Process):
             case Ready() if not self.ready.done():
                 self.ready.set_result(None)
                 self.place.child_ready(self)
-            case Pong() if ("ping",) in self._answers:
-                self._answers.pop(("ping",)).set_result(answer)
-            case Stack(slot) if ("stack", slot) in self._answers:
-                self._answers.pop(("stack", slot)).set_result(answer)
+            case Stack(slot, text) if slot in self._stacks:
+                self._stacks.pop(slot).set_result(text)
             case _:
                 self._refuse_answer()
 
@@ -239,11 +219,11 @@ class Child(Process):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(SlotLost(why))
-        for run in [run for run in self.runs.values() if run.slot not in self._results]:
+        for run in [*self.runs.values()]:
             self.leave(run)
             self._owner.run_lost(self, run, why)
-        for answer in self._answers.values():
-            answer.set_result(None)
+        for stack in self._stacks.values():
+            stack.set_result(None)
 
 
 class Place:

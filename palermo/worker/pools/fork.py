@@ -46,13 +46,12 @@ def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]
     theirs.close()
     from palermo.worker.pools.children import Children
     from palermo.worker.pools.forked_pool import ForkedPool
-    from palermo.worker.pools.pool import StackFile
 
     return ForkedPool(
         Children(ours, pid),
         slots=options.concurrency,
         shared=options.pool != "process",
         limits=options.limits,
-        stacks=StackFile(stacks),
+        stacks=stacks,
         marks=marks,
     )

@@ -12,6 +12,7 @@ stops, if it never began, or if its process was killed because of another job.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -29,8 +30,10 @@ from palermo.core.lifecycle import (
     SUCCEEDED,
     BatchResult,
     Cancelled,
+    Dropped,
     Interrupted,
     Raised,
+    Retrying,
     RunResult,
 )
 from palermo.core.message import Message
@@ -43,12 +46,10 @@ from palermo.worker.pools.children import CannotFork, Children, SlotLost
 from palermo.worker.pools.pool import (
     OnReport,
     OnResult,
-    StackFile,
-    crash_result,
-    crashed_frame,
     ignore_report,
     result_of_rest,
     split_batch,
+    written_stacks,
 )
 from palermo.worker.registered import Registered
 from palermo.worker.signals import DUMP
@@ -58,18 +59,17 @@ log = logging.getLogger("palermo.worker")
 #: The most processes that a shared pool forks for single jobs at a time. Each may be the one that takes all memory.
 _ALONE = 4
 
-#: Seconds within which a child that makes progress answers.
+#: Seconds within which a child that makes progress sends a stack.
 _PROMPT = 1.0
-
-_MEANINGLESS = "sent an answer that means nothing"
 
 
 class ForkedPool:
     """A pool of slots, each with a child of the template, or all with one."""
 
     def __init__(
-        self, children: Children, *, slots: int, shared: bool, limits: Limits, stacks: StackFile, marks: SharedMarks
+        self, children: Children, *, slots: int, shared: bool, limits: Limits, stacks: int, marks: SharedMarks
     ) -> None:
+        """`stacks` is the descriptor of the nameless file that the children write their stacks to."""
         self.on_report: OnReport = ignore_report
         self.children = children
         self._limits = limits
@@ -124,9 +124,9 @@ class ForkedPool:
         if child.place.shared and (answer := await child.stack(slot, _PROMPT)) is not None:
             return answer
         # A job may hold the GIL or the loop. faulthandler writes the stacks of all threads from C.
-        self._stacks.clear()
+        os.ftruncate(self._stacks, 0)
         self.children.signal(child, DUMP)
-        return await self._stacks.answer()
+        return await written_stacks(self._stacks)
 
     def kill_jobs(self) -> None:
         for run in self._runs.values():
@@ -175,7 +175,7 @@ class ForkedPool:
         for task in self._tasks:
             task.cancel()
         await self.children.close()
-        self._stacks.close()
+        os.close(self._stacks)
 
     # One job.
 
@@ -202,21 +202,16 @@ class ForkedPool:
         child.start(run)
         return None
 
-    async def _run_alone(self, child: Child, run: Run) -> RunResult | None:
-        """Have this child, in which no other job runs, run the job.
-
-        None if it must not run any more, or if its result is impossible. Raises SlotLost.
-        """
-        if self._must_not_run(run):
-            child.place.end_if_idle(child)
-            return None
-        answer = child.result_of(run.slot)
-        child.start(run)
-        try:
-            result = await answer
-        finally:
-            child.leave(run)
-        return result if self._is_possible(run, result) else None
+    async def _run_alone(self, run: Run, place: Place) -> RunResult | None:
+        """Have the job run in a fresh process. Otherwise as `_run_when_ready`."""
+        async with self._alone:
+            child = await place.child_for_one()
+            if self._must_not_run(run):
+                place.end_if_idle(child)
+                return await self._result_of_killed(run, "did not run it again")
+            child.start(run)
+            await asyncio.wait([child.end_reason])
+        return None
 
     def _is_possible(self, run: Run, result: RunResult) -> bool:
         """Whether the result is possible: only a job that was told to end may be interrupted or cancelled."""
@@ -235,7 +230,9 @@ class ForkedPool:
         if result is SUCCEEDED or self._is_possible(run, result):
             self._runs.pop(run.slot).done(result)
         else:
-            self._spawn(self._finish(run, self._result_of_killed(run, _MEANINGLESS)))
+            self._spawn(self._finish(run, self._result_of_killed(run, "sent an answer that means nothing")))
+        if child.retired:
+            self._kill_if_others_are_done(child)
 
     def run_lost(self, child: Child, run: Run, why: str) -> None:
         self._spawn(self._finish(run, self._result_after_crash(child, run, why)))
@@ -250,9 +247,10 @@ class ForkedPool:
     def kill_job(self, run: Run, error: JobError) -> None:
         """End the job by force: once its child is dead, it ends with this error."""
         run.kill_error = run.kill_error or error
-        if run.child is not None:
-            run.child.place.retire(run.child, f"job {run.message.id} did not end")
-            self._spawn(self._kill_when_others_are_done(run.child))
+        if (child := run.child) is not None:
+            child.place.retire(child, f"job {run.message.id} did not end")
+            self._kill_if_others_are_done(child)
+            asyncio.get_running_loop().call_later(self._limits.timeout_grace, self._kill, child)
 
     def reported(self, slot: int, report: Report) -> None:
         if report.saved is not None:
@@ -273,19 +271,17 @@ class ForkedPool:
             run.timer.cancel()
         run.timer = asyncio.get_running_loop().call_later(seconds, self.kill_job, run, error)
 
-    async def _kill_when_others_are_done(self, child: Child) -> None:
-        """Kill a child because of a job that must end, once its other jobs have finished or had the grace time to."""
-        grace = self._limits.timeout_grace
-        others = any(run.kill_error is None for run in child.runs.values())
-        if grace and others and await child.responds(_PROMPT):
-            await child.others_left(grace)
-        if any(run.kill_error is not None for run in child.runs.values()):
+    def _kill_if_others_are_done(self, child: Child) -> None:
+        """Kill a child in which only jobs run that must end. Others have the grace time to finish before that."""
+        if all(run.kill_error is not None for run in child.runs.values()):
             self._kill(child)
 
     def _kill(self, child: Child) -> None:
-        """Kill a child because of its jobs that must end. The other jobs in it are given back."""
-        child.being_killed = True
+        """Kill a child because of its jobs that must end, if they still run. The other jobs in it are given back."""
         because_of = " ".join(run.message.id for run in child.runs.values() if run.kill_error is not None)
+        if child.being_killed or not because_of:
+            return
+        child.being_killed = True
         for run in child.runs.values():
             if run.kill_error is None:
                 log.warning(
@@ -328,8 +324,8 @@ class ForkedPool:
 
     # The results of jobs that did not end by themselves.
 
-    async def _result_after_crash(self, child: Child, run: Run, error: str) -> RunResult:
-        """The result of a job whose child has died. Raises CannotFork."""
+    async def _result_after_crash(self, child: Child, run: Run, error: str) -> RunResult | None:
+        """The result of a job whose child has died; None if it runs again. Raises CannotFork."""
         why = await self.children.ensure_end(child, error)
         if child.being_killed and run.kill_error is None:
             return INTERRUPTED
@@ -347,16 +343,7 @@ class ForkedPool:
             run.message.job,
             why,
         )
-        async with self._alone:
-            if not self._must_not_run(run):
-                child = await child.place.child_for_one()
-                try:
-                    if (result := await self._run_alone(child, run)) is not None:
-                        return result
-                    why = _MEANINGLESS
-                except SlotLost as lost:
-                    why = await self.children.ensure_end(child, str(lost))
-        return await self._result_of_killed(run, why)
+        return await self._run_alone(run, child.place)
 
     async def _result_of_killed(self, run: Run, why: str) -> RunResult:
         """The result of a job that was ended from outside: by its `kill_error`, or else by the end of its process."""
@@ -385,11 +372,9 @@ class ForkedPool:
             async with self._alone:
                 child = await self._places[slot].child_for_one()
                 try:
-                    answer = child.result_of(slot)
-                    child.write(crashed_frame(message, failure, slot))
-                    result = crash_result(await answer, failure)
+                    result = await child.result_after_crash(slot, message, failure)
                     child.place.end_if_idle(child)
-                    return result
+                    return result if isinstance(result, BatchResult | Dropped | Retrying) else Raised(failure)
                 except SlotLost as error:
                     why = await self.children.ensure_end(child, str(error))
                     log.error("on_failure hooks crashed too id=%s job=%s error=%r", message.id, message.job, why)

@@ -1,4 +1,4 @@
-"""The common part of all pools: their protocol, the result of a job whose process died, and the file for stacks."""
+"""The protocol of all pools, the results of batches whose process died, and the stacks that a process writes."""
 
 import asyncio
 import logging
@@ -9,20 +9,16 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from palermo.core.failure import Failure
 from palermo.core.lifecycle import (
     INTERRUPTED,
     SUCCEEDED,
     BatchResult,
-    Dropped,
-    Raised,
     Result,
-    Retrying,
     RunResult,
     results_of_each,
 )
 from palermo.core.message import Message
-from palermo.worker.ipc.frames import Report, fields_of
+from palermo.worker.ipc.frames import Report
 from palermo.worker.registered import Registered
 
 log = logging.getLogger("palermo.worker")
@@ -91,30 +87,6 @@ class Pool(Protocol):
         """End all processes, which are idle by now."""
 
 
-def crashed_frame(message: Message, failure: Failure, slot: int) -> tuple[Any, ...]:
-    """The frame that asks a slot for the result of a job that ended with this failure."""
-    return "crashed", fields_of(message), {name: getattr(failure, name) for name in Failure.__struct_fields__}, slot
-
-
-def crash_result(answer: RunResult, failure: Failure) -> RunResult:
-    """The result of a job whose process died, by the answer of a fresh slot.
-
-    That slot applied the job's retry policy and its hooks to this failure.
-    """
-    if isinstance(answer, BatchResult):
-        return BatchResult(tuple(_crash_result(each, failure) for each in answer.results))
-    return _crash_result(answer, failure)
-
-
-def _crash_result(answer: Result, failure: Failure) -> Result:
-    match answer:
-        case Retrying(Failure(), delay):
-            return Retrying(failure, delay)
-        case Dropped():
-            return answer
-    return Raised(failure)
-
-
 def split_batch(message: Message, done: Sequence[bool], why: str) -> BatchResult:
     """The result of a batch whose process died: what is marked as done is, and the other jobs go back.
 
@@ -152,32 +124,17 @@ async def result_of_rest(
 _ANSWER_TIMEOUT, _EVERY = 2.0, 0.05
 
 
-class StackFile:
-    """The nameless file that the processes of a pool write their stacks to, one answer at a time.
+async def written_stacks(descriptor: int) -> str:
+    """The text that a process writes to this file, which is empty now, once it stops growing; "" if nothing comes.
 
-    It is open in the parent, the template and every slot.
+    It is the nameless file that is open in the parent, the template and every slot.
     """
-
-    def __init__(self, descriptor: int) -> None:
-        """`descriptor` is that of palermo.worker.process.nameless_file."""
-        self.descriptor = descriptor
-
-    def clear(self) -> None:
-        """Empty the file."""
-        os.ftruncate(self.descriptor, 0)
-
-    async def answer(self) -> str:
-        """The text that a slot writes from now on, once it stops growing; "" if nothing comes."""
-        deadline = time.monotonic() + _ANSWER_TIMEOUT
-        size = 0
-        while time.monotonic() < deadline:
-            await asyncio.sleep(_EVERY)
-            grown = os.fstat(self.descriptor).st_size
-            if grown and grown == size:
-                break
-            size = grown
-        return os.pread(self.descriptor, size, 0).decode(errors="replace").rstrip()
-
-    def close(self) -> None:
-        """Close the file in this process."""
-        os.close(self.descriptor)
+    deadline = time.monotonic() + _ANSWER_TIMEOUT
+    size = 0
+    while time.monotonic() < deadline:
+        await asyncio.sleep(_EVERY)
+        grown = os.fstat(descriptor).st_size
+        if grown and grown == size:
+            break
+        size = grown
+    return os.pread(descriptor, size, 0).decode(errors="replace").rstrip()
