@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
 from typing import NoReturn
 
 import setproctitle
@@ -116,18 +115,18 @@ class SlotTitle:
 
 
 class Title:
-    """A title that changes with each job, and is shown a twentieth of a second after a change."""
+    """A title that changes with each job, and is shown soon after a change."""
 
     def __init__(
         self,
         text: Callable[[], str],
-        call_at: Callable[[float, Callable[[], None]], object],
+        call_soon: Callable[[Callable[[], None]], object],
         *,
         show: Callable[[str], None] = set_title,
     ) -> None:
-        """`text` gives the title of now; `call_at` calls a function at an instant of the monotonic clock."""
+        """`text` gives the title of now; `call_soon` calls a function within a tenth of a second, not at once."""
         self._text = text
-        self._call_at = call_at
+        self._call_soon = call_soon
         self._show = show
         #: Whether it will be shown soon, and whether it must not be shown any more.
         self._queued = self._closed = False
@@ -136,7 +135,7 @@ class Title:
         """Show the title soon. Cheap, as it is called for every job; any thread may call it."""
         if not self._queued:
             self._queued = True
-            self._call_at(monotonic() + 1 / _BURST, self._update)
+            self._call_soon(self._update)
 
     def close(self) -> None:
         """Show the title no more."""

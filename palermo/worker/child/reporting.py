@@ -10,8 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Protocol
 
 from palermo.core.failure import printable
@@ -31,8 +30,8 @@ class ReportSender:
         #: The pid of the process that it serves.
         self.pid = os.getpid()
         self._lock = threading.Lock()
-        #: The functions to be called, each with its instant by the monotonic clock.
-        self._inbox: SimpleQueue[tuple[float, Callable[[], None]]] = SimpleQueue()
+        #: The functions that the thread is to call.
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -42,13 +41,13 @@ class ReportSender:
             self._thread.start()
 
     def put(self, reporter: "Reporter") -> None:
-        """Have the thread send this reporter's report when it is due. Called by jobs."""
-        self.call_at(reporter.due, lambda: self.deliver(reporter))
+        """Have the thread send this reporter's report soon. Called by jobs."""
+        self.call_soon(lambda: self.deliver(reporter))
         self.start()
 
-    def call_at(self, due: float, act: Callable[[], None]) -> None:
-        """Have the thread call this function at an instant of the monotonic clock."""
-        self._inbox.put((due, act))
+    def call_soon(self, act: Callable[[], None]) -> None:
+        """Have the thread call this function, at most EVERY seconds from now."""
+        self._inbox.put(act)
 
     def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
         """Send this reporter's report now. After the `last` time nothing is sent."""
@@ -59,18 +58,10 @@ class ReportSender:
 
     def _run(self) -> None:
         block_in_this_thread()
-        waiting: list[tuple[float, Callable[[], None]]] = []
         while True:
-            due = min((due for due, _ in waiting), default=None)
-            with suppress(Empty):
-                waiting.append(self._inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic())))
-            now = time.monotonic()
-            ready, waiting = (
-                [each for each in waiting if each[0] <= now],
-                [each for each in waiting if each[0] > now],
-            )
-            for _, act in ready:
-                act()
+            for _ in range(self._inbox.qsize() or 1):
+                self._inbox.get()()
+            time.sleep(EVERY)
 
 
 class Sender(Protocol):
@@ -80,7 +71,7 @@ class Sender(Protocol):
     pid: int
 
     def put(self, reporter: "Reporter") -> None:
-        """Send this reporter's report, now or when it is due."""
+        """Send this reporter's report, now or soon."""
 
     def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
         """Send this reporter's report now. After the `last` time nothing is sent."""
@@ -95,8 +86,6 @@ class Reporter:
     _line_count = 0
     #: Whether the job has reported anything; if not, its end does not call the sender.
     _reported = _queued = _over = False
-    #: The earliest time to send the next report, by the monotonic clock.
-    due = 0.0
 
     def __init__(self, sender: Sender, slot: int) -> None:
         self.slot = slot
@@ -139,7 +128,6 @@ class Reporter:
         saved, self._saved = self._saved, None
         if progress is None and not lines and saved is None:
             return None
-        self.due = time.monotonic() + EVERY
         fraction, text = progress or (None, "")
         return Report(fraction, text, moved=progress is not None, lines=tuple(lines), saved=saved)
 

@@ -217,7 +217,7 @@ class SharedSlots:
         self._busy: dict[int, SharedSlot] = {}
         self._title = Title(
             lambda: f"palermo {pool} pool: {busy_slots(len(self._busy), slots) if self._busy else 'idle'}",
-            self._sender.call_at,
+            self._sender.call_soon,
         )
         self._state = ProcessState(end.fileno(), shared=True)
         #: When the state was checked, by the monotonic clock; infinite once the parent has been told of a change.

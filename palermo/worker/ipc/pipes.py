@@ -48,27 +48,20 @@ class BlockingPipe:
         end = HEADER + int.from_bytes(data[:HEADER], "big")
         if len(data) < HEADER or len(data) < end:
             self._wait_for(None)
-            return self._rest(data)
+            data = self._filled(data, HEADER)
+            end = HEADER + int.from_bytes(data[:HEADER], "big")
+            data = self._filled(data, end)
+            if len(data) < end:
+                return None
         self._data = data[end:]
         return pickle.loads(data[HEADER:end])  # type: ignore[no-any-return]
 
-    def _rest(self, data: bytes) -> tuple[Any, ...] | None:
-        while len(data) < HEADER:
-            more = self._socket.recv(_READ) if data else b""
-            if not more:
-                return None
+    def _filled(self, data: bytes, size: int) -> bytes:
+        """These bytes, and the ones after them up to this size; fewer if the parent is gone."""
+        # For a body of megabytes: without MSG_WAITALL, many small pieces would have to be joined.
+        while len(data) < size and (more := self._socket.recv(size - len(data), socket.MSG_WAITALL)):
             data += more
-        # For a body of megabytes: read the rest into its place instead of joining pieces.
-        whole = bytearray(HEADER + int.from_bytes(data[:HEADER], "big"))
-        whole[: len(data)] = data
-        view, filled = memoryview(whole), len(data)
-        while filled < len(whole):
-            count = self._socket.recv_into(view[filled:])
-            if not count:
-                return None
-            filled += count
-        self._data = b""
-        return pickle.loads(view[HEADER:])  # type: ignore[no-any-return]
+        return data
 
     def _wait_for(self, within: float | None) -> None:
         """Have the kernel end a read after `within` seconds. A poll before each read would cost a system call a job."""

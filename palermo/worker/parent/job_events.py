@@ -364,11 +364,9 @@ def _error_line(failure: Failure) -> str:
     return f"{failure.exception_class}: {text}"
 
 
-#: Seconds between two journal records of one job's progress.
+#: Seconds between two journal records of one job's progress, and between two times that the broker gets what a job has
+#: saved. If the worker dies, the items of this time come again.
 RECORD_EVERY = 1.0
-
-#: Seconds after which the broker gets what a job has saved. If the worker dies, the items of this time come again.
-SAVE_EVERY = 1.0
 
 #: How many of a job's newest lines a worker keeps; the journal has them all.
 KEPT_LINES = 100
@@ -380,7 +378,7 @@ class Progress:
     """The progress and log lines of the present job of one slot, and what it has saved."""
 
     __slots__ = (
-        *("_reported", "_save", "_save_timer", "_timer", "_unwritten", "_write"),
+        *("_reported", "_save", "_timer", "_unsaved", "_unwritten", "_write"),
         *("fraction", "lines", "runs", "saved", "text"),
     )
 
@@ -398,10 +396,11 @@ class Progress:
         self.saved: str | None = None
         self._write = write
         self._save = save
-        self._save_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: Whether the job has reported anything, as few jobs do; whether its newest progress is not yet recorded.
         self._reported = self._unwritten = False
+        #: What it has saved and the broker does not have yet.
+        self._unsaved: str | None = None
 
     def add(self, report: Report) -> None:
         """Take a report of the job."""
@@ -414,12 +413,11 @@ class Progress:
         if report.moved:
             self.fraction, self.text = report.fraction, report.text
             self._unwritten = True
-            if self._timer is None:
-                self._record_regularly()
         if report.saved is not None:
-            self.saved = report.saved
-            if self._save_timer is None:
-                self._save_timer = asyncio.get_running_loop().call_later(SAVE_EVERY, self._save_now)
+            self.saved = self._unsaved = report.saved
+        if self._timer is None:
+            self._record()
+            self._timer = asyncio.get_running_loop().call_later(RECORD_EVERY, self._tick)
 
     def end(self) -> str | None:
         """The job has ended: record its last progress, and forget the job. Returns what it has saved."""
@@ -433,28 +431,23 @@ class Progress:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._save_timer is not None:
-            self._save_timer.cancel()
-            self._save_timer = None
-        self.saved = None
-        if self._unwritten:
-            self._record()
+        self._record()
         self._reported = False
-        self.fraction, self.text = None, ""
+        self.saved = self._unsaved = self.fraction = None
+        self.text = ""
         self.lines.clear()
 
-    def _save_now(self) -> None:
-        self._save_timer = None
-        if self.saved is not None:
-            self._save(self.saved)
-
-    def _record_regularly(self) -> None:
+    def _tick(self) -> None:
         self._timer = None
-        if self._unwritten:
+        if self._unwritten or self._unsaved is not None:
+            self._timer = asyncio.get_running_loop().call_later(RECORD_EVERY, self._tick)
             self._record()
-            self._timer = asyncio.get_running_loop().call_later(RECORD_EVERY, self._record_regularly)
+        if self._unsaved is not None:
+            self._save(self._unsaved)
+            self._unsaved = None
 
     def _record(self) -> None:
-        self._unwritten = False
-        said: dict[str, Any] = {} if self.fraction is None else {"fraction": round(self.fraction, 4)}
-        self._write(RecordKind.PROGRESS, said | ({"text": self.text} if self.text else {}))
+        if self._unwritten:
+            self._unwritten = False
+            said: dict[str, Any] = {} if self.fraction is None else {"fraction": round(self.fraction, 4)}
+            self._write(RecordKind.PROGRESS, said | ({"text": self.text} if self.text else {}))

@@ -86,7 +86,7 @@ class Worker:
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._spawn = partial(spawn, self._tasks)
-        self._title = Title(self._describe, asyncio.get_running_loop().call_at, show=show_title)
+        self._title = Title(self._describe, partial(asyncio.get_running_loop().call_later, 0.05), show=show_title)
         arguments = RecordedArguments(options.settings, registered.parameters.get)
         job_events = JobEvents(
             Recorder(JournalLevel(options.settings.journal), self._about.id, arguments=arguments.fields)
