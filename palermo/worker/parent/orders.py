@@ -147,20 +147,19 @@ class Orders:
             # A retry that waits has a cancel mark, and the worker that takes it drops it.
             return None if ended is None or isinstance(ended.result, Retrying) else ended.answer()
         self._outcomes.cancelled_by[order.id] = order.by
-        before = {slot.number: slot.running for slot in slots}
+        runs = [(slot, slot.started_at) for slot in slots]
+        about = {"job": slots[0].jobs[0].job, "queue": slots[0].jobs[0].queue}
         for slot in slots:
             self._pool.cancel(slot.number)
-        job = before[slots[0].number]
-        assert job is not None
         try:
             async with asyncio.timeout(_CANCEL_TIMEOUT):
-                while any(slot.running == before[slot.number] for slot in slots):
+                while any(slot.busy and slot.started_at == began for slot, began in runs):
                     self._outcomes.change.clear()
                     await self._outcomes.change.wait()
         except TimeoutError:
-            return {"state": "cancelling", "job": job.job, "queue": job.queue}
+            return {"state": "cancelling", **about}
         ended = self._outcomes.last(order.id)
-        return {"state": "cancelled", "job": job.job, "queue": job.queue} if ended is None else ended.answer()
+        return {"state": "cancelled", **about} if ended is None else ended.answer()
 
     async def _lines(self, order: WorkerCommand) -> Mapping[str, Any] | None:
         for slot in self._slots:

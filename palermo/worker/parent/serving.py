@@ -43,7 +43,6 @@ class Serving:
         self._worker = worker
         self._changed = changed
         self._slot_lost = slot_lost
-        self._tasks: dict[SlotTask, asyncio.Task[None]] = {}
         self._stopping_deliveries: set[asyncio.Task[None]] = set()
 
     @property
@@ -55,18 +54,17 @@ class Serving:
         """Have every slot whose task has ended take jobs again."""
         self._worker.taking = True
         for slot in self._slots:
-            task = self._tasks.get(slot)
-            if task is None or task.done():
-                task = self._tasks[slot] = asyncio.ensure_future(slot.serve())
-                task.add_done_callback(self._ended)
+            if slot.task is None or slot.task.done():
+                slot.task = asyncio.ensure_future(slot.serve())
+                slot.task.add_done_callback(self._ended)
         self._changed()
 
     def stop(self) -> None:
         """Take no more jobs. Slot tasks that wait for a job end now, the others once their job is settled."""
         self._worker.taking = False
-        for slot, task in self._tasks.items():
-            if slot.waiting:
-                task.cancel()
+        for slot in self._slots:
+            if slot.waiting and slot.task is not None:
+                slot.task.cancel()
         session = self._worker.sessions.current
         if session is not None:
             spawn(self._stopping_deliveries, self.stop_deliveries(session))
@@ -80,8 +78,7 @@ class Serving:
 
     async def wait(self, timeout: float | None = None) -> None:
         """Wait until all slot tasks have ended, for at most `timeout` seconds."""
-        tasks = [task for task in self._tasks.values() if not task.done()]
-        if tasks:
+        if tasks := self._tasks:
             await asyncio.wait(tasks, timeout=timeout)
 
     def idle(self) -> BrokerSession | None:
@@ -91,10 +88,15 @@ class Serving:
 
     async def close(self) -> None:
         """End all tasks."""
-        tasks = [*self._tasks.values(), *self._stopping_deliveries]
+        tasks = [*self._tasks, *self._stopping_deliveries]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        """The slot tasks that have not ended."""
+        return [slot.task for slot in self._slots if slot.task is not None and not slot.task.done()]
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -25,12 +25,12 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.journal_records import RecordKind
 from palermo.core.latest import remember
 from palermo.core.lifecycle import (
+    INTERRUPTED,
     SUCCEEDED,
     Ack,
     Cancelled,
     Dropped,
     Fail,
-    Interrupted,
     Raised,
     Reschedule,
     Result,
@@ -88,8 +88,8 @@ class SlotTask:
     """One slot as the parent sees it."""
 
     __slots__ = (
-        *("_admitted", "_free", "_plain", "_saving", "_settling", "_started_at", "_taken", "_task", "_worker"),
-        *("activity", "number", "permitted", "progress", "tag"),
+        *("_admitted", "_free", "_plain", "_saving", "_settling", "_taken", "_worker"),
+        *("activity", "number", "permitted", "progress", "started_at", "tag", "task"),
     )
 
     def __init__(self, number: int, tag: str, worker: WorkerState) -> None:
@@ -103,7 +103,8 @@ class SlotTask:
         #: The job that it runs or waits for permission to run, and whether it has that permission.
         self._admitted: Message | None = None
         self.permitted = False
-        self._started_at = 0.0
+        #: When it began, in Unix seconds.
+        self.started_at = 0.0
         #: The session, the delivery and the message of the plain job that it runs while its task sleeps; the task that
         #: settles it.
         self._plain: tuple[BrokerSession, Delivery, Message] | None = None
@@ -112,8 +113,8 @@ class SlotTask:
         self._saving: set[asyncio.Task[None]] = set()
         #: Set while no plain job runs.
         self._free = asyncio.Event()
-        #: The asyncio task, and what it does. A plain job may run while it listens.
-        self._task: asyncio.Task[None] | None = None
+        #: The asyncio task that runs `serve`, and what it does. A plain job may run while it listens.
+        self.task: asyncio.Task[None] | None = None
         self.activity = Activity.WORKING
 
     @property
@@ -131,11 +132,6 @@ class SlotTask:
         """The jobs that it runs now: one, or several of a batch."""
         return tuple(self._running(one.message) for one in self._taken)
 
-    @property
-    def running(self) -> RunningJob | None:
-        """The first of the jobs that it runs now; None if it runs none."""
-        return self._running(self._taken[0].message) if self._taken else None
-
     def _named(self, message: Message) -> Message:
         """The message; one that names no job with the default job of its queue."""
         if message.job or (job := self._worker.registered.defaults.get(message.queue)) is None:
@@ -149,7 +145,7 @@ class SlotTask:
             job=message.job,
             queue=message.queue,
             slot=self.number,
-            started_at=self._started_at,
+            started_at=self.started_at,
             progress=progress.fraction,
             text=progress.text,
             line=progress.lines[-1][:MAX_TEXT] if progress.lines else "",
@@ -161,21 +157,21 @@ class SlotTask:
     @property
     def demand(self) -> tuple[str, str] | None:
         """The limit key and the id of the job that it runs or waits to run; None if that has no limit."""
-        demand = None if self._admitted is None else demand_of(self._admitted)
-        return None if demand is None or self._admitted is None else (demand.key, self._admitted.id)
+        message = self._admitted
+        if message is None or (demand := demand_of(message)) is None:
+            return None
+        return demand.key, message.id
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages of the jobs that it runs now, or of the one that it waits for permission to run."""
-        if not self._taken and self._admitted is not None:
-            return (self._admitted,)
-        return tuple(one.message for one in self._taken)
+        waiting = () if self._admitted is None else (self._admitted,)
+        return tuple(one.message for one in self._taken) or waiting
 
     async def serve(self) -> None:
         """Take jobs and have them run, until the worker takes no more. To be cancelled only while `waiting`."""
         worker = self._worker
         sessions = worker.sessions
-        self._task = asyncio.current_task()
         await worker.pool.prepare(self.number)
         while True:
             while self._plain is not None:
@@ -212,7 +208,7 @@ class SlotTask:
     def _rest(self) -> float:
         """The seconds until the next job may start. The wall clock may have been set back: never more than the pace."""
         pace = self._worker.pace
-        return min(pace, self._started_at + pace - clock.now())
+        return min(pace, self.started_at + pace - clock.now())
 
     async def _work(self, session: BrokerSession, delivery: Delivery) -> None:
         """Run the job, if no other worker runs it and it gets the unique key and the permit that it needs."""
@@ -264,19 +260,17 @@ class SlotTask:
     async def _run(self, session: BrokerSession, delivery: Delivery) -> None:
         worker, message = self._worker, self._named(delivery.message)
         self._taken = taken = [delivery]
-        self._started_at = ended_at = clock.now()
+        self.started_at = ended_at = clock.now()
         worker.job_began()
-        results: tuple[Result, ...] = (Interrupted(),)
-        done, saved = 0, None
+        results: tuple[Result, ...]
         try:
             if message.job in worker.registered.batches:
                 self._taken = taken = await self._gather_batch(session, delivery)
                 for _ in taken[1:]:
                     worker.job_began()
-                self._started_at = ended_at = clock.now()
+                self.started_at = ended_at = clock.now()
                 message = replace(message, companions=tuple(each.message for each in taken[1:]))
-            results = (Interrupted(),) * len(taken)
-            worker.job_events.run_began(self.number, message, self._started_at)
+            worker.job_events.run_began(self.number, message, self.started_at)
             self.progress.runs = True
             if delivery.cancelled:
                 results = (Cancelled(),)
@@ -290,17 +284,28 @@ class SlotTask:
                 ended_at = clock.now()
             saved = self.progress.end()
             for each, result in zip(taken, results, strict=True):
-                done += 1
                 await self._finish(session, each, result, ended_at, saved=saved, companion=each is not delivery)
         finally:
             self.progress.end()
+            for each in self._taken:
+                self._ended(each.message, INTERRUPTED, (self.started_at, ended_at), settled=False)
             self._taken = []
-            for each, result in list(zip(taken, results, strict=False))[done:]:
-                at = self._started_at
-                worker.job_events.run_ended(
-                    self.number, each.message, result, began_at=at, ended_at=ended_at, settled=False
-                )
-                worker.job_ended(each.message, result, settled=False)
+
+    def _ended(
+        self,
+        message: Message,
+        result: Result,
+        times: tuple[float, float],
+        *,
+        settled: bool,
+        by: str = "",
+        written: bool = False,
+    ) -> None:
+        """Record and count the end of a run; `times` are its beginning and its end. See JobEvents.run_ended."""
+        self._worker.job_events.run_ended(
+            self.number, message, result, began_at=times[0], ended_at=times[1], settled=settled, by=by, written=written
+        )
+        self._worker.job_ended(message, result, settled=settled)
 
     def _job_reported(self, kind: RecordKind, said: Mapping[str, Any]) -> None:
         """Record the progress or a log line of its job, or of the first of a batch."""
@@ -336,10 +341,10 @@ class SlotTask:
             return False
         # First of all: the slot begins while the rest is noted here.
         worker.pool.run(self.number, message, self._plain_ended)
-        self._plain, self._taken, self._started_at = (session, delivery, message), [delivery], clock.now()
+        self._plain, self._taken, self.started_at = (session, delivery, message), [delivery], clock.now()
         self._free.clear()
         worker.job_began()
-        worker.job_events.run_began(self.number, message, self._started_at)
+        worker.job_events.run_began(self.number, message, self.started_at)
         self.progress.runs = True
         if log.isEnabledFor(logging.DEBUG):
             log_received(self.number, delivery)
@@ -349,7 +354,7 @@ class SlotTask:
     def _plain_ended(self, result: RunResult) -> None:
         """Acknowledge a plain job that has returned without a result to keep. A task settles any other."""
         assert self._plain is not None
-        (session, delivery, message), began, ended_at = self._plain, self._started_at, clock.now()
+        (session, delivery, message), began, ended_at = self._plain, self.started_at, clock.now()
         worker = self._worker
         saved = self.progress.end()
         if result is SUCCEEDED and not message.keep_result:
@@ -386,8 +391,8 @@ class SlotTask:
         """The slot is free again. If the worker takes no more jobs, cancel the task, which waits for one."""
         self._plain = None
         self._free.set()
-        if self.activity is Activity.LISTENING and not self._worker.taking and self._task is not None:
-            self._task.cancel()
+        if self.activity is Activity.LISTENING and not self._worker.taking and self.task is not None:
+            self.task.cancel()
 
     # How a job ends.
 
@@ -406,20 +411,20 @@ class SlotTask:
         `companion` is for all but the first of a batch.
         """
         worker, message = self._worker, self._named(delivery.message)
-        times = {"began_at": self._started_at, "ended_at": ended_at}
+        began_at = self.started_at
         by, settled, written, refused = "", False, False, False
 
         def ended(settled: bool) -> None:
-            worker.job_events.run_ended(self.number, message, result, **times, settled=settled, by=by, written=written)
-            worker.job_ended(message, result, settled=settled)
+            self._ended(message, result, (began_at, ended_at), settled=settled, by=by, written=written)
 
         try:
             if isinstance(result, Cancelled):
                 by = delivery.cancelled_by or worker.outcomes.cancelled_by.get(message.id, "")
             ran = not delivery.cancelled
-            resumes = saved is not None
-            log_end(self.number, message, result, began=self._started_at, ran=ran, by=by, resumes=resumes)
-            written = await worker.job_events.store_result(self.number, message, result, **times, by=by)
+            log_end(self.number, message, result, began=began_at, ran=ran, by=by, resumes=saved is not None)
+            written = await worker.job_events.store_result(
+                self.number, message, result, began_at=began_at, ended_at=ended_at, by=by
+            )
             # The journal has the returned value now. The records of how the job ended do without it.
             result = without_value(result)
             per_queue = worker.settings.failed_per_queue
@@ -432,7 +437,7 @@ class SlotTask:
                 queue=message.queue,
                 result=result,
                 slot=self.tag,
-                began_at=self._started_at,
+                began_at=began_at,
                 ended_at=ended_at,
                 written=written,
                 saved=saved,

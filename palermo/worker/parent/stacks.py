@@ -22,33 +22,26 @@ class StackDumps:
         self._slots = slots
         self._pid = pid
         self._asking = asyncio.Lock()
-        self._logging = False
 
     async def each(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
         """The stacks of every running job, then of this process; one after the other, because they share a file."""
         async with self._asking:
             for slot in self._slots:
-                job = slot.running
-                if job is None:
+                jobs, began = slot.jobs, slot.started_at
+                if not jobs:
                     continue
                 text = await self._pool.stack(slot.number)
-                if slot.running == job:
-                    yield job, text or "it gave no answer within 2 s"
+                if slot.busy and slot.started_at == began:
+                    yield jobs[0], text or "it gave no answer within 2 s"
             yield None, own_stacks()
 
     async def log(self) -> None:
-        """Log them, unless that is under way."""
-        if self._logging:
-            return
-        self._logging = True
-        try:
-            async for job, text in self.each():
-                if job is None:
-                    log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": text})
-                else:
-                    log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": text})
-        finally:
-            self._logging = False
+        """Log them."""
+        async for job, text in self.each():
+            if job is None:
+                log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": text})
+            else:
+                log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": text})
 
 
 def thread_stacks() -> str:
