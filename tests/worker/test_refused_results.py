@@ -139,9 +139,7 @@ async def test_a_job_ends_with_the_result_of_its_own_worker_or_runs_again(
     sessions.current = BrokerSession(broker, consumer)
     adopted = AdoptedJobs(
         "pid:1@example",
-        sessions=sessions,  # type: ignore[arg-type]
-        stopping=asyncio.Event(),
-        refused_results=outcomes.RefusedResults(sessions, outcomes.Outcomes(), asyncio.Event()),  # type: ignore[arg-type]
+        outcomes.RefusedResults(sessions, outcomes.Outcomes(), asyncio.Event()),  # type: ignore[arg-type]
         job_events=JobEvents(Recorder(JournalLevel.OFF, "w")),
         failed_per_queue=False,
         own_outcome=lambda _: next(left),

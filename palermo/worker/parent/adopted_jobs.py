@@ -18,7 +18,7 @@ from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Fail, Release, settle
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
-from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.outcomes import RefusedResults, fingerprint, result_in
 
@@ -49,22 +49,19 @@ class AdoptedJobs:
     def __init__(
         self,
         worker: str,
-        *,
-        sessions: BrokerSessions,
-        stopping: asyncio.Event,
         refused_results: RefusedResults,
+        *,
         job_events: JobEvents,
         failed_per_queue: bool,
         own_outcome: Callable[[str], Mapping[str, Any] | None],
     ) -> None:
         """`worker` is this worker's id; `own_outcome` gives its own answer about the outcome of a job."""
         self._worker = worker
-        self._sessions = sessions
-        self._stopping = stopping
         self._refused_results = refused_results
         self._job_events = job_events
         self._failed_per_queue = failed_per_queue
         self._own_outcome = own_outcome
+        self._sessions, self._stopping = refused_results.sessions, refused_results.stopping
         self._watching: set[asyncio.Task[None]] = set()
 
     async def adopt(self, session: BrokerSession, delivery: Delivery) -> Adoption:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from palermo.contract.broker import Broker
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerError, PalermoError
-from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.serving import Serving, served_queues
 from palermo.worker.parent.shutdown import Shutdown
 from palermo.worker.parent.worker_state import WorkerState
@@ -50,8 +49,6 @@ class EmptyQueues:
 
     def __init__(
         self,
-        options: WorkerOptions,
-        selection: QueueSelection,
         worker: WorkerState,
         serving: Serving,
         shutdown: Shutdown,
@@ -59,8 +56,6 @@ class EmptyQueues:
         on_empty: Callable[[], Awaitable[None]],
     ) -> None:
         """`on_empty` calls the hook, once until another job has run."""
-        self._options = options
-        self._selection = selection
         self._serving = serving
         self._worker = worker
         self._shutdown = shutdown
@@ -87,17 +82,19 @@ class EmptyQueues:
     async def _are_empty(self) -> bool:
         session = self._worker.sessions.current
         with suppress(PalermoError):  # if the session is lost, the slots notice that themselves
-            return session is not None and not await count_pending(session.broker, self._selection, self._awaited)
+            return session is not None and not await count_pending(
+                session.broker, self._worker.selection, self._awaited
+            )
         return False
 
     @property
     def _awaited(self) -> Collection[str]:
-        return self._worker.put_aside if self._options.burst_waits_for_limits else ()
+        return self._worker.put_aside if self._worker.options.burst_waits_for_limits else ()
 
     async def _emptied(self) -> None:
         await self._on_empty()
         serving = self._serving
-        if not self._options.burst or not self._worker.taking:
+        if not self._worker.options.burst or not self._worker.taking:
             return
         # Jobs on their way to a slot go back before the last check, so that they are counted.
         serving.stop()
@@ -106,7 +103,7 @@ class EmptyQueues:
         if session is not None:
             await serving.stop_deliveries(session)
             with suppress(BrokerError):
-                drained = await is_drained(session.broker, self._selection, self._awaited)
+                drained = await is_drained(session.broker, self._worker.selection, self._awaited)
                 if drained and not self._shutdown.begun.is_set():
                     self._shutdown.stop(None)
                     return

@@ -9,7 +9,7 @@ from typing import Any
 
 from palermo.client.recorder import Recorder
 from palermo.contract import clock
-from palermo.contract.broker import Broker, Delivery
+from palermo.contract.broker import Broker
 from palermo.contract.recurring_entries import RECURRING
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.failure import Failure
@@ -259,27 +259,8 @@ def _error(failure: Failure) -> dict[str, str]:
     return {"error": failure.exception_class, "message": failure.message[:_MAX_TEXT]}
 
 
-def log_received(slot: int, delivery: Delivery) -> None:
-    """Log that the broker has handed out a job. It may still wait for a key or a limit."""
-    again = "yes" if delivery.redelivered else "no"
-    log_event(
-        log,
-        logging.DEBUG,
-        "job received id=%s job=%s queue=%s attempt=%d slot=%d redelivered=%s",
-        *_job_values(slot, delivery.message),
-        again,
-    )
-
-
-def log_settled(slot: int, message: Message, settlement: type[Settlement]) -> None:
-    """Log what the broker was told to do with a job that has ended."""
-    told = _SETTLED[settlement]
-    text = "job settled id=%s job=%s queue=%s attempt=%d slot=%d as=%s"
-    log_event(log, logging.DEBUG, text, *_job_values(slot, message), told)
-
-
 #: What a settlement does, in a word or two.
-_SETTLED: dict[type[Settlement], str] = {
+SETTLED: Mapping[type[Settlement], str] = {
     Ack: "acknowledged",
     Fail: "failed",
     Reschedule: "rescheduled",
@@ -287,10 +268,10 @@ _SETTLED: dict[type[Settlement], str] = {
 }
 
 
-def log_start(slot: int, message: Message) -> None:
-    """Log that a run begins."""
-    text = "job started id=%s job=%s queue=%s attempt=%d slot=%d"
-    log_event(log, logging.DEBUG, text, *_job_values(slot, message))
+def log_step(step: str, slot: int, message: Message, more: str = "", *values: str) -> None:
+    """Log, at the level DEBUG, that a job was received, has started or is settled; `more` ends the line's format."""
+    text = f"job {step} id=%s job=%s queue=%s attempt=%d slot=%d{more}"
+    log_event(log, logging.DEBUG, text, *_job_values(slot, message), *values)
 
 
 def log_end(slot: int, message: Message, result: Result, *, began: float, ran: bool, by: str, resumes: bool) -> None:

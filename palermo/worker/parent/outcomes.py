@@ -160,9 +160,9 @@ class RefusedResults:
     """The refused results that one worker keeps and tries to store."""
 
     def __init__(self, sessions: BrokerSessions, outcomes: Outcomes, stopping: asyncio.Event) -> None:
-        self._sessions = sessions
+        self.sessions = sessions
+        self.stopping = stopping
         self._outcomes = outcomes
-        self._stopping = stopping
         self._kept: dict[RefusedResult, asyncio.Task[None]] = {}
         self._bytes = 0
         self._logged_at: dict[str, float] = {}
@@ -234,7 +234,7 @@ class RefusedResults:
             self.result_lost(one.session, one.delivery.message, one.outcome, error)
         except Exception as error:  # an edge of the worker's loop: the job goes back with the session
             log.exception("cannot store the result of a job id=%s", one.delivery.message.id)
-            self._sessions.lose(one.session, error)
+            self.sessions.lose(one.session, error)
         finally:
             one.ended(settled)
 
@@ -243,9 +243,9 @@ class RefusedResults:
         attempt, stopping = 0, False
         while not stopping:
             attempt += 1
-            if not self._stopping.is_set():
+            if not self.stopping.is_set():
                 await wait_for_any(self._try_now, timeout=backoff(attempt, random.random()))
-            stopping = self._stopping.is_set()
+            stopping = self.stopping.is_set()
             try:
                 await one.session.consumer.settle(one.delivery, one.settlement)
             except (BrokerUnavailable, DeliveryLost):
@@ -276,4 +276,4 @@ class RefusedResults:
             str(error),
         )
         if isinstance(error, BrokerUnavailable):
-            self._sessions.lose(session, error)
+            self.sessions.lose(session, error)

@@ -3,7 +3,6 @@
 import asyncio
 import time
 
-from palermo.core.queue_selection import QueueSelection
 from palermo.errors import PalermoError
 from palermo.worker.parent.serving import served_queues
 from palermo.worker.parent.worker_state import WorkerState
@@ -15,13 +14,13 @@ _EVERY = 1.0
 _PAUSE_FACTOR = 20.0
 
 
-async def keep_pace(worker: WorkerState, selection: QueueSelection) -> None:
+async def keep_pace(worker: WorkerState) -> None:
     """Report the sizes of the queues to the hook again and again, until cancelled; it answers with the pace."""
     while True:
         began = time.monotonic()
         try:
             session = worker.sessions.current
-            queues = None if session is None else await served_queues(session.broker, selection)
+            queues = None if session is None else await served_queues(session.broker, worker.selection)
         except PalermoError:
             queues, began = None, time.monotonic()  # if the session is lost, the slots notice that themselves
         took = time.monotonic() - began

@@ -56,11 +56,10 @@ from palermo.worker.ipc.frames import MAX_TEXT
 from palermo.worker.parent.adopted_jobs import Adoption
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.job_events import (
+    SETTLED,
     Progress,
     log_end,
-    log_received,
-    log_settled,
-    log_start,
+    log_step,
     log_success,
 )
 from palermo.worker.parent.outcomes import Outcome, RefusedResult
@@ -188,13 +187,17 @@ class SlotTask:
             try:
                 with self._doing(Activity.LISTENING):
                     delivery = await session.consumer.receive(self.number, partial(self._take, session))
-                log_received(self.number, delivery)
+                self._log_received(delivery)
                 await self._work(session, delivery)
             except (BrokerError, NotFound) as error:
                 sessions.lose(session, error)
             except Exception as error:  # the edge of the worker's loop: a bug must not end the slot
                 log.exception("cannot take or finish a job slot=%d", self.number)
                 sessions.lose(session, error)
+
+    def _log_received(self, delivery: Delivery) -> None:
+        """Log that the broker has handed out a job. It may still wait for a key or a limit."""
+        log_step("received", self.number, delivery.message, " redelivered=%s", "yes" if delivery.redelivered else "no")
 
     @contextmanager
     def _doing(self, activity: Activity) -> Iterator[None]:
@@ -253,7 +256,7 @@ class SlotTask:
             more = await session.consumer.next_for_batch(delivery, wait=max(0.0, until - time.monotonic()))
             if more is None:
                 break
-            log_received(self.number, more)
+            self._log_received(more)
             taken.append(more)
         return taken
 
@@ -276,10 +279,10 @@ class SlotTask:
                 results = (Cancelled(),)
             elif delivery.duplicate_of:
                 results = (_duplicate_result(delivery),)
-            elif (most := worker.settings.max_deaths) is not None and len(delivery.deaths) >= most:
+            elif (most := worker.options.settings.max_deaths) is not None and len(delivery.deaths) >= most:
                 results = (Raised(_worker_died(delivery)),)
             else:
-                log_start(self.number, message)
+                log_step("started", self.number, message)
                 results = results_of_each(await self._result_of(message), len(taken))
                 ended_at = clock.now()
             saved = self.progress.end()
@@ -347,8 +350,8 @@ class SlotTask:
         worker.job_events.run_began(self.number, message, self.started_at)
         self.progress.runs = True
         if log.isEnabledFor(logging.DEBUG):
-            log_received(self.number, delivery)
-            log_start(self.number, message)
+            self._log_received(delivery)
+            log_step("started", self.number, message)
         return True
 
     def _plain_ended(self, result: RunResult) -> None:
@@ -367,7 +370,7 @@ class SlotTask:
                 if log.isEnabledFor(logging.INFO):
                     log_success(self.number, message, began)
                 if log.isEnabledFor(logging.DEBUG):
-                    log_settled(self.number, message, Ack)
+                    log_step("settled", self.number, message, " as=%s", SETTLED[Ack])
                 worker.job_events.run_ended(
                     self.number, message, SUCCEEDED, began_at=began, ended_at=ended_at, settled=True
                 )
@@ -427,7 +430,7 @@ class SlotTask:
             )
             # The journal has the returned value now. The records of how the job ended do without it.
             result = without_value(result)
-            per_queue = worker.settings.failed_per_queue
+            per_queue = worker.options.settings.failed_per_queue
             # A job that runs again without delay must be due at once by every clock, or it would wait for the leader.
             at_once = isinstance(result, Retrying) and not result.delay
             now = clock.wall_clock() if at_once else clock.now()
@@ -445,7 +448,7 @@ class SlotTask:
             try:
                 await session.consumer.settle(delivery, settlement)
                 settled = True
-                log_settled(self.number, message, type(settlement))
+                log_step("settled", self.number, message, " as=%s", SETTLED[type(settlement)])
             except (BrokerUnavailable, DeliveryLost) as error:
                 worker.refused_results.result_lost(session, message, outcome, error)
             except PalermoError as error:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.serving import served_queues
@@ -44,14 +43,12 @@ class StallWatchdog:
     def __init__(
         self,
         worker: WorkerState,
-        selection: QueueSelection,
         *,
         idle: Callable[[], BrokerSession | None],
         give_up: Callable[[], None],
     ) -> None:
         """`idle` gives the session on which a slot waits for a job now; `give_up` ends the worker."""
         self._worker = worker
-        self._selection = selection
         self._idle = idle
         self._give_up = give_up
         #: How many jobs the worker had taken when another session was opened; None once a check has shown that the
@@ -119,7 +116,7 @@ class StallWatchdog:
         """The queues that the worker serves, without the paused ones; none if the broker does not answer."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
-                queues = await served_queues(session.broker, self._selection)
+                queues = await served_queues(session.broker, self._worker.selection)
         except (PalermoError, TimeoutError):
             return set()
         return {queue.name for queue in queues if not queue.paused}

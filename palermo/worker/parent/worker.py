@@ -69,15 +69,12 @@ class Worker:
         show_title: Callable[[str], None],
     ) -> None:
         """`show_title` shows the state of the worker to people who list processes."""
-        self._options = options
-        self._registered = registered
-        self._selection = options.queues or QueueSelection(registered.queues)
-        self._pool = pool
+        selection = options.queues or QueueSelection(registered.queues)
         self._about = WorkerInfo(
             id=f"pid:{pid}@{host}",
             host=host,
             pid=pid,
-            queues=self._selection.written,
+            queues=selection.written,
             slots=options.concurrency,
             state="starting",
             started_at=clock.now(),
@@ -104,7 +101,8 @@ class Worker:
         outcomes = Outcomes()
         refused_results = RefusedResults(sessions, outcomes, self._shutdown.begun)
         self.shared = WorkerState(
-            settings=options.settings,
+            options=options,
+            selection=selection,
             registered=registered,
             pool=pool,
             sessions=sessions,
@@ -112,9 +110,7 @@ class Worker:
             refused_results=refused_results,
             adopted_jobs=AdoptedJobs(
                 self._about.id,
-                sessions=sessions,
-                stopping=self._shutdown.begun,
-                refused_results=refused_results,
+                refused_results,
                 job_events=job_events,
                 failed_per_queue=options.settings.failed_per_queue,
                 own_outcome=lambda id: self._orders.outcome(id),
@@ -127,9 +123,7 @@ class Worker:
         self._slots = [SlotTask(n, worker_tag(pid, host, n), self.shared) for n in range(1, options.concurrency + 1)]
         pool.on_report = lambda number, report: self._slots[number - 1].progress.add(report)
         self._serving = Serving(self._slots, self.shared, changed=self._title.update, slot_lost=self._shutdown.give_up)
-        self._empty_queues = EmptyQueues(
-            options, self._selection, self.shared, self._serving, self._shutdown, on_empty=self._on_queues_empty
-        )
+        self._empty_queues = EmptyQueues(self.shared, self._serving, self._shutdown, on_empty=self._on_queues_empty)
         self._stack_dumps = StackDumps(pool, self._slots, pid=pid)
         self._orders = Orders(self.shared, self._slots, self._stack_dumps, act=self.order, state=lambda: self.state)
 
@@ -141,9 +135,9 @@ class Worker:
         log.info(
             "worker started id=%s queues=%s slots=%d broker=%s",
             self._about.id,
-            self._selection,
+            self.shared.selection,
             len(self._slots),
-            self._options.settings.address,
+            self.shared.options.settings.address,
         )
         self._title.update()
         job_events, sessions = self.shared.job_events, self.shared.sessions
@@ -151,14 +145,14 @@ class Worker:
         # A signal may have come before.
         if self._serving.allowed:
             self._start_taking()
-        watchdog = StallWatchdog(self.shared, self._selection, idle=self._serving.idle, give_up=self._shutdown.give_up)
+        watchdog = StallWatchdog(self.shared, idle=self._serving.idle, give_up=self._shutdown.give_up)
         self._spawn(watchdog.run())
-        if self._options.burst or "queue_empty" in self._registered.hooks:
+        if self.shared.options.burst or "queue_empty" in self.shared.registered.hooks:
             self._spawn(self._empty_queues.run())
-        if "queue_size" in self._registered.hooks:
-            self._spawn(keep_pace(self.shared, self._selection))
+        if "queue_size" in self.shared.registered.hooks:
+            self._spawn(keep_pace(self.shared))
         session_task = self._spawn(sessions.keep_open())
-        gone = self._spawn(self._pool.gone.wait())
+        gone = self._spawn(self.shared.pool.gone.wait())
         code: int | RestartReason
         end = self._shutdown.end
         try:
@@ -202,7 +196,7 @@ class Worker:
         serving, stopping = self._serving, self.shared.stopping.is_set()
         match action:
             case Action.KILL_JOBS:
-                self._pool.kill_jobs()
+                self.shared.pool.kill_jobs()
             case Action.DUMP:
                 self._spawn(self._stack_dumps.log())
             case Action.QUIET:
@@ -283,12 +277,12 @@ class Worker:
     async def _consume(self, broker: Broker) -> Consumer:
         await self._duties.prepare(broker)
         return await broker.consume(
-            self._selection,
+            self.shared.selection,
             slots=len(self._slots),
             tag=self._about.id,
             report=self.report,
             on_command=self._orders.obey,
-            prefetch=1 if self._registered.batches else self._options.prefetch,
+            prefetch=1 if self.shared.registered.batches else self.shared.options.prefetch,
         )
 
     def _on_session_open(self, session: BrokerSession) -> None:
@@ -308,8 +302,8 @@ class Worker:
     # Hooks, background tasks, title, end.
 
     async def _hook(self, name: str) -> None:
-        if name in self._registered.hooks:
-            await self._pool.hook(name)
+        if name in self.shared.registered.hooks:
+            await self.shared.pool.hook(name)
 
     async def _exit_hook(self) -> None:
         """Have the hook worker_exit run, last of all: the worker has left its broker. A hook that hangs is given up."""
@@ -317,11 +311,11 @@ class Worker:
             await asyncio.wait_for(self._hook("worker_exit"), EXIT_TIMEOUT)
         except TimeoutError:
             log.error("worker_exit hook still runs after %.0f s, killing it", EXIT_TIMEOUT)
-            self._pool.kill()
+            self.shared.pool.kill()
 
     def _describe(self) -> str:
         busy = sum(slot.busy for slot in self._slots)
-        return parent_title(state=self.state, queues=str(self._selection), busy=busy, slots=len(self._slots))
+        return parent_title(state=self.state, queues=str(self.shared.selection), busy=busy, slots=len(self._slots))
 
     async def _close(self) -> None:
         self._title.close()

@@ -7,7 +7,8 @@ from msgspec import Struct, field
 
 from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
 from palermo.core.message import Message
-from palermo.settings.settings import Settings
+from palermo.core.queue_selection import QueueSelection
+from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
@@ -19,7 +20,9 @@ from palermo.worker.registered import Registered
 class WorkerState(Struct, kw_only=True, eq=False):
     """The shared state and parts of one worker."""
 
-    settings: Settings
+    options: WorkerOptions
+    #: The queues that the worker serves.
+    selection: QueueSelection
     registered: Registered
     pool: Pool
     sessions: BrokerSessions
