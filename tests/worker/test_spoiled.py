@@ -13,12 +13,12 @@ SPOILS = {
     "folder": "working directory is ",
     "deleted_folder": "working directory is gone, was ",
     "umask": "umask is 0o777, was 0o",
-    "mask": "SIGUSR1 is blocked",
-    "handler": "is another",
-    "pipe_handler": "the handler of SIGPIPE is another",
-    "alarm": "an alarm is set",
+    "mask": "signal mask is {",
+    "handler": "handler of signal ",
+    "pipe_handler": "handler of SIGPIPE is ",
+    "alarm": "alarm is True",
     "output": "standard output is closed",
-    "errors": "standard error is another file",
+    "errors": "standard error is (",
 }
 
 

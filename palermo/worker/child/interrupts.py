@@ -19,7 +19,23 @@ from palermo.worker.limits import cancelled, terminated, timed_out
 from palermo.worker.signals import CANCEL, TERMINATE
 
 
-class Interrupts:
+class _Asked:
+    """What the job of a slot was told to do."""
+
+    #: Whether it was told to end because the worker stops.
+    terminated = False
+    #: Whether someone cancelled it.
+    cancelled = False
+    #: Whether one of its loops was ended because the worker stops: it is not done, whatever it returns.
+    unfinished = False
+
+    def end_loop(self) -> JobTerminated:
+        """The error that ends a loop of the job, which goes back as after JobTerminated. Called by the job."""
+        self.terminated = self.unfinished = True
+        return terminated()
+
+
+class Interrupts(_Asked):
     """Raises exceptions in a job of this process, only while it runs. A job without a timeout costs no system call."""
 
     def __init__(self) -> None:
@@ -27,12 +43,6 @@ class Interrupts:
         self._timeout: float | None = None
         #: The handler of SIGALRM from before the job began: it may be the user's.
         self._before: Any = signal.SIG_DFL
-        #: Whether the job was told to end because the worker stops.
-        self.terminated = False
-        #: Whether someone cancelled it.
-        self.cancelled = False
-        #: Whether one of its loops was ended because the worker stops: it is not done, whatever it returns.
-        self.unfinished = False
 
     def install(self) -> None:
         """Install handlers for the signals by which the parent asks for JobTerminated or JobCancelled."""
@@ -58,10 +68,9 @@ class Interrupts:
             signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
 
     def end_loop(self) -> JobTerminated:
-        """The error that ends a loop of the job, which goes back as after `terminate`. No signal interrupts it then."""
+        """See above. No signal interrupts the job after that."""
         self._inside = False
-        self.terminated = self.unfinished = True
-        return terminated()
+        return super().end_loop()
 
     async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Await a job's coroutine. An exception that a signal raises ends the loop, which cancels the coroutine."""
@@ -81,7 +90,7 @@ class Interrupts:
         raise timed_out(self._timeout)
 
 
-class SharedInterrupts:
+class SharedInterrupts(_Asked):
     """Raises errors in the job of one slot of several in a process, only while it runs. The parent says in which.
 
     In a plain function Python raises the error in the job's thread, between two bytecodes: a call that waits
@@ -105,12 +114,6 @@ class SharedInterrupts:
         self.task: asyncio.Task[Any] | None = None
         #: The task in which the slot runs its coroutine job, if that is known before the job is awaited.
         self.job_task: asyncio.Task[Any] | None = None
-        #: Whether the job was told to end because the worker stops.
-        self.terminated = False
-        #: Whether someone cancelled it.
-        self.cancelled = False
-        #: Whether one of its loops was ended because the worker stops: it is not done, whatever it returns.
-        self.unfinished = False
 
     def begin(self) -> None:
         """A job is given to the slot: from now on `interrupt` reaches it."""
@@ -156,11 +159,6 @@ class SharedInterrupts:
                 _raise_in(self._thread, _class_with_text(error))
             else:
                 self._early_error = error
-
-    def end_loop(self) -> JobTerminated:
-        """The error that ends a loop of the job, which goes back as after JobTerminated. Called by the job."""
-        self.terminated = self.unfinished = True
-        return terminated()
 
     async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Await a job's coroutine."""

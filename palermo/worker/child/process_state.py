@@ -11,7 +11,6 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 from palermo.worker.process import flush
@@ -25,8 +24,20 @@ _NUMBERS = tuple(getattr(resource, f"RLIMIT_{name}") for name in _LIMITS)
 
 #: The signals whose handlers a job must not change, or the next job dies of one or cannot be told to end.
 _RESERVED = tuple(int(number) for number in (*SURVIVED, signal.SIGCHLD, signal.SIGPIPE, TERMINATE, CANCEL))
+_SIGNAL_NAMES = {int(one): one.name for one in signal.Signals}
 
-_STREAMS = {1: "standard output", 2: "standard error"}
+#: The names of the checked values, in their order.
+_NAMES = (
+    "connection to the worker",
+    "umask",
+    "working directory",
+    *(f"limit {name}" for name in _LIMITS),
+    *(f"handler of {_SIGNAL_NAMES.get(number, f'signal {number}')}" for number in _RESERVED),
+    "standard output",
+    "standard error",
+    "signal mask",
+    "alarm",
+)
 
 _getrlimit, _setitimer, _REAL = resource.getrlimit, signal.setitimer, signal.ITIMER_REAL
 
@@ -44,6 +55,7 @@ class ProcessState:
         self._shared = shared
         self._umask = os.umask(0o077)
         os.umask(self._umask)
+        self._read()  # stops an alarm of the process that forked this one
         self._before = self._read()
         self._pid = os.getpid()
 
@@ -61,7 +73,11 @@ class ProcessState:
             return ""
         if now[0] != self._before[0]:
             raise PipeLost(f"a job closed or replaced descriptor {self._pipe}, which leads to the worker")
-        return "; ".join(self._describe(now))
+        # Without the last two names in a shared process.
+        found = zip(_NAMES, now, self._before, strict=False)
+        return "; ".join(
+            f"{name} is {_text(name, new)}, was {_text(name, old)}" for name, new, old in found if new != old
+        )
 
     def _read(self) -> tuple[Any, ...]:
         return (
@@ -69,55 +85,30 @@ class ProcessState:
             # This resets the umask to what it was: no call only reads it.
             os.umask(self._umask),
             _working_directory(),
-            [_getrlimit(number) for number in _NUMBERS],
-            {number: _signal.getsignal(number) for number in _RESERVED},
+            *map(_getrlimit, _NUMBERS),
+            *map(_signal.getsignal, _RESERVED),
             _file(1),
             _file(2),
-            # The signal mask, and whether an alarm is set: it would end the next job, and reading it also stops it.
+            # Whether an alarm is set: it would end the next job, and reading it also stops it.
             *(() if self._shared else (signal.pthread_sigmask(signal.SIG_BLOCK, ()), _setitimer(_REAL, 0)[0] > 0)),
         )
 
-    def _describe(self, now: tuple[Any, ...]) -> Iterator[str]:
-        before = self._before
-        if now[1] != before[1]:
-            yield f"umask is {now[1]:#05o}, was {before[1]:#05o}"
-        if now[2] != before[2]:
-            yield f"working directory is {now[2] or 'gone'}, was {before[2] or 'gone'}"
-        for name, limit, old in zip(_LIMITS, now[3], before[3], strict=True):
-            if limit != old:
-                yield f"limit {name} is {limit}, was {old}"
-        for (number, new), (_, old) in zip(now[4].items(), before[4].items(), strict=True):
-            if new != old:
-                yield f"the handler of {_name(number)} is another"
-        for number, new, old in ((1, now[5], before[5]), (2, now[6], before[6])):
-            if new != old:
-                yield f"{_STREAMS[number]} is {'closed' if new is None else 'another file'}"
-        if not self._shared:
-            for number in sorted(now[7] ^ before[7]):
-                yield f"{_name(number)} is {'blocked' if number in now[7] else 'not blocked any more'}"
-            if now[8]:
-                yield "an alarm is set"
+
+def _text(name: str, value: object) -> str:
+    return f"{value:#05o}" if name == "umask" else str(value)
 
 
-def _file(descriptor: int) -> tuple[int, int] | None:
-    """The device and the inode of an open descriptor; None if it is closed."""
+def _file(descriptor: int) -> tuple[int, int] | str:
+    """The device and the inode of an open descriptor."""
     try:
         found = os.fstat(descriptor)
     except OSError:
-        return None
+        return "closed"
     return found.st_dev, found.st_ino
 
 
 def _working_directory() -> str:
-    """The path of the working directory; "" if it was deleted."""
     try:
         return os.getcwd()
     except OSError:
-        return ""
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        return "gone"
