@@ -18,9 +18,8 @@ _LONG = 0.003
 #: Collections of the middle generation before a full one: few, so that little is new in a full one.
 _BEFORE_FULL = 1
 
-#: The thresholds while nobody watches, and those who do: a process may run several workers.
+#: The thresholds while nobody watches.
 _USUAL = gc.get_threshold()
-_watching: list["Collector"] = []
 
 
 class Collector:
@@ -33,16 +32,13 @@ class Collector:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Freeze what stays while the context lasts."""
-        _watching.append(self)
         gc.set_threshold(*_USUAL[:2], min(_BEFORE_FULL, _USUAL[2]))
         gc.callbacks.append(self._on_collection)
         try:
             yield
         finally:
             gc.callbacks.remove(self._on_collection)
-            _watching.remove(self)
-            if not _watching:
-                gc.set_threshold(*_USUAL)
+            gc.set_threshold(*_USUAL)
 
     def collect_all(self) -> None:
         """Collect all garbage, that of frozen objects too."""

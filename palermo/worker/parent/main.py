@@ -13,8 +13,8 @@ from palermo.contract.broker import opener
 from palermo.errors import PalermoError
 from palermo.worker.options import WorkerFailed, WorkerOptions
 from palermo.worker.parent.sd_notify import Notifier
-from palermo.worker.parent.shutdown import DONE, STALLED, RestartReason
-from palermo.worker.parent.watchdog import LoopWatchdog, end_at_once
+from palermo.worker.parent.shutdown import DONE, RestartReason
+from palermo.worker.parent.watchdog import LoopWatchdog
 from palermo.worker.parent.worker import Worker
 from palermo.worker.pools.forked_pool import ForkedPool
 from palermo.worker.process import set_title
@@ -81,7 +81,7 @@ async def run_parent(
                 )
                 await stack.enter_async_context(served)
             await stack.enter_async_context(_notify_service_manager(worker))
-            loop_watch = LoopWatchdog(end_at_once(STALLED))
+            loop_watch = LoopWatchdog()
             try:
                 code = await worker.run()
             finally:

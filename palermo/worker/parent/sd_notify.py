@@ -30,7 +30,6 @@ class Notifier:
         self._watchdog = bool(manager.watchdog)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
-        self._last_status = ""
 
     @classmethod
     def found(cls) -> "Notifier | None":
@@ -47,38 +46,28 @@ class Notifier:
             # After a restart in the same process, the service manager's watchdog is running already.
             self._send("WATCHDOG=1")
         await wait_for_any(available, stopping)
+        said = set[str]()
         # A worker with --burst may have both behind it by now.
-        if available.is_set() or not stopping.is_set():
-            await self._send_surely("READY=1", _status(report(), available))
-        while not stopping.is_set():
-            self._send_changes(report(), available)
-            await wait_for_any(stopping, timeout=self._every)
-        await self._send_surely("STOPPING=1", _status(report(), available))
+        ready = ["READY=1"] if available.is_set() or not stopping.is_set() else []
         while True:
-            # The worker decides how long stopping may take: --shutdown-timeout after TERM, for ever after QUIT.
-            more = f"EXTEND_TIMEOUT_USEC={int(self._every * 3 * 1_000_000)}"
-            self._send(more, _status(report(), available), *self._alive())
-            await asyncio.sleep(self._every)
+            facts, signs = [*ready, _status(report(), available)], list[str]()
+            if self._watchdog and (available.is_set() or stopping.is_set()):
+                signs.append("WATCHDOG=1")
+            if stopping.is_set():
+                facts.append("STOPPING=1")
+                # The worker decides how long stopping may take: --shutdown-timeout after TERM, for ever after QUIT.
+                signs.append(f"EXTEND_TIMEOUT_USEC={int(self._every * 3 * 1_000_000)}")
+            lines = [*(fact for fact in facts if fact not in said), *signs]
+            if lines and not self._send(*lines):
+                # If READY were lost, systemd would kill a worker that "never started".
+                await asyncio.sleep(_SEND_AGAIN_AFTER)
+                continue
+            said = {*facts}
+            await (asyncio.sleep(self._every) if stopping.is_set() else wait_for_any(stopping, timeout=self._every))
 
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
-
-    def _send_changes(self, info: WorkerInfo, available: asyncio.Event) -> None:
-        lines = self._alive() if available.is_set() else []
-        status = _status(info, available)
-        if status != self._last_status:
-            lines.append(status)
-        if lines and self._send(*lines):
-            self._last_status = status
-
-    def _alive(self) -> list[str]:
-        return ["WATCHDOG=1"] if self._watchdog else []
-
-    async def _send_surely(self, *lines: str) -> None:
-        """Send until the socket takes it: if READY were lost, systemd would kill a worker that "never started"."""
-        while not self._send(*lines):  # noqa: ASYNC110 - a datagram socket that is full tells nobody when it is not
-            await asyncio.sleep(_SEND_AGAIN_AFTER)
 
     def _send(self, *lines: str) -> bool:
         """Send a datagram; False if the socket is full, so that the caller may try again."""

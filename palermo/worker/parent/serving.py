@@ -14,7 +14,7 @@ from palermo.contract.tasks import spawn
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
-from palermo.worker.parent.slot_task import Activity, SlotTask
+from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
@@ -82,9 +82,10 @@ class Serving:
             await asyncio.wait(tasks, timeout=timeout)
 
     def idle(self) -> BrokerSession | None:
-        """The session on which a slot waits for a job now; None if no slot waits."""
-        waiting = any(slot.waiting and slot.activity is Activity.LISTENING for slot in self._slots)
-        return self._worker.sessions.current if self._worker.taking and waiting else None
+        """The session on which a slot waits for a job now; None if no slot waits, or if they rest between jobs."""
+        worker = self._worker
+        waiting = worker.taking and not worker.pace and any(slot.waiting for slot in self._slots)
+        return worker.sessions.current if waiting else None
 
     async def close(self) -> None:
         """End all tasks."""

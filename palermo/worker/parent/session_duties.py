@@ -89,14 +89,13 @@ class SessionDuties:
         )
 
     async def _lead(self, broker: Broker) -> None:
-        await self._jobs_first()
+        await asyncio.sleep(0.0 if self._options.burst else _JOBS_FIRST)
         try:
             await broker.run_scheduler(self._on_publish)
         except BrokerError as error:
             log.warning("no longer keeping the time broker=%s error=%r", broker.describe(), str(error))
 
     async def _declare(self, broker: Broker) -> None:
-        await self._jobs_first()
         registered, configures = self._registered, bool(self._options.settings.schedule)
         await _until_stored(
             "recurring jobs are not declared",
@@ -113,9 +112,6 @@ class SessionDuties:
             await self._retention.run(broker)
             await self._failure.wait()
             await asyncio.sleep(self._retention.due_in)
-
-    async def _jobs_first(self) -> None:
-        await asyncio.sleep(0.0 if self._options.burst else _JOBS_FIRST)
 
 
 async def _guarded(duty: Callable[[Broker], Coroutine[Any, Any, None]], broker: Broker) -> None:

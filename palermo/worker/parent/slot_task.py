@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -75,20 +74,12 @@ _MOST_PUT_ASIDE = 100_000
 _REST = 0.5
 
 
-class Activity(Enum):
-    """What the task of a slot does."""
-
-    RESTING = auto()  #: waits until the worker's pace allows the next job
-    LISTENING = auto()  #: waits for a job
-    WORKING = auto()  #: runs a job that is not plain, or begins or ends
-
-
 class SlotTask:
     """One slot as the parent sees it."""
 
     __slots__ = (
         *("_admitted", "_free", "_plain", "_saving", "_settling", "_taken", "_worker"),
-        *("activity", "number", "permitted", "progress", "started_at", "tag", "task"),
+        *("listening", "number", "permitted", "progress", "started_at", "tag", "task"),
     )
 
     def __init__(self, number: int, tag: str, worker: WorkerState) -> None:
@@ -112,14 +103,15 @@ class SlotTask:
         self._saving: set[asyncio.Task[None]] = set()
         #: Set while no plain job runs.
         self._free = asyncio.Event()
-        #: The asyncio task that runs `serve`, and what it does. A plain job may run while it listens.
+        #: The asyncio task that runs `serve`; and whether it waits for a job, or for the time of the next one. A plain
+        #: job may run in the meantime.
         self.task: asyncio.Task[None] | None = None
-        self.activity = Activity.WORKING
+        self.listening = False
 
     @property
     def waiting(self) -> bool:
         """Whether it waits for a job, so that cancelling its task interrupts no job."""
-        return self.activity is not Activity.WORKING and self._plain is None
+        return self.listening and self._plain is None
 
     @property
     def busy(self) -> bool:
@@ -177,15 +169,14 @@ class SlotTask:
                 await self._free.wait()
             if not worker.taking:
                 return
-            with self._doing(Activity.RESTING):
+            with self._listening():
                 while worker.pace and (rest := self._rest()) > 0:  # noqa: ASYNC110 - the pace may change meanwhile
                     await asyncio.sleep(min(rest, _REST))
-            with self._doing(Activity.LISTENING):
                 await sessions.available.wait()
             if (session := sessions.current) is None:
                 continue
             try:
-                with self._doing(Activity.LISTENING):
+                with self._listening():
                     delivery = await session.consumer.receive(self.number, partial(self._take, session))
                 self._log_received(delivery)
                 await self._work(session, delivery)
@@ -200,13 +191,13 @@ class SlotTask:
         log_step("received", self.number, delivery.message, " redelivered=%s", "yes" if delivery.redelivered else "no")
 
     @contextmanager
-    def _doing(self, activity: Activity) -> Iterator[None]:
-        """The task does this while the context lasts."""
-        self.activity = activity
+    def _listening(self) -> Iterator[None]:
+        """The task may be cancelled while the context lasts, unless a plain job runs."""
+        self.listening = True
         try:
             yield
         finally:
-            self.activity = Activity.WORKING
+            self.listening = False
 
     def _rest(self) -> float:
         """The seconds until the next job may start. The wall clock may have been set back: never more than the pace."""
@@ -394,7 +385,7 @@ class SlotTask:
         """The slot is free again. If the worker takes no more jobs, cancel the task, which waits for one."""
         self._plain = None
         self._free.set()
-        if self.activity is Activity.LISTENING and not self._worker.taking and self.task is not None:
+        if self.listening and not self._worker.taking and self.task is not None:
             self.task.cancel()
 
     # How a job ends.

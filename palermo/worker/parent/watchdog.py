@@ -15,6 +15,7 @@ from collections.abc import Callable
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.serving import served_queues
+from palermo.worker.parent.shutdown import STALLED
 from palermo.worker.parent.stacks import thread_stacks
 from palermo.worker.parent.worker_state import WorkerState
 from palermo.worker.signals import block_in_this_thread
@@ -125,8 +126,7 @@ class StallWatchdog:
 class LoopWatchdog:
     """Ends the process if the loop stands still. Nothing else would, and its jobs run again in other workers."""
 
-    def __init__(self, end: Callable[[], object]) -> None:
-        self._end = end
+    def __init__(self) -> None:
         self._turned = False
         self._over = threading.Event()
         self._loop = asyncio.get_running_loop()
@@ -146,29 +146,19 @@ class LoopWatchdog:
         block_in_this_thread()
         # It counts this thread's own steps, not the clock: a process that was stopped has done nothing wrong.
         step, still = LOOP_TIMEOUT / 10, 0
-        while not self._over.wait(step):
+        while still * step < LOOP_TIMEOUT:
+            if self._over.wait(step):
+                return
             still = 0 if self._turned else still + 1
             self._turned = False
-            if still * step >= LOOP_TIMEOUT:
-                self._end()
-                return
-
-
-def end_at_once(code: int) -> Callable[[], None]:
-    """A function that ends this process with this exit code, after it has written the stacks of its threads.
-
-    The log may be a full pipe that nothing reads, so the writing gets one second and no more.
-    """
-
-    def write_stacks() -> None:
-        line = f"palermo: the worker's loop has stood still for {LOOP_TIMEOUT:g} s, ending pid={os.getpid()}"
-        # Not faulthandler, which would hold the GIL while it waits for a reader.
-        os.write(2, f"{line}\n{thread_stacks()}\n".encode(errors="replace"))
-
-    def end() -> None:
-        writing = threading.Thread(target=write_stacks, daemon=True)
+        # The log may be a full pipe that nothing reads, so the writing gets one second and no more.
+        writing = threading.Thread(target=_write_stacks, daemon=True)
         writing.start()
         writing.join(1.0)
-        os._exit(code)
+        os._exit(STALLED)
 
-    return end
+
+def _write_stacks() -> None:
+    line = f"palermo: the worker's loop has stood still for {LOOP_TIMEOUT:g} s, ending pid={os.getpid()}"
+    # Not faulthandler, which would hold the GIL while it waits for a reader.
+    os.write(2, f"{line}\n{thread_stacks()}\n".encode(errors="replace"))
