@@ -8,22 +8,23 @@ formatters add the job.
 
 import json
 import logging
+import os
 import re
+import select
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from palermo.core.own_headers import own_headers
 from palermo.jobs.current import CurrentJob, current_job
 from palermo.settings.environment import colours_refused
-
-if TYPE_CHECKING:
-    from palermo.worker.line_writer import LineWriter
+from palermo.worker.signals import block_in_this_thread
 
 #: The attributes that every log record gets, for the user's own formats: %(palermo_id)s. Empty outside of a job.
 ATTRIBUTES = ("palermo_id", "palermo_job", "palermo_queue", "palermo_attempt")
@@ -76,10 +77,76 @@ def _own_handlers() -> "list[LineHandler]":
     return [handler for handler in logging.root.handlers if isinstance(handler, LineHandler)]
 
 
+#: The most bytes that wait.
+BUFFER = 4_000_000
+
+
+class LineWriter:
+    """Writes lines to an open file in a thread of its own: a reader that stops reading must not stop the worker's loop.
+
+    Lines wait in a buffer of bounded size. If it is full, lines are dropped, and a line says how many as soon as the
+    log is read again.
+    """
+
+    def __init__(self, file: int, dropped_line: Callable[[int], str], *, buffer: int = BUFFER) -> None:
+        """`file` is a descriptor; `dropped_line` gives the line that says how many lines were dropped."""
+        self._file = file
+        self._dropped_line = dropped_line
+        self._buffer = buffer
+        self._changed = threading.Condition()
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._dropped = 0
+        self._idle = False
+        threading.Thread(target=self._run, name="palermo log", daemon=True).start()
+
+    def put(self, line: str) -> None:
+        """Have the line written soon. Never waits for the file."""
+        data = line.encode(errors="backslashreplace") + b"\n"
+        with self._changed:
+            if self._size + len(data) > self._buffer:
+                self._dropped += 1
+                return
+            self._lines.append(data)
+            self._size += len(data)
+            if self._idle:
+                self._idle = False
+                self._changed.notify_all()
+
+    def drain(self, within: float) -> None:
+        """Wait until all lines are written, for at most this many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle, within)
+
+    def _run(self) -> None:
+        block_in_this_thread()
+        while True:
+            with self._changed:
+                if not self._lines and not self._dropped:
+                    self._idle = True
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: not self._idle)
+                lines, self._lines, self._size = self._lines, [], 0
+                dropped, self._dropped = self._dropped, 0
+            if dropped:
+                lines.append(self._dropped_line(dropped).encode() + b"\n")
+            self._write(b"".join(lines))
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._file, left) :]
+            except BlockingIOError:  # another program has set O_NONBLOCK on the file
+                select.select([], [self._file], [])
+            except OSError:  # closed, or nothing can read it any more
+                return
+
+
 class LineHandler(logging.StreamHandler[TextIO]):
     """Writes the line of each record to a stream."""
 
-    def __init__(self, stream: TextIO, formatter: "TextFormatter | JsonFormatter") -> None:
+    def __init__(self, stream: TextIO, formatter: "LineFormatter") -> None:
         super().__init__(stream)
         self.setFormatter(formatter)
         self._lines = formatter
@@ -88,7 +155,6 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
     def write_in_background(self) -> None:
         """From now on write in a thread. To be called in a process that does not fork any more."""
-        from palermo.worker.line_writer import LineWriter
 
         def dropped_line(count: int) -> str:
             text = "log lines dropped, since nothing read the log lines=%d"
@@ -268,8 +334,8 @@ def _trace(record: logging.LogRecord) -> str:
     return "\n".join(parts)
 
 
-class JsonFormatter(logging.Formatter):
-    """Formats each record as one JSON object in one line: time, level, logger, event, and then the tail."""
+class LineFormatter(logging.Formatter):
+    """Formats each record as one line, with its event and its tail."""
 
     def format(self, record: logging.LogRecord) -> str:
         return self._line(record.created, record.levelname, record.name, *fields(record), _trace(record))
@@ -277,6 +343,13 @@ class JsonFormatter(logging.Formatter):
     def line(self, created: float, level: int, logger: str, text: str, args: tuple[Any, ...]) -> str:
         """The line of a record of Palermo's own with these values."""
         return self._line(created, logging.getLevelName(level), logger, *_split(text, args), "")
+
+    def _line(self, created: float, level: str, logger: str, event: str, tail: dict[str, Any], trace: str) -> str:
+        raise NotImplementedError
+
+
+class JsonFormatter(LineFormatter):
+    """Formats each record as one JSON object: time, level, logger, event, and then the tail."""
 
     def _line(self, created: float, level: str, logger: str, event: str, tail: dict[str, Any], trace: str) -> str:
         head = {"time": _time(created), "level": level.lower(), "logger": logger, "event": event}
@@ -290,27 +363,23 @@ class JsonFormatter(logging.Formatter):
 _to_json = json.JSONEncoder(default=str).encode
 
 
-class TextFormatter(logging.Formatter):
+class TextFormatter(LineFormatter):
     """Formats each record as time, level, event, and the tail as key=value. Further lines are indented."""
 
     def __init__(self, *, colours: bool = False) -> None:
         super().__init__()
         self._colours = colours
 
-    def format(self, record: logging.LogRecord) -> str:
-        return self._line(record.created, record.levelname, *fields(record), _trace(record))
-
     def line(self, created: float, level: int, logger: str, text: str, args: tuple[Any, ...]) -> str:
-        """The line of a record of Palermo's own with these values."""
         # Part of `log_event`'s fast path: no value needs quotes. In a loop 4 µs, 8 without.
         taken = _format(text)
         if taken is not None and taken.plain:
             values = [*map(str, args)]
             if "" not in values and _NEEDS_QUOTES.search("".join(values)) is None:
                 return f"{_time(created)} {self._level(logging.getLevelName(level))} {text % args}"
-        return self._line(created, logging.getLevelName(level), *_split(text, args), "")
+        return super().line(created, level, logger, text, args)
 
-    def _line(self, created: float, level: str, event: str, tail: dict[str, Any], trace: str) -> str:
+    def _line(self, created: float, level: str, logger: str, event: str, tail: dict[str, Any], trace: str) -> str:
         line = " ".join([event, *(f"{key}={_word(value)}" for key, value in tail.items())])
         if trace:
             line += f"\n{trace}"

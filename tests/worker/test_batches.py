@@ -13,7 +13,7 @@ from palermo.core.message import Message
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import define
 from palermo.worker.ipc.shared_marks import SharedMarks
-from palermo.worker.pools.pool import result_of_rest
+from palermo.worker.pools.forked_pool import result_of_rest
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.worker.bench import Bench

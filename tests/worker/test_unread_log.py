@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from palermo.worker.line_writer import LineWriter
+from palermo.worker.logs import LineWriter
 from tests.harness.rig import COMMAND, Rig
 from tests.helpers import HANGS, eventually
 

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -33,8 +33,10 @@ from palermo.core.lifecycle import (
     Dropped,
     Interrupted,
     Raised,
+    Result,
     Retrying,
     RunResult,
+    results_of_each,
 )
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTimeout
@@ -47,9 +49,6 @@ from palermo.worker.pools.pool import (
     OnReport,
     OnResult,
     ignore_report,
-    result_of_rest,
-    split_batch,
-    written_stacks,
 )
 from palermo.worker.registered import Registered
 from palermo.worker.signals import DUMP
@@ -126,7 +125,7 @@ class ForkedPool:
         # A job may hold the GIL or the loop. faulthandler writes the stacks of all threads from C.
         os.ftruncate(self._stacks, 0)
         self.children.signal(child, DUMP)
-        return await written_stacks(self._stacks)
+        return await _written_stacks(self._stacks)
 
     def kill_jobs(self) -> None:
         for run in self._runs.values():
@@ -331,7 +330,7 @@ class ForkedPool:
             return INTERRUPTED
         done = self._done(run)
         if run.kill_error is None and (run.message.companions or any(done)):
-            return split_batch(run.message, done, why)
+            return _split_batch(run.message, done, why)
         # When the template dies, all children die, and none can be forked to try jobs in. Their jobs fail.
         known = child.lost_jobs == 1 and not child.killed_for_memory
         if known or run.kill_error is not None or self.children.gone.is_set():
@@ -382,3 +381,56 @@ class ForkedPool:
             log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
         # No process could apply the job's retry policy.
         return Raised(failure)
+
+
+def _split_batch(message: Message, done: Sequence[bool], why: str) -> BatchResult:
+    """The result of a batch whose process died: what is marked as done is, and the other jobs go back.
+
+    A job that was delivered before runs alone, so the next death has one cause.
+    """
+    log.warning(
+        "process died with a batch in it, those that are not marked as done run again alone"
+        " id=%s job=%s jobs=%d done=%d fate=%r",
+        message.id,
+        message.job,
+        len(done),
+        sum(done),
+        why,
+    )
+    return BatchResult(tuple(SUCCEEDED if one else INTERRUPTED for one in done))
+
+
+async def result_of_rest(
+    message: Message, done: Sequence[bool], ask: Callable[[Message], Awaitable[RunResult]]
+) -> RunResult:
+    """The result of a run: what is marked as done is, and `ask` tells the result of the other messages."""
+    if not any(done):
+        return await ask(message)
+    all_of_it = (message, *message.companions)
+    rest = [each for each, one in zip(all_of_it, done, strict=True) if not one]
+    asked: Sequence[Result] = ()
+    if rest:
+        result = await ask(replace(rest[0], companions=tuple(rest[1:])))
+        asked = results_of_each(result, len(rest))
+    others = iter(asked)
+    return BatchResult(tuple(SUCCEEDED if one else next(others) for one in done))
+
+
+#: Seconds that a slot gets to answer, and between two checks whether it is still writing.
+_ANSWER_TIMEOUT, _EVERY = 2.0, 0.05
+
+
+async def _written_stacks(descriptor: int) -> str:
+    """The text that a process writes to this file, which is empty now, once it stops growing; "" if nothing comes.
+
+    It is the nameless file that is open in the parent, the template and every slot.
+    """
+    deadline = time.monotonic() + _ANSWER_TIMEOUT
+    size = 0
+    while time.monotonic() < deadline:
+        await asyncio.sleep(_EVERY)
+        grown = os.fstat(descriptor).st_size
+        if grown and grown == size:
+            break
+        size = grown
+    return os.pread(descriptor, size, 0).decode(errors="replace").rstrip()

@@ -1,27 +1,13 @@
-"""The protocol of all pools, the results of batches whose process died, and the stacks that a process writes."""
+"""The protocol of all pools."""
 
 import asyncio
-import logging
-import os
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from msgspec.structs import replace
-
-from palermo.core.lifecycle import (
-    INTERRUPTED,
-    SUCCEEDED,
-    BatchResult,
-    Result,
-    RunResult,
-    results_of_each,
-)
+from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
 from palermo.worker.ipc.frames import Report
 from palermo.worker.registered import Registered
-
-log = logging.getLogger("palermo.worker")
 
 #: Called with the result of a job.
 OnResult = Callable[[RunResult], None]
@@ -85,56 +71,3 @@ class Pool(Protocol):
 
     async def close(self) -> None:
         """End all processes, which are idle by now."""
-
-
-def split_batch(message: Message, done: Sequence[bool], why: str) -> BatchResult:
-    """The result of a batch whose process died: what is marked as done is, and the other jobs go back.
-
-    A job that was delivered before runs alone, so the next death has one cause.
-    """
-    log.warning(
-        "process died with a batch in it, those that are not marked as done run again alone"
-        " id=%s job=%s jobs=%d done=%d fate=%r",
-        message.id,
-        message.job,
-        len(done),
-        sum(done),
-        why,
-    )
-    return BatchResult(tuple(SUCCEEDED if one else INTERRUPTED for one in done))
-
-
-async def result_of_rest(
-    message: Message, done: Sequence[bool], ask: Callable[[Message], Awaitable[RunResult]]
-) -> RunResult:
-    """The result of a run: what is marked as done is, and `ask` tells the result of the other messages."""
-    if not any(done):
-        return await ask(message)
-    all_of_it = (message, *message.companions)
-    rest = [each for each, one in zip(all_of_it, done, strict=True) if not one]
-    asked: Sequence[Result] = ()
-    if rest:
-        result = await ask(replace(rest[0], companions=tuple(rest[1:])))
-        asked = results_of_each(result, len(rest))
-    others = iter(asked)
-    return BatchResult(tuple(SUCCEEDED if one else next(others) for one in done))
-
-
-#: Seconds that a slot gets to answer, and between two checks whether it is still writing.
-_ANSWER_TIMEOUT, _EVERY = 2.0, 0.05
-
-
-async def written_stacks(descriptor: int) -> str:
-    """The text that a process writes to this file, which is empty now, once it stops growing; "" if nothing comes.
-
-    It is the nameless file that is open in the parent, the template and every slot.
-    """
-    deadline = time.monotonic() + _ANSWER_TIMEOUT
-    size = 0
-    while time.monotonic() < deadline:
-        await asyncio.sleep(_EVERY)
-        grown = os.fstat(descriptor).st_size
-        if grown and grown == size:
-            break
-        size = grown
-    return os.pread(descriptor, size, 0).decode(errors="replace").rstrip()
