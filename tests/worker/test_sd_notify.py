@@ -88,14 +88,11 @@ INFO = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=2, stat
 async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) -> None:
     available, stopping = asyncio.Event(), asyncio.Event()
     notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.0))
-    running = asyncio.ensure_future(notifier.run(lambda: INFO, available=available, stopping=stopping))
-    await asyncio.sleep(0)  # it waits for either
-    available.set()
-    stopping.set()
-    await until(lambda: "STOPPING=1" in manager.lines(), True)
-    running.cancel()
-    await asyncio.wait({running})
-    notifier.close()
+    async with notifier.informed(lambda: INFO, available=available, stopping=stopping):
+        await asyncio.sleep(0)  # it waits for either
+        available.set()
+        stopping.set()
+        await until(lambda: "STOPPING=1" in manager.lines(), True)
 
     assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
 
@@ -103,22 +100,20 @@ async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) ->
 async def test_the_watchdog_is_fed_only_while_the_session_is_open(manager: Manager) -> None:
     available = asyncio.Event()
     notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.02))
-    notifying = asyncio.ensure_future(notifier.run(lambda: INFO, available=available, stopping=asyncio.Event()))
-    await asyncio.sleep(0.05)
-    assert "READY=1" not in manager.lines()
-    available.set()
-    await until(lambda: manager.lines().count("WATCHDOG=1") >= 5, True)
+    async with notifier.informed(lambda: INFO, available=available, stopping=asyncio.Event()):
+        await asyncio.sleep(0.05)
+        assert "READY=1" not in manager.lines()
+        available.set()
+        await until(lambda: manager.lines().count("WATCHDOG=1") >= 5, True)
 
-    available.clear()
-    await until(lambda: "no session with the broker" in status(manager), True)
-    manager.forget()
-    await asyncio.sleep(0.1)
-    assert manager.lines() == []
+        available.clear()
+        await until(lambda: "no session with the broker" in status(manager), True)
+        manager.forget()
+        await asyncio.sleep(0.1)
+        assert manager.lines() == []
 
-    available.set()
-    await until(lambda: "WATCHDOG=1" in manager.lines(), True)
-    notifying.cancel()
-    notifier.close()
+        available.set()
+        await until(lambda: "WATCHDOG=1" in manager.lines(), True)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,7 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from typing import IO
 
 from palermo import blocked_signals
@@ -80,7 +79,10 @@ async def run_parent(
                     is_connected=lambda: worker.shared.sessions.current is not None,
                 )
                 await stack.enter_async_context(served)
-            await stack.enter_async_context(_notify_service_manager(worker))
+            if (notifier := Notifier.found()) is not None:
+                sessions, stopping = worker.shared.sessions, worker.shared.stopping
+                informed = notifier.informed(worker.report, available=sessions.available, stopping=stopping)
+                await stack.enter_async_context(informed)
             loop_watch = LoopWatchdog()
             try:
                 code = await worker.run()
@@ -115,24 +117,6 @@ def _tell_starter(starter: IO[bytes] | None, why: str) -> None:
     if starter is not None:
         with suppress(OSError), starter:  # the starter may have ended in the meantime
             starter.write(f"{why}\n".encode(errors="replace"))
-
-
-@asynccontextmanager
-async def _notify_service_manager(worker: Worker) -> AsyncIterator[None]:
-    """Keep the service manager informed about the worker, if one started this process, while the context lasts."""
-    notifier = Notifier.found()
-    if notifier is None:
-        yield
-        return
-    notifying = asyncio.ensure_future(
-        notifier.run(worker.report, available=worker.shared.sessions.available, stopping=worker.shared.stopping)
-    )
-    try:
-        yield
-    finally:
-        notifying.cancel()
-        await asyncio.wait({notifying})
-        notifier.close()
 
 
 async def _reap_orphans(*, but: int) -> None:

@@ -6,7 +6,8 @@ service manager that does not read must not hold up a worker.
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from palermo.contract.tasks import wait_for_any
 from palermo.contract.worker_info import WorkerInfo
@@ -37,6 +38,19 @@ class Notifier:
         manager = service_manager()
         return None if manager is None else cls(manager)
 
+    @asynccontextmanager
+    async def informed(
+        self, report: Callable[[], WorkerInfo], *, available: asyncio.Event, stopping: asyncio.Event
+    ) -> AsyncIterator[None]:
+        """Keep the service manager informed while the context lasts. See `run`."""
+        notifying = asyncio.ensure_future(self.run(report, available=available, stopping=stopping))
+        try:
+            yield
+        finally:
+            notifying.cancel()
+            await asyncio.wait({notifying})
+            self._socket.close()
+
     async def run(self, report: Callable[[], WorkerInfo], *, available: asyncio.Event, stopping: asyncio.Event) -> None:
         """Send the state of the worker and its changes, until cancelled.
 
@@ -64,10 +78,6 @@ class Notifier:
                 continue
             said = {*facts}
             await (asyncio.sleep(self._every) if stopping.is_set() else wait_for_any(stopping, timeout=self._every))
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
     def _send(self, *lines: str) -> bool:
         """Send a datagram; False if the socket is full, so that the caller may try again."""

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import assert_never
 
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pools.pool import Pool
@@ -67,15 +66,10 @@ class Shutdown:
             return
         self._restart = action is Action.RENEW
         self._interrupts += action is Action.INTERRUPT
-        match action:
-            case Action.RENEW:
-                self.stop(self._options.shutdown_timeout)
-            case Action.STOP | Action.INTERRUPT:
-                self.stop(self._timeout)
-            case Action.FINISH | Action.ABANDON:
-                self.stop(None)
-            case _:
-                assert_never(action)
+        if action in (Action.STOP, Action.INTERRUPT):
+            self.stop(self._timeout)
+        else:
+            self.stop(self._options.shutdown_timeout if self._restart else None)
         if action is Action.ABANDON or self._interrupts > 1:
             self.kill()
 
@@ -93,7 +87,8 @@ class Shutdown:
         if timeout is not None:
             self._call_later(timeout, self._terminate)
         if first:
-            self._finishing = asyncio.ensure_future(self._wait_for_jobs())
+            self._finishing = asyncio.ensure_future(self._finish())
+            self._finishing.add_done_callback(lambda _: self._complete())
 
     def kill(self) -> None:
         """Kill all running jobs now."""
@@ -121,10 +116,6 @@ class Shutdown:
             self._forced = True
             self._pool.terminate()
             self._call_later(self._options.term_timeout, self.kill)
-
-    async def _wait_for_jobs(self) -> None:
-        await self._finish()
-        self._complete()
 
     def _complete(self) -> None:
         if not self.end.done():
