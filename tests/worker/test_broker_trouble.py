@@ -89,6 +89,18 @@ def test_a_failed_job_that_cannot_be_stored_waits_in_the_worker(rig: Rig) -> Non
     assert worker.log.count("job started") == 1
 
 
+def test_a_retry_that_cannot_be_stored_runs_again_without_being_counted(rig: Rig) -> None:
+    id = rig.enqueue("fails", str(rig.notes_path), "it", module="crew_retries")
+    _write(rig, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
+
+    rig.worker(modules=("crew_retries",))
+    eventually(lambda: rig.lines().count("it 1") >= 2)
+    _write(rig, "drop trigger refuse")
+
+    eventually(lambda: list(rig.errors()) == [id])
+    assert [line for line in rig.lines() if line != "it 1"] == ["it 2", "it 3", "it 4", "it exhausted by it in try 4"]
+
+
 def test_a_burst_gives_up_after_30_seconds_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 

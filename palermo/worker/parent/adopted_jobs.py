@@ -16,11 +16,11 @@ from palermo.contract import clock
 from palermo.contract.broker import Delivery
 from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import WorkerCommand
-from palermo.core.lifecycle import Fail, Release, settle
+from palermo.core.lifecycle import Fail, Release, Reschedule, settle
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
-from palermo.worker.parent.broker_session import BrokerSession
+from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
-from palermo.worker.parent.outcomes import RefusedResults, fingerprint, result_in
+from palermo.worker.parent.outcomes import fingerprint, result_in
 
 log = logging.getLogger("palermo.worker")
 
@@ -49,19 +49,22 @@ class AdoptedJobs:
     def __init__(
         self,
         worker: str,
-        refused_results: RefusedResults,
         *,
+        sessions: BrokerSessions,
+        stopping: asyncio.Event,
         job_events: JobEvents,
         failed_per_queue: bool,
         own_outcome: Callable[[str], Mapping[str, Any] | None],
+        log_refusal: Callable[[Fail | Reschedule, PalermoError], None],
     ) -> None:
         """`worker` is this worker's id; `own_outcome` gives its own answer about the outcome of a job."""
         self._worker = worker
-        self._refused_results = refused_results
+        self._sessions = sessions
+        self._stopping = stopping
         self._job_events = job_events
         self._failed_per_queue = failed_per_queue
         self._own_outcome = own_outcome
-        self._sessions, self._stopping = refused_results.sessions, refused_results.stopping
+        self._log_refusal = log_refusal
         self._watching: set[asyncio.Task[None]] = set()
 
     async def adopt(self, session: BrokerSession, delivery: Delivery) -> Adoption:
@@ -146,8 +149,8 @@ class AdoptedJobs:
         except (BrokerUnavailable, DeliveryLost):
             raise
         except PalermoError as error:
-            queue = settlement.queue if isinstance(settlement, Fail) else delivery.message.queue
-            self._refused_results.log_refusal(queue, error)
+            if isinstance(settlement, Fail | Reschedule):
+                self._log_refusal(settlement, error)
             return False
         log.info(
             "job settled with the result of another worker id=%s job=%s queue=%s worker=%s result=%s",

@@ -6,7 +6,9 @@ arrives. The task sleeps through both.
 """
 
 import asyncio
+import itertools
 import logging
+import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +20,7 @@ from msgspec.structs import replace
 from palermo.contract import clock
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery
-from palermo.contract.tasks import spawn
+from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import RunningJob, ToldArguments
 from palermo.core.failure import Failure, from_exception
 from palermo.core.journal_records import RecordKind
@@ -31,10 +33,12 @@ from palermo.core.lifecycle import (
     Dropped,
     Fail,
     Raised,
+    Release,
     Reschedule,
     Result,
     Retrying,
     RunResult,
+    Settlement,
     results_of_each,
     settle,
     without_value,
@@ -53,7 +57,7 @@ from palermo.errors import (
 )
 from palermo.worker.ipc.frames import MAX_TEXT
 from palermo.worker.parent.adopted_jobs import Adoption
-from palermo.worker.parent.broker_session import BrokerSession
+from palermo.worker.parent.broker_session import BrokerSession, backoff
 from palermo.worker.parent.job_events import (
     SETTLED,
     Progress,
@@ -61,7 +65,7 @@ from palermo.worker.parent.job_events import (
     log_step,
     log_success,
 )
-from palermo.worker.parent.outcomes import Outcome, RefusedResult
+from palermo.worker.parent.outcomes import Outcome, fingerprint
 from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
@@ -69,6 +73,9 @@ log = logging.getLogger("palermo.worker")
 #: The most limit keys that one worker remembers, some 15 MB. A key may be a customer's: a worker that runs for days
 #: meets millions.
 _MOST_PUT_ASIDE = 100_000
+
+#: The most seconds between two attempts to store a result that the broker refuses, and the most attempts for a retry.
+_MAX_PAUSE, _RETRY_ATTEMPTS = 5.0, 4
 
 #: The most seconds until a slot that keeps the pace sees that the pace has changed.
 _REST = 0.5
@@ -278,7 +285,7 @@ class SlotTask:
                 ended_at = clock.now()
             saved = self.progress.end()
             for each, result in zip(taken, results, strict=True):
-                await self._finish(session, each, result, ended_at, saved=saved, companion=each is not delivery)
+                await self._finish(session, each, result, ended_at, saved=saved)
         finally:
             self.progress.end()
             for each in self._taken:
@@ -398,19 +405,11 @@ class SlotTask:
         ended_at: float,
         *,
         saved: str | None,
-        companion: bool = False,
     ) -> None:
-        """Log and record how a job ended, and settle it with what it has saved.
-
-        `companion` is for all but the first of a batch.
-        """
+        """Log and record how a job ended, and settle it with what it has saved."""
         worker, message = self._worker, self._named(delivery.message)
         began_at = self.started_at
-        by, settled, written, refused = "", False, False, False
-
-        def ended(settled: bool) -> None:
-            self._ended(message, result, (began_at, ended_at), settled=settled, by=by, written=written)
-
+        by, settled, written = "", False, False
         try:
             if isinstance(result, Cancelled):
                 by = delivery.cancelled_by or worker.outcomes.cancelled_by.get(message.id, "")
@@ -437,23 +436,48 @@ class SlotTask:
                 saved=saved,
             )
             try:
-                await session.consumer.settle(delivery, settlement)
-                settled = True
-                log_step("settled", self.number, message, " as=%s", SETTLED[type(settlement)])
+                settled = await self._settle(session, delivery, settlement)
             except (BrokerUnavailable, DeliveryLost) as error:
-                worker.refused_results.result_lost(session, message, outcome, error)
+                worker.outcomes.keep(message.id, replace(outcome, mark=fingerprint(message)))
+                log.warning(
+                    "result dropped, the broker has given the job back and it may run again id=%s job=%s error=%r",
+                    message.id,
+                    message.job,
+                    str(error),
+                )
+                if isinstance(error, BrokerUnavailable):
+                    worker.sessions.lose(session, error)
+        finally:
+            self._taken = [one for one in self._taken if one is not delivery]
+            self._ended(message, result, (began_at, ended_at), settled=settled, by=by, written=written)
+
+    async def _settle(self, session: BrokerSession, delivery: Delivery, settlement: Settlement) -> bool:
+        """Settle the delivery. False if the broker refused that, and the job has gone back to its queue.
+
+        A full queue of failed jobs (overflow reject-publish) refuses a failure, and a full job queue a retry. If the
+        worker acknowledged such a job, it would be lost. If it gave the job back at once, the job would run again, as
+        often as it is refused. So the slot keeps the delivery and tries again, until the worker stops. A retry goes
+        back after a few seconds, since this slot may be the one that makes room in the queue.
+        """
+        worker, message = self._worker, delivery.message
+        for attempt in itertools.count(1):
+            try:
+                await session.consumer.settle(delivery, settlement)
+                log_step("settled", self.number, message, " as=%s", SETTLED[type(settlement)])
+                return True
+            except (BrokerUnavailable, DeliveryLost):
+                raise
             except PalermoError as error:
                 if not isinstance(settlement, Fail | Reschedule):
                     raise
-                # The broker refuses to store the result, so the job must not be acknowledged. It has run, so it is not
-                # given back either: this worker keeps the delivery and tries again.
-                refused = True
-                one = RefusedResult(session, delivery, outcome, settlement, ended)
-                await worker.refused_results.keep(one, error, companion=companion)
-        finally:
-            self._taken = [one for one in self._taken if one is not delivery]
-            if not refused:
-                ended(settled)
+                worker.log_refusal(settlement, error)
+            if worker.stopping.is_set() or (attempt == _RETRY_ATTEMPTS and isinstance(settlement, Reschedule)):
+                break
+            await wait_for_any(worker.stopping, timeout=min(_MAX_PAUSE, backoff(attempt, random.random())))
+        text = "the result of a job is not stored, giving the job back, it runs again id=%s job=%s"
+        log.warning(text, message.id, message.job)
+        await session.consumer.settle(delivery, Release())
+        return False
 
 
 def _duplicate_result(delivery: Delivery) -> Result:

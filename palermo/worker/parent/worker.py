@@ -31,7 +31,7 @@ from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.empty_queues import EmptyQueues
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.orders import Orders
-from palermo.worker.parent.outcomes import Outcomes, RefusedResults
+from palermo.worker.parent.outcomes import Outcomes
 from palermo.worker.parent.pace import keep_pace
 from palermo.worker.parent.serving import Serving
 from palermo.worker.parent.session_duties import SessionDuties
@@ -95,25 +95,24 @@ class Worker:
             give_up=options.burst,
             consume=self._consume,
             opened=self._on_session_open,
-            lost=self._on_session_lost,
+            lost=self._title.update,
             ending=self._on_session_end,
         )
-        outcomes = Outcomes()
-        refused_results = RefusedResults(sessions, outcomes, self._shutdown.begun)
         self.shared = WorkerState(
             options=options,
             selection=selection,
             registered=registered,
             pool=pool,
             sessions=sessions,
-            outcomes=outcomes,
-            refused_results=refused_results,
+            outcomes=Outcomes(),
             adopted_jobs=AdoptedJobs(
                 self._about.id,
-                refused_results,
+                sessions=sessions,
+                stopping=self._shutdown.begun,
                 job_events=job_events,
                 failed_per_queue=options.settings.failed_per_queue,
                 own_outcome=lambda id: self._orders.outcome(id),
+                log_refusal=lambda settlement, error: self.shared.log_refusal(settlement, error),
             ),
             job_events=job_events,
             stopping=self._shutdown.begun,
@@ -265,11 +264,8 @@ class Worker:
             await self._hook("queue_empty")
 
     async def _finish(self) -> None:
-        # Slots may wait with results that the broker refuses: have each tried a last time.
-        self.shared.refused_results.try_all_now()
         await self._serving.wait()
         await self.shared.adopted_jobs.wait()
-        await self.shared.refused_results.wait()
         await self._hook("shutdown")
 
     # The session with the broker.
@@ -290,10 +286,6 @@ class Worker:
         self._title.update()
         self._duties.begin(session.broker)
         self.shared.may_be_empty.set()
-
-    def _on_session_lost(self) -> None:
-        self.shared.refused_results.try_all_now()
-        self._title.update()
 
     async def _on_session_end(self, broker: Broker) -> None:
         await self._duties.end()
@@ -321,7 +313,6 @@ class Worker:
         self._title.close()
         self._shutdown.close()
         self.shared.adopted_jobs.close()
-        self.shared.refused_results.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Results whose jobs the broker still has: those that it refuses to store, and those of adopted jobs."""
+"""The results of adopted jobs, which another worker runs or has run."""
 
 import asyncio
 import sqlite3
@@ -13,13 +13,12 @@ from palermo.client.recorder import Recorder
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.journal_records import JournalLevel
-from palermo.core.lifecycle import SUCCEEDED, Fail, Raised, fail
-from palermo.errors import PalermoError
+from palermo.core.lifecycle import SUCCEEDED, Raised
 from palermo.worker.parent import adopted_jobs, outcomes
 from palermo.worker.parent.adopted_jobs import AdoptedJobs, Adoption
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.job_events import JobEvents
-from tests.contract.tools import FAILURE, counts, ids, message, until
+from tests.contract.tools import FAILURE, counts, message, until
 from tests.contract.workers import consume, take
 
 
@@ -52,50 +51,6 @@ def write(file: Path, statement: str) -> None:
     with sqlite3.connect(file, timeout=30) as db:
         db.execute(statement)
     db.close()
-
-
-@pytest.mark.parametrize(
-    ("size", "most"),
-    [(10, outcomes.MAX_RESULTS), (outcomes.MAX_BYTES // 4, 4)],
-    ids=["so many jobs", "so many bytes of bodies"],
-)
-async def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(
-    broker: Broker, file: Path, size: int, most: int
-) -> None:
-    sessions: Any = Sessions()
-    refused_results = outcomes.RefusedResults(sessions, outcomes.Outcomes(), asyncio.Event())
-    stored: list[bool] = []
-    body = b"x" * size
-    await broker.publish_many(message(f"{number}", body=body) for number in range(most + 2))
-    consumer = await consume(broker)
-    write(file, REFUSE)
-
-    async def end_next() -> None:
-        delivery = await take(consumer)
-        settlement = Fail(fail(delivery.message, FAILURE, worker="w"), "failed")
-        with pytest.raises(PalermoError) as refused:
-            await consumer.settle(delivery, settlement)
-        session = BrokerSession(broker, consumer)
-        outcome = outcomes.Outcome(job="j", queue="q", result=Raised(FAILURE))
-        one = outcomes.RefusedResult(session, delivery, outcome, settlement, stored.append)
-        await refused_results.keep(one, refused.value, companion=False)
-
-    for _ in range(most):
-        await end_next()
-    assert not stored
-    last = asyncio.ensure_future(end_next())
-    done, _ = await asyncio.wait({last}, timeout=1.5)
-    assert not done
-    write(file, "drop trigger refuse")
-    refused_results.try_all_now()
-    await last
-    await refused_results.wait()
-    assert stored == [True] * (most + 1)
-    assert len(await ids(broker, "failed")) == most + 1
-    # There is room again.
-    write(file, REFUSE)
-    await end_next()
-    assert len(stored) == most + 1
 
 
 def answer(state: str, *, another: bool = False) -> Mapping[str, Any]:
@@ -139,10 +94,12 @@ async def test_a_job_ends_with_the_result_of_its_own_worker_or_runs_again(
     sessions.current = BrokerSession(broker, consumer)
     adopted = AdoptedJobs(
         "pid:1@example",
-        outcomes.RefusedResults(sessions, outcomes.Outcomes(), asyncio.Event()),  # type: ignore[arg-type]
+        sessions=sessions,  # type: ignore[arg-type]
+        stopping=asyncio.Event(),
         job_events=JobEvents(Recorder(JournalLevel.OFF, "w")),
         failed_per_queue=False,
         own_outcome=lambda _: next(left),
+        log_refusal=lambda settlement, error: None,
     )
     write(file, REFUSE)
 
