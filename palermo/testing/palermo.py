@@ -32,7 +32,7 @@ from palermo.testing.failures import JobFailure, failure_without_run, raise_all
 from palermo.testing.local_pool import LocalRun
 from palermo.testing.local_worker import LocalWorker, declare_entries, publish_due, subscribe
 from palermo.testing.movable_clock import MovableClock
-from palermo.worker.parent.empty_queues import count_pending
+from palermo.worker.parent.queue_hooks import count_pending
 
 #: The maximum number of rounds of `work_until_idle`, so that jobs that enqueue each other forever can't hang the test.
 MAX_ROUNDS = 1_000

@@ -21,7 +21,7 @@ from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import FAILED_QUEUE, QUORUM, internal
-from palermo.worker.parent.empty_queues import is_drained
+from palermo.worker.parent.queue_hooks import is_drained
 from tests.contract.browsing import states
 from tests.contract.tools import ids, message, messages, put_into_failed, until
 from tests.rabbitmq.conftest import Open

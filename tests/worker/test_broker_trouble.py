@@ -101,6 +101,10 @@ def test_a_retry_that_cannot_be_stored_runs_again_without_being_counted(rig: Rig
     assert [line for line in rig.lines() if line != "it 1"] == ["it 2", "it 3", "it 4", "it exhausted by it in try 4"]
 
 
+async def nothing(broker: Broker) -> None:
+    """There is nothing to do before a session ends."""
+
+
 def test_a_burst_gives_up_after_30_seconds_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
@@ -111,7 +115,9 @@ def test_a_burst_gives_up_after_30_seconds_and_not_before(monkeypatch: pytest.Mo
         raise AssertionError
 
     session = Settings(url="amqp://guest:guest@127.0.0.1:1/").session("worker")
-    sessions = BrokerSessions(session, give_up=True, consume=no_consumer, opened=lambda _: None, lost=lambda: None)
+    sessions = BrokerSessions(
+        session, give_up=True, consume=no_consumer, opened=lambda _: None, lost=lambda: None, ending=nothing
+    )
     monkeypatch.setattr(broker_session, "asyncio", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(broker_session, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
 
@@ -131,7 +137,12 @@ def test_a_worker_told_to_end_while_its_session_is_lost_opens_no_other(rig: Rig)
             raise AssertionError
 
         sessions = BrokerSessions(
-            rig.settings.session("worker"), give_up=False, consume=consume, opened=lambda _: None, lost=lambda: None
+            rig.settings.session("worker"),
+            give_up=False,
+            consume=consume,
+            opened=lambda _: None,
+            lost=lambda: None,
+            ending=nothing,
         )
         task = asyncio.ensure_future(sessions.keep_open())
         first, _ = await calls

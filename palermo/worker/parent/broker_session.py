@@ -1,6 +1,7 @@
 """Keeps the worker's session with its broker open: opens it again after a loss, with pauses that grow."""
 
 import asyncio
+import gc
 import logging
 import random
 import time
@@ -11,7 +12,6 @@ from msgspec import Struct
 
 from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
 from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PalermoError
-from palermo.worker.parent.collector import Collector
 
 log = logging.getLogger("palermo.worker")
 
@@ -47,7 +47,7 @@ class BrokerSessions:
         consume: Callable[[Broker], Awaitable[Consumer]],
         opened: Callable[[BrokerSession], None],
         lost: Callable[[], None],
-        ending: Callable[[Broker], Awaitable[None]] | None = None,
+        ending: Callable[[Broker], Awaitable[None]],
     ) -> None:
         """`lost` is called as soon as a session is given up, and `ending` is awaited before any session is closed."""
         #: What the next session is opened with.
@@ -61,21 +61,19 @@ class BrokerSessions:
         self._on_loss = lost
         self._before_end = ending
         self._ended = asyncio.Event()
-        self._collector = Collector()
         #: The session to use now, if there is one; `available` is set while there is.
         self.current: BrokerSession | None = None
         self.available = asyncio.Event()
 
     async def keep_open(self) -> None:
         """Open a session, wait until it is lost, and open the next. Returns only to give up. Raises as `_open`."""
-        with self._collector.watch():
-            while (broker := await self._open()) is not None:
-                await self._use(broker)
-                self._parameters = broker.after_failure()
-                # A lost session is a megabyte of objects in circles with its errors. The collector comes late: a worker
-                # of 40 slots held nine such sessions, and did not shrink again.
-                del broker
-                self._collector.collect_all()
+        while (broker := await self._open()) is not None:
+            await self._use(broker)
+            self._parameters = broker.after_failure()
+            # A lost session is a megabyte of objects in circles with its errors. The collector comes late: a worker
+            # of 40 slots held nine such sessions, and did not shrink again.
+            del broker
+            gc.collect()
 
     async def _open(self) -> Broker | None:
         """Open a session, however long that takes. None only for a worker that gives up, after 30 seconds.
@@ -142,8 +140,7 @@ class BrokerSessions:
             self.current = None
             self.available.clear()
             try:
-                if self._before_end is not None:
-                    await self._before_end(broker)
+                await self._before_end(broker)
             finally:
                 await _close(broker, session)
 

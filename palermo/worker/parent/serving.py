@@ -29,19 +29,11 @@ async def served_queues(broker: Broker, selection: QueueSelection) -> list[Queue
 class Serving:
     """The slots of one worker, which take jobs or do not."""
 
-    def __init__(
-        self,
-        slots: Sequence[SlotTask],
-        worker: WorkerState,
-        *,
-        changed: Callable[[], object],
-        slot_lost: Callable[[], object],
-    ) -> None:
-        """`changed` is called when slots begin or end to take jobs, `slot_lost` when a bug has ended a slot's task."""
+    def __init__(self, slots: Sequence[SlotTask], worker: WorkerState, *, slot_lost: Callable[[], object]) -> None:
+        """`slot_lost` is called when a bug has ended a slot's task."""
         self.paused = self.quiet = False
         self._slots = slots
         self._worker = worker
-        self._changed = changed
         self._slot_lost = slot_lost
         self._stopping_deliveries: set[asyncio.Task[None]] = set()
 
@@ -57,7 +49,8 @@ class Serving:
             if slot.task is None or slot.task.done():
                 slot.task = asyncio.ensure_future(slot.serve())
                 slot.task.add_done_callback(self._ended)
-        self._changed()
+        self._worker.on_change()
+        self._worker.may_be_empty.set()
 
     def stop(self) -> None:
         """Take no more jobs. Slot tasks that wait for a job end now, the others once their job is settled."""
@@ -68,7 +61,7 @@ class Serving:
         session = self._worker.sessions.current
         if session is not None:
             spawn(self._stopping_deliveries, self.stop_deliveries(session))
-        self._changed()
+        self._worker.on_change()
 
     async def stop_deliveries(self, session: BrokerSession) -> None:
         """Have the broker deliver nothing more to the slots."""

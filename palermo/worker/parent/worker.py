@@ -28,11 +28,10 @@ from palermo.core.version import VERSION
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
-from palermo.worker.parent.empty_queues import EmptyQueues
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.orders import Orders
 from palermo.worker.parent.outcomes import Outcomes
-from palermo.worker.parent.pace import keep_pace
+from palermo.worker.parent.queue_hooks import EmptyQueues, keep_pace
 from palermo.worker.parent.serving import Serving
 from palermo.worker.parent.session_duties import SessionDuties
 from palermo.worker.parent.shutdown import (
@@ -121,7 +120,7 @@ class Worker:
         )
         self._slots = [SlotTask(n, worker_tag(pid, host, n), self.shared) for n in range(1, options.concurrency + 1)]
         pool.on_report = lambda number, report: self._slots[number - 1].progress.add(report)
-        self._serving = Serving(self._slots, self.shared, changed=self._title.update, slot_lost=self._shutdown.give_up)
+        self._serving = Serving(self._slots, self.shared, slot_lost=self._shutdown.give_up)
         self._empty_queues = EmptyQueues(self.shared, self._serving, self._shutdown, on_empty=self._on_queues_empty)
         self._stack_dumps = StackDumps(pool, self._slots, pid=pid)
         self._orders = Orders(self.shared, self._slots, self._stack_dumps, act=self.order, state=lambda: self.state)
@@ -143,7 +142,7 @@ class Worker:
         job_events.worker_started(self.report())
         # A signal may have come before.
         if self._serving.allowed:
-            self._start_taking()
+            self._serving.start()
         watchdog = StallWatchdog(self.shared, idle=self._serving.idle, give_up=self._shutdown.give_up)
         self._spawn(watchdog.run())
         if self.shared.options.burst or "queue_empty" in self.shared.registered.hooks:
@@ -253,11 +252,7 @@ class Worker:
             self._serving.paused = False
             self._spawn(self._hook("after_pause"))
         if not self._serving.quiet:
-            self._start_taking()
-
-    def _start_taking(self) -> None:
-        self._serving.start()
-        self.shared.may_be_empty.set()
+            self._serving.start()
 
     async def _on_queues_empty(self) -> None:
         if self.shared.processed:

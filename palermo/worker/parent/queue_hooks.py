@@ -1,4 +1,4 @@
-"""The end of the jobs in a worker's queues: the hook queue_empty is called, and a burst ends."""
+"""Watches the queues of a worker for the hooks queue_size and queue_empty, and for the end of a burst."""
 
 import asyncio
 import time
@@ -17,6 +17,28 @@ _OTHERS, _LOOK_EVERY = 5.0, 0.05
 
 #: Seconds that the slots must be idle before the broker is asked, and the longest pause between two questions.
 _FIRST, _MAX = 0.02, 1.0
+
+#: The least seconds between two reports of the sizes of the queues.
+_PACE_EVERY = 1.0
+
+#: The pause after a report is _PACE_EVERY, or this many times as long as the broker took to answer: so that it also
+#: costs little with many queues.
+_PAUSE_FACTOR = 20.0
+
+
+async def keep_pace(worker: WorkerState) -> None:
+    """Report the sizes of the queues to the hook again and again, until cancelled; it answers with the pace."""
+    while True:
+        began = time.monotonic()
+        try:
+            session = worker.sessions.current
+            queues = None if session is None else await served_queues(session.broker, worker.selection)
+        except PalermoError:
+            queues, began = None, time.monotonic()  # if the session is lost, the slots notice that themselves
+        took = time.monotonic() - began
+        if queues is not None:
+            worker.pace = await worker.pool.hook("queue_size", {queue.name: queue.pending for queue in queues})
+        await asyncio.sleep(max(_PACE_EVERY, _PAUSE_FACTOR * took))
 
 
 async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> bool:
@@ -109,4 +131,3 @@ class EmptyQueues:
                     return
         if serving.allowed:
             serving.start()
-            self._worker.may_be_empty.set()
