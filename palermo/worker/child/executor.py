@@ -134,7 +134,7 @@ class JobCall:
 
     __slots__ = ("_batch", "_items", "_on_mark", "args", "batched", "definition", "kwargs", "later")
 
-    def __init__(self, on_mark: OnMark = ignore_mark) -> None:
+    def __init__(self, on_mark: OnMark) -> None:
         """`on_mark` is called with the position of a message whose item of a batch is marked."""
         self._on_mark = on_mark
         #: The job; None until there is a message that it can be called for.
@@ -342,7 +342,7 @@ class Executor:
                 return INTERRUPTED
             if not call.batched and hooks.hooks_for("on_success", definition, instance):
                 for run in call.runs(instance):
-                    self._run_failures.succeeded(run, value)
+                    self._run_failures.call_hooks("on_success", run, value)
         for coroutine in call.later:
             await wait(coroutine)
         return result
@@ -378,19 +378,28 @@ class Executor:
         for run, own in zip(call.runs(instance, hooked=hooked), call.errors(error), strict=True):
             if own is None:
                 results.append(SUCCEEDED)
-                self._run_failures.succeeded(run, None)
+                self._run_failures.call_hooks("on_success", run, None)
             else:
                 why = failure if failure is not None and own is error else self._failure(own)
                 results.append(self._run_failures.result(run, own, why))
         return call.ended(*results)
 
-    def _call_of(self, message: Message) -> JobCall:
-        """The call for the message and its companions. Each that cannot be called for gets a failure as its result."""
+    def _call_of(self, message: Message, crash: Failure | None = None) -> JobCall:
+        """The call for the message and its companions. Each that cannot be called for gets a failure as its result.
+
+        It is `crash` if their process died.
+        """
         call = JobCall(self._on_mark)
         for each in (message, *message.companions) if message.companions else (message,):
             try:
                 call.add(each, *self._prepare(each))
             except BaseException as error:
+                if crash is not None:
+                    # Its process died before the arguments were decoded, or they decode differently now: there are no
+                    # arguments to call a hook with.
+                    log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
+                    call.refuse(self._run_failures.unrunnable(each, _fatal(crash), crash))
+                    continue
                 # Without the traceback: it holds no frame of the user's, and Palermo's say no more than the error text.
                 failure = self._failure(error.with_traceback(None))
                 self._on_error(error, (each,))
@@ -486,15 +495,7 @@ class Executor:
 
     def _crashed(self, message: Message, failure: Failure) -> RunResult:
         with tracing.running(message, worker=self._worker, crashed=True) as span:
-            call, results = JobCall(), list[Result]()
-            for each in (message, *message.companions):
-                try:
-                    call.add(each, *self._prepare(each))
-                except BaseException as error:
-                    # Its process died before the arguments were decoded, or they decode differently now: there are no
-                    # arguments to call a hook with.
-                    log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
-                    call.refuse(self._run_failures.unrunnable(each, _fatal(failure), failure))
+            call, results = self._call_of(message, failure), list[Result]()
             if call.definition is not None:
                 current.set_current_job(partial(self._current, message, None, call.definition, batched=call.batched))
                 results = [self._run_failures.result(run, _fatal(failure), failure) for run in call.runs()]

@@ -57,7 +57,7 @@ class RunFailures:
         decision = self._decide(run, error)
         if is_failure(error):
             failure = _blamed(error, failure)
-            self._call("on_failure", run, error)
+            self.call_hooks("on_failure", run, error)
         match decision:
             case RunAgain(delay):
                 return Retrying(failure if is_failure(error) else None, delay)
@@ -65,12 +65,8 @@ class RunFailures:
                 because = f"{failure.exception_class}: {failure.message}" if is_failure(error) else reason
                 return Dropped(because[:_MAX_REASON])
         if decision.exhausted:
-            self._call("on_exhausted", run, error)
+            self.call_hooks("on_exhausted", run, error)
         return self._report_failed(run.message, error, failure, run.args, run.kwargs)
-
-    def succeeded(self, run: JobRun, returned: object) -> None:
-        """Call the on_success hooks of a run that returned this value."""
-        self._call("on_success", run, returned)
 
     def unrunnable(self, message: Message, error: BaseException, failure: Failure) -> Result:
         """The result of a message that no job could be called with. It is not retried: that would end the same way."""
@@ -85,8 +81,8 @@ class RunFailures:
             log.exception("backoff failed, waiting as without it id=%s job=%s", message.id, message.job)
             return decide(replace(policy, backoff=quartic), error, message, now=now, chance=chance)
 
-    def _call(self, kind: str, run: JobRun, outcome: object) -> None:
-        """Call the hooks that get the error or the returned value. An exception in a hook is only logged."""
+    def call_hooks(self, kind: str, run: JobRun, outcome: object) -> None:
+        """Call the hooks of this kind with the error or the returned value. An exception in a hook is only logged."""
         if not run.hooked:
             return
         try:

@@ -28,7 +28,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
@@ -136,26 +136,21 @@ class Outbox:
         self._end = end
         self._frames: deque[bytes] = deque()
         self._lock = threading.Lock()
-        self._later: Callable[[Callable[[], None]], object] | None = None
         self._scheduled = False
-
-    def batch(self, later: Callable[[Callable[[], None]], object]) -> None:
-        """Have `send_later` send at the end of a turn of the loop; `later` is the loop's `call_soon`."""
-        self._later = later
 
     def send(self, frame: bytes) -> None:
         """Send a frame, or leave it to the thread that is sending now."""
         self._frames.append(frame)
         self._flush()
 
-    def send_later(self, frame: bytes) -> None:
+    def send_later(self, loop: asyncio.AbstractEventLoop, frame: bytes) -> None:
         """Send a frame at the end of the loop's turn. Called only by the loop's thread."""
         self._frames.append(frame)
-        if self._later is None or len(self._frames) >= _TOGETHER:
+        if len(self._frames) >= _TOGETHER:
             self._flush()
         elif not self._scheduled:
             self._scheduled = True
-            self._later(self._turn_ended)
+            loop.call_soon(self._turn_ended)
 
     def _flush(self) -> None:
         """Send the frames that wait, or leave them to the thread that is sending now."""
@@ -387,12 +382,13 @@ class AsyncSlots:
         #: The slot of each task that runs a job.
         self._tasks: dict[asyncio.Task[None], SharedSlot] = {}
         self._loop = new_event_loop()
+        #: Sends an answer at the end of the loop's turn.
+        self._send = partial(slots.outbox.send_later, self._loop)
 
     def serve(self) -> NoReturn:
         """Run the jobs that the parent sends, until it closes the socket pair."""
         asyncio.set_event_loop(self._loop)
         self._loop.add_reader(self._end, self._read)
-        self._slots.outbox.batch(self._loop.call_soon)
         self._slots.ready()
         while True:
             # Whatever a job does to the loop, the tasks of the other jobs are still in it: it runs again.
@@ -433,7 +429,7 @@ class AsyncSlots:
         result = await slot.executor.run_async(message, slot.reporter)
         del self._tasks[task]
         task.remove_done_callback(self._ended)
-        self._slots.done(slot, result, self._slots.outbox.send_later)
+        self._slots.done(slot, result, self._send)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """Send a failure for a task that ended before its result was sent."""
@@ -441,7 +437,7 @@ class AsyncSlots:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         # Another job cancelled it before its first step, or Palermo has a bug.
         if slot is not None and error is not None:
-            self._slots.done(slot, raised(error), self._slots.outbox.send_later)
+            self._slots.done(slot, raised(error), self._send)
 
 
 @lru_cache(maxsize=1_024)
