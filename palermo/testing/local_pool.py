@@ -118,9 +118,7 @@ class LocalPool:
     async def execute_async(self, run: "LocalRun", reporter: Reporter) -> RunResult:
         """Run a coroutine job in this thread's event loop, as a task of its own."""
         run.thread = threading.get_ident()
-        task = asyncio.ensure_future(self._executor.run_async(run.message, reporter))
-        self._interrupts.job_task = task
-        return await task
+        return await asyncio.ensure_future(self._executor.run_async(run.message, reporter))
 
     def performed(self, run: "LocalRun", result: RunResult) -> None:
         """Note the failures of a run, and tell the worker's loop how it ended."""

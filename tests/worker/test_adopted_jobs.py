@@ -14,10 +14,10 @@ from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.journal_records import JournalLevel
 from palermo.core.lifecycle import SUCCEEDED, Raised
-from palermo.worker.parent import adopted_jobs, outcomes
-from palermo.worker.parent.adopted_jobs import AdoptedJobs, Adoption
+from palermo.worker.parent import outcomes
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.job_events import JobEvents
+from palermo.worker.parent.outcomes import AdoptedJobs, Adoption
 from tests.contract.tools import FAILURE, counts, message, until
 from tests.contract.workers import consume, take
 
@@ -86,7 +86,7 @@ async def test_a_job_ends_with_the_result_of_its_own_worker_or_runs_again(
     adoption: Adoption,
     end: str,
 ) -> None:
-    monkeypatch.setattr(adopted_jobs, "_ASK_EVERY", 0.01)
+    monkeypatch.setattr(outcomes, "_ASK_EVERY", 0.01)
 
     await broker.publish(message("1"))
     consumer: Any = await consume(broker)

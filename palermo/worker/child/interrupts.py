@@ -112,15 +112,12 @@ class SharedInterrupts(_Asked):
         self._cancel_error: JobError | None = None
         #: The task that awaits the job, if it is a coroutine.
         self.task: asyncio.Task[Any] | None = None
-        #: The task in which the slot runs its coroutine job, if that is known before the job is awaited.
-        self.job_task: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
         """A job is given to the slot: from now on `interrupt` reaches it."""
         with self._lock:
             self._begun, self.terminated, self.cancelled, self.unfinished = True, False, False, False
             self._early_error = self._cancel_error = None
-            self.job_task = None
 
     def enter(self, timeout: float | None) -> None:
         """The job begins, in this thread. The parent enforces the timeout."""
@@ -163,7 +160,7 @@ class SharedInterrupts(_Asked):
     async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Await a job's coroutine."""
         with self._lock:
-            self.task = self.job_task or asyncio.current_task()
+            self.task = asyncio.current_task()
         try:
             return await coroutine
         except asyncio.CancelledError as cancelled:

@@ -419,14 +419,13 @@ class AsyncSlots:
             name=f"{message.job} {message.id}",
             context=contextvars.copy_context(),
         )
-        slot.interrupts.job_task = task
         self._tasks[task] = slot
         task.add_done_callback(self._ended)
 
     async def _run(self, slot: SharedSlot, message: Message) -> None:
-        task = slot.interrupts.job_task
-        assert task is not None
         result = await slot.executor.run_async(message, slot.reporter)
+        task = asyncio.current_task(self._loop)
+        assert task is not None
         del self._tasks[task]
         task.remove_done_callback(self._ended)
         self._slots.done(slot, result, self._send)

@@ -7,19 +7,21 @@ Orders have the same effect as signals, except that the order `resume` also ends
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
-from palermo.contract.worker_info import WorkerCommand
+from palermo.contract.worker_info import RunningJob, WorkerCommand
 from palermo.core.lifecycle import Retrying
 from palermo.worker.limits import processor_time, resident
 from palermo.worker.parent.outcomes import fingerprint
 from palermo.worker.parent.slot_task import SlotTask
-from palermo.worker.parent.stacks import StackDumps
+from palermo.worker.parent.watchdog import thread_stacks
 from palermo.worker.parent.worker_state import WorkerState
+from palermo.worker.pools.pool import Pool
 from palermo.worker.signals import Action
 
 log = logging.getLogger("palermo.worker")
@@ -67,6 +69,51 @@ ORDERS: tuple[OrderRow, ...] = (
         " several ids, `known`",
     ),
 )
+
+
+class StackDumps:
+    """Collects the stacks of one worker, and writes them to its log."""
+
+    def __init__(self, pool: Pool, slots: Sequence[SlotTask], *, pid: int) -> None:
+        self._pool = pool
+        self._slots = slots
+        self._pid = pid
+        self._asking = asyncio.Lock()
+
+    async def each(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
+        """The stacks of every running job, then of this process; one after the other, because they share a file."""
+        async with self._asking:
+            for slot in self._slots:
+                jobs, began = slot.jobs, slot.started_at
+                if not jobs:
+                    continue
+                text = await self._pool.stack(slot.number)
+                if slot.busy and slot.started_at == began:
+                    yield jobs[0], text or "it gave no answer within 2 s"
+            yield None, own_stacks()
+
+    async def log(self) -> None:
+        """Log them."""
+        async for job, text in self.each():
+            if job is None:
+                log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": text})
+            else:
+                log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": text})
+
+
+def own_stacks() -> str:
+    """The stacks of this process: of its threads and of its asyncio tasks."""
+    parts = [thread_stacks()]
+    for task in sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=lambda task: task.get_name()):
+        frames = traceback.StackSummary.from_list(
+            [
+                traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+                for frame in task.get_stack()
+            ]
+        )
+        parts.append(f"Task {task.get_name()}:\n{''.join(frames.format())}")
+    return "".join(parts).rstrip()
+
 
 #: Seconds that the answer to `cancel` waits for the job to end.
 _CANCEL_TIMEOUT = 3.0

@@ -56,7 +56,6 @@ from palermo.errors import (
     WorkerDied,
 )
 from palermo.worker.ipc.frames import MAX_TEXT
-from palermo.worker.parent.adopted_jobs import Adoption
 from palermo.worker.parent.broker_session import BrokerSession, backoff
 from palermo.worker.parent.job_events import (
     SETTLED,
@@ -65,7 +64,7 @@ from palermo.worker.parent.job_events import (
     log_step,
     log_success,
 )
-from palermo.worker.parent.outcomes import Outcome, fingerprint
+from palermo.worker.parent.outcomes import Adoption, Outcome, fingerprint
 from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")

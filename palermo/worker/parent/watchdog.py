@@ -8,15 +8,16 @@ not help, it ends.
 import asyncio
 import logging
 import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.serving import served_queues
 from palermo.worker.parent.shutdown import STALLED
-from palermo.worker.parent.stacks import thread_stacks
 from palermo.worker.parent.worker_state import WorkerState
 from palermo.worker.signals import block_in_this_thread
 
@@ -162,3 +163,12 @@ def _write_stacks() -> None:
     line = f"palermo: the worker's loop has stood still for {LOOP_TIMEOUT:g} s, ending pid={os.getpid()}"
     # Not faulthandler, which would hold the GIL while it waits for a reader.
     os.write(2, f"{line}\n{thread_stacks()}\n".encode(errors="replace"))
+
+
+def thread_stacks() -> str:
+    """The stacks of all threads of this process."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "".join(
+        f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )

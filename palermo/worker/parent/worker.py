@@ -26,11 +26,10 @@ from palermo.core.text import count
 from palermo.core.topology import worker_tag
 from palermo.core.version import VERSION
 from palermo.worker.options import WorkerOptions
-from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
-from palermo.worker.parent.orders import Orders
-from palermo.worker.parent.outcomes import Outcomes
+from palermo.worker.parent.orders import Orders, StackDumps
+from palermo.worker.parent.outcomes import AdoptedJobs, Outcomes
 from palermo.worker.parent.queue_hooks import EmptyQueues, keep_pace
 from palermo.worker.parent.serving import Serving
 from palermo.worker.parent.session_duties import SessionDuties
@@ -43,7 +42,6 @@ from palermo.worker.parent.shutdown import (
     Shutdown,
 )
 from palermo.worker.parent.slot_task import SlotTask
-from palermo.worker.parent.stacks import StackDumps
 from palermo.worker.parent.watchdog import StallWatchdog
 from palermo.worker.parent.worker_state import WorkerState
 from palermo.worker.pools.pool import Pool

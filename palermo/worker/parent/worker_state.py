@@ -13,10 +13,9 @@ from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import PalermoError
 from palermo.worker.options import WorkerOptions
-from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
-from palermo.worker.parent.outcomes import Outcomes
+from palermo.worker.parent.outcomes import AdoptedJobs, Outcomes
 from palermo.worker.pools.pool import Pool
 from palermo.worker.registered import Registered
 
