@@ -79,7 +79,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "os.environ": ("palermo.settings",),
     "os.getenv": ("palermo.settings",),
-    "os.fork": ("palermo.worker.child.template", "palermo.worker.pools.fork"),
+    "os.fork": ("palermo.worker.child.template", "palermo.worker.parent.run"),
     # Besides the clock: what watches other processes and machines, stamps lines of a log, or shows how old things are.
     "time.time": (
         *("palermo.contract.clock", "palermo.testing.movable_clock", "palermo.worker.logs", "palermo.webui"),

@@ -6,15 +6,26 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from palermo import blocked_signals
+
+# Modules that both sides of the fork need are imported before it, so that the processes share their memory.
+from palermo.client import recorded_jobs, recorder  # noqa: F401
+from palermo.contract import broker, tasks  # noqa: F401
+from palermo.core import latest  # noqa: F401
 from palermo.settings.environment import keep_start_pipe, take_start_pipe
-from palermo.worker import logs
+from palermo.worker import logs, registered  # noqa: F401
+from palermo.worker.ipc import frames, pipes  # noqa: F401
+from palermo.worker.ipc.shared_marks import SharedMarks
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.pidfile import pidfile
-from palermo.worker.pools.fork import fork_pool
-from palermo.worker.process import flush, set_title
+from palermo.worker.process import flush, nameless_file, set_title
+
+if TYPE_CHECKING:
+    from palermo.worker.pools.forked_pool import ForkedPool
 
 log = logging.getLogger("palermo.worker")
 
@@ -55,7 +66,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
 
         # The collector writes to each object that it visits, and the processes would no longer share those pages.
         gc.freeze()
-        pool = fork_pool(options, host=host, in_child=in_child)
+        pool = _fork_pool(options, host=host, in_child=in_child)
         logs.write_in_background()
         stack.callback(logs.drain)
         # Until run_parent has imported its modules: the collector would visit again and again what stays.
@@ -84,6 +95,41 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
     gc.collect()  # Locks that a lost session left end with their objects: exec would end them as a death does.
     # The same command in the same process, so that a supervisor that watches this pid sees no change.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]) -> "ForkedPool":
+    """Fork the template of the pool that the options name, and return the pool.
+
+    To be called before there is an event loop, a connection or a thread. In the template, `in_child` closes what only
+    the parent may hold. Modules that only one side needs are imported on that side.
+    """
+    ours, theirs = socket.socketpair()
+    stacks, marks = nameless_file(), SharedMarks(options.concurrency)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            in_child()
+            from palermo.worker.child.template import Template
+
+            Template(theirs, options, parent=parent, host=host, stacks=stacks, marks=marks).run()
+        except BaseException:
+            log.exception("template ended by an error of its own")
+        finally:
+            os._exit(70)
+    theirs.close()
+    from palermo.worker.pools.children import Children
+    from palermo.worker.pools.forked_pool import ForkedPool
+
+    return ForkedPool(
+        Children(ours, pid),
+        slots=options.concurrency,
+        shared=options.pool != "process",
+        limits=options.limits,
+        stacks=stacks,
+        marks=marks,
+    )
 
 
 def _rest_until(instant: float) -> None:
