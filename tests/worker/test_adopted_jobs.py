@@ -99,7 +99,6 @@ async def test_a_job_ends_with_the_result_of_its_own_worker_or_runs_again(
         job_events=JobEvents(Recorder(JournalLevel.OFF, "w")),
         failed_per_queue=False,
         own_outcome=lambda _: next(left),
-        log_refusal=lambda settlement, error: None,
     )
     write(file, REFUSE)
 

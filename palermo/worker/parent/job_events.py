@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -31,7 +33,7 @@ from palermo.core.lifecycle import (
 )
 from palermo.core.limits import LimitDemand
 from palermo.core.message import Message
-from palermo.errors import BrokerUnavailable
+from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.worker.ipc.frames import Report
 from palermo.worker.logs import log_event
 from palermo.worker.parent.shutdown import RestartReason
@@ -44,6 +46,9 @@ STORE_TIMEOUT, AWAY_TIMEOUT = 10.0, 0.5
 
 #: Seconds that the worker's shutdown waits for its journal.
 _CLOSE_TIMEOUT = 2.0
+
+#: Seconds between two log lines about queues that refuse results.
+_LOG_EVERY = 60.0
 
 #: The most characters of an error's text.
 _MAX_TEXT = 500
@@ -63,6 +68,8 @@ class JobEvents:
         #: Whether each run that ends well gets a record.
         self._every_run = RecordKind.SUCCEEDED in recorder.wanted
         self._warned = False
+        #: When it was logged last that a queue refuses results, by the monotonic clock.
+        self._refusal_logged_at = -math.inf
 
     def worker_started(self, info: WorkerInfo) -> None:
         """Record that the worker starts."""
@@ -188,6 +195,17 @@ class JobEvents:
                 # that waits for a retry may be cancelled there, and no worker tells of its end.
                 said |= self.recorder.arguments(message)
             self.recorder.add(kind, said, at=ended_at)
+
+    def result_refused(self, settlement: Fail | Reschedule, error: PalermoError) -> None:
+        """Log that a queue refuses the result of a job, at most once a minute."""
+        if time.monotonic() - self._refusal_logged_at < _LOG_EVERY:
+            return
+        self._refusal_logged_at = time.monotonic()
+        log.error(
+            "results of jobs cannot be stored, slots wait until the queue takes them: make room queue=%s error=%r",
+            settlement.message.queue if isinstance(settlement, Reschedule) else settlement.queue,
+            str(error),
+        )
 
     def adopted_run_ended(
         self, worker: str, message: Message, result: Result, *, began_at: float, ended_at: float

@@ -159,7 +159,6 @@ class AdoptedJobs:
         job_events: JobEvents,
         failed_per_queue: bool,
         own_outcome: Callable[[str], Mapping[str, Any] | None],
-        log_refusal: Callable[[Fail | Reschedule, PalermoError], None],
     ) -> None:
         """`worker` is this worker's id; `own_outcome` gives its own answer about the outcome of a job."""
         self._worker = worker
@@ -168,7 +167,6 @@ class AdoptedJobs:
         self._job_events = job_events
         self._failed_per_queue = failed_per_queue
         self._own_outcome = own_outcome
-        self._log_refusal = log_refusal
         self._watching: set[asyncio.Task[None]] = set()
 
     async def adopt(self, session: BrokerSession, delivery: Delivery) -> Adoption:
@@ -254,7 +252,7 @@ class AdoptedJobs:
             raise
         except PalermoError as error:
             if isinstance(settlement, Fail | Reschedule):
-                self._log_refusal(settlement, error)
+                self._job_events.result_refused(settlement, error)
             return False
         log.info(
             "job settled with the result of another worker id=%s job=%s queue=%s worker=%s result=%s",

@@ -469,7 +469,7 @@ class SlotTask:
             except PalermoError as error:
                 if not isinstance(settlement, Fail | Reschedule):
                     raise
-                worker.log_refusal(settlement, error)
+                worker.job_events.result_refused(settlement, error)
             if worker.stopping.is_set() or (attempt == _RETRY_ATTEMPTS and isinstance(settlement, Reschedule)):
                 break
             await wait_for_any(worker.stopping, timeout=min(_MAX_PAUSE, backoff(attempt, random.random())))

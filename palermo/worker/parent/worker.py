@@ -109,7 +109,6 @@ class Worker:
                 job_events=job_events,
                 failed_per_queue=options.settings.failed_per_queue,
                 own_outcome=lambda id: self._orders.outcome(id),
-                log_refusal=lambda settlement, error: self.shared.log_refusal(settlement, error),
             ),
             job_events=job_events,
             stopping=self._shutdown.begun,

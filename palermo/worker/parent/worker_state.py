@@ -1,28 +1,19 @@
 """The state of a worker that its slots and its other parts share."""
 
 import asyncio
-import logging
-import math
-import time
 from collections.abc import Callable
 
 from msgspec import Struct, field
 
-from palermo.core.lifecycle import Cancelled, Fail, Interrupted, Raised, Reschedule, Result, Retrying
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
-from palermo.errors import PalermoError
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.broker_session import BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.outcomes import AdoptedJobs, Outcomes
 from palermo.worker.pools.pool import Pool
 from palermo.worker.registered import Registered
-
-log = logging.getLogger("palermo.worker")
-
-#: Seconds between two log lines about queues that refuse results.
-_LOG_EVERY = 60.0
 
 
 class WorkerState(Struct, kw_only=True, eq=False):
@@ -50,8 +41,6 @@ class WorkerState(Struct, kw_only=True, eq=False):
     pace: float = 0.0
     #: The limit keys of deferred jobs, the latest ones: a burst is not over until these jobs have run.
     put_aside: dict[str, None] = field(default_factory=dict)
-    #: When it was logged last that a queue refuses results, by the monotonic clock.
-    refusal_logged_at: float = -math.inf
     #: How many jobs it has taken, runs now, has ended, and has seen fail.
     taken: int = 0
     busy: int = 0
@@ -76,14 +65,3 @@ class WorkerState(Struct, kw_only=True, eq=False):
             self.on_failure()
         self.on_change()
         self.may_be_empty.set()
-
-    def log_refusal(self, settlement: Fail | Reschedule, error: PalermoError) -> None:
-        """Log that a queue refuses the result of a job, at most once a minute."""
-        if time.monotonic() - self.refusal_logged_at < _LOG_EVERY:
-            return
-        self.refusal_logged_at = time.monotonic()
-        log.error(
-            "results of jobs cannot be stored, slots wait until the queue takes them: make room queue=%s error=%r",
-            settlement.message.queue if isinstance(settlement, Reschedule) else settlement.queue,
-            str(error),
-        )
