@@ -67,12 +67,12 @@ READY, MAP = "palermo.workflow", "palermo.map"
 class Step(Generic[R_co]):
     """A step of a workflow, as it was added."""
 
-    def __init__(self, flow: "Building", name: str, after: tuple[Condition, ...]) -> None:
-        self.name = name
-        self.conditions = after
-        self._flow = flow
+    def __init__(self, flow: "Building", plan: Plan) -> None:
+        self.name = plan.name
+        self.conditions = plan.after
         #: The number of a map's members; None for any other step.
-        self.members: int | None = None
+        self.members = plan.members
+        self._flow = flow
 
     @property
     def output(self) -> R_co:
@@ -157,8 +157,9 @@ class Building:
         self._thread = threading.get_ident()
         self._closed = False
 
-    def add(self, name: str, step: Step[Any], added: AddedStep) -> None:
+    def add(self, step: Step[Any], added: AddedStep) -> None:
         """Add a step. Raises OptionInvalid, BodyTooLarge."""
+        name = step.name
         if self.prefix.count("/") >= MAX_DEPTH:
             raise OptionInvalid(
                 f"step {name!r} would be in {MAX_DEPTH + 1} workflows. Add it in one of the outer ones, or enqueue"
@@ -327,13 +328,9 @@ class Workflow:
         seconds = in_seconds(timeout)
         if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
             raise OptionInvalid(f"timeout={timeout!r} is no duration; give seconds above 0, or a timedelta.")
-        building = self._building
-        building.check_open()
-        building.named(name, name)
-        step: Step[Any] = Step(building, name, self._after)
-        plan = Plan(name=name, after=self._after, signal=True, timeout=seconds)
-        building.add(name, step, AddedStep(plan))
-        return step
+        self._building.check_open()
+        name = self._building.named(name, name)
+        return self._append(AddedStep(Plan(name=name, after=self._after, signal=True, timeout=seconds)))
 
     def enqueue(self) -> Job[None]:
         """Store the workflow: all of it, or nothing. Raises what `enqueue` of a job raises; it can be repeated then."""
@@ -352,11 +349,10 @@ class Workflow:
     def add(self, graph: Graph) -> None:
         """Add steps that were prepared elsewhere."""
         for added in graph.steps:
-            name = added.plan.name
             if added.job is not None:
                 headers = dumps({**loads(added.job.headers), **self._building.headers})
                 added = with_fields(added, job=with_fields(added.job, headers=headers))
-            self._building.add(name, Step(self._building, name, added.plan.after), added)
+            self._append(added)
 
     def returned(self, value: Any, serialize: Callable[[Any], StoredResult] | None) -> bytes:
         """What the run has added, as bytes, after it returned a value; without `serialize` nobody wants the value.
@@ -402,14 +398,10 @@ class Workflow:
         job_name: str = "",
     ) -> Step[Any]:
         """Add a single step."""
-        building = self._building
-        name = building.named(given.get("id"), job_name or (job if isinstance(job, str) else job.name))
+        name = self._building.named(given.get("id"), job_name or (job if isinstance(job, str) else job.name))
         message, times = self._prepared(job, given, args, kwargs, name)
-        after = self._conditions(marks)
-        step: Step[Any] = Step(building, name, after)
-        plan = Plan(name=name, after=after, may_fail=may_fail)
-        building.add(name, step, AddedStep(plan, StepJob.of(message, mark=marks.text, uses=marks.uses, **times)))
-        return step
+        plan = Plan(name=name, after=self._conditions(marks), may_fail=may_fail)
+        return self._append(AddedStep(plan, StepJob.of(message, mark=marks.text, uses=marks.uses, **times)))
 
     def _add_map(
         self,
@@ -443,12 +435,14 @@ class Workflow:
             }
             members.append(Member(message.body, dumps(own) if own else ""))
             building.take(len(message.body) + 20, name)
-        after = self._conditions(marks)
-        step: Step[Any] = Step(building, name, after)
-        step.members = len(members)
-        plan = Plan(name=name, after=after, may_fail=may_fail, members=len(members))
+        plan = Plan(name=name, after=self._conditions(marks), may_fail=may_fail, members=len(members))
         template = None if first is None else with_fields(first, mark=marks.text, uses=marks.uses)
-        building.add(name, step, AddedStep(plan, template, tuple(members)))
+        return self._append(AddedStep(plan, template, tuple(members)))
+
+    def _append(self, added: AddedStep) -> Step[Any]:
+        """Add a prepared step."""
+        step: Step[Any] = Step(self._building, added.plan)
+        self._building.add(step, added)
         return step
 
     def _conditions(self, marks: Marks) -> tuple[Condition, ...]:
