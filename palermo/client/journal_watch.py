@@ -149,10 +149,6 @@ Check = Callable[[Record | None, bool], Awaitable[Record | None]]
 T = TypeVar("T")
 
 
-def _future() -> "asyncio.Future[Any]":
-    return asyncio.get_running_loop().create_future()
-
-
 @dataclass(eq=False)
 class Waiter:
     """A caller that waits for a job to end."""
@@ -166,9 +162,7 @@ class Waiter:
     check: Check | None = None
     #: The end that was read while the past was being searched; more may follow.
     end: Record | None = None
-    future: "asyncio.Future[Record]" = field(default_factory=_future)
-    #: The end that the search of the past finds, or None.
-    past: "asyncio.Future[Record | None]" = field(default_factory=_future)
+    future: "asyncio.Future[Record]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class JournalWatch:
@@ -194,9 +188,9 @@ class JournalWatch:
         self._first = -1
         #: Why the journal can't be read now; "" if it can.
         self.read_error = ""
-        #: The callers for which the past has to be searched.
-        self._searches: list[Waiter] = []
-        self._searching: asyncio.Task[None] | None = None
+        #: The next search of the past; held while one runs.
+        self._next_search = _Search()
+        self._searching = asyncio.Lock()
         #: How often the journal was opened to follow it, for tests.
         self.subscriptions = 0
 
@@ -296,30 +290,21 @@ class JournalWatch:
         id, created = waiter.id, waiter.created
         found = waiter.end or self._ends.find(id, created) or self._later_ends.find(id, created)
         if found is None and waiter.since < self._ends.since:
-            self._searches.append(waiter)
-            if self._searching is None or self._searching.done():
-                self._searching = asyncio.ensure_future(self._search())
-            found = await waiter.past
+            search = self._next_search
+            search.waiters.setdefault(id, []).append(waiter)
+            search.task = search.task or asyncio.ensure_future(self._search(search))
+            await asyncio.wait({search.task})
+            if (error := search.task.exception()) is not None:
+                raise type(error)(*error.args) from error
+            found = search.found.get(waiter)
         return waiter.end or found
 
-    async def _search(self) -> None:
-        """Read what was before the subscription, once for all callers so far, and again for later ones."""
-        while self._searches:
-            waiters, self._searches = self._searches, []
-            search = _Search(waiters, before=self._first)
+    async def _search(self, search: "_Search") -> None:
+        """Read what was before the subscription, once for all callers so far. Later ones wait for the next search."""
+        async with self._searching:
+            self._next_search = _Search()
             self._later_ends = search.later_ends
-            error: PalermoError | None = None
-            try:
-                await search.run(self._stored)
-            except PalermoError as raised:
-                error = raised
-            for waiter in waiters:
-                if waiter.past.done():
-                    continue
-                if error is not None:
-                    waiter.past.set_exception(type(error)(*error.args))
-                else:
-                    waiter.past.set_result(search.found.get(waiter))
+            await search.run(self._stored, before=self._first)
 
     async def _stored(
         self, since: float, wants: Wants | None = None, *, last: int | None = None
@@ -413,39 +398,40 @@ async def _run_check(waiter: Waiter, check: Check) -> None:
 class _Search:
     """Searches the past of the journal for the ends of some jobs."""
 
-    def __init__(self, waiters: list[Waiter], *, before: int) -> None:
-        """The waiters get the records before the position `before`: the later ones they get from the subscription."""
+    def __init__(self) -> None:
+        self.waiters: dict[str, list[Waiter]] = {}
         self.found: dict[Waiter, Record] = {}
         self.later_ends = RecentEnds(0.0)
-        self._before = before
-        self._all = waiters
-        self._waiters: dict[str, list[Waiter]] = {}
-        for waiter in waiters:
-            self._waiters.setdefault(waiter.id, []).append(waiter)
-        self._names_any = names_any(self._waiters)
+        #: Runs it once there is a waiter.
+        self.task: asyncio.Task[None] | None = None
 
-    async def run(self, stored: Callable[..., AsyncIterator[RecordBatch]]) -> None:
-        """Read the end of the journal first if no instant is known, then all of it."""
-        since = min(waiter.since for waiter in self._all)
-        if not since and all(waiter.on_record is None for waiter in self._all):
-            async for batch in stored(since, self.wants, last=_RECENT):
-                self._take(batch)
-        if len(self.found) < len(self._all):
-            async for batch in stored(since, self.wants):
-                self._take(batch)
+    async def run(self, stored: Callable[..., AsyncIterator[RecordBatch]], *, before: int) -> None:
+        """Read the end of the journal first if no instant is known, then all of it.
 
-    def wants(self, body: bytes) -> bool:
-        """Whether a batch with these bytes is decoded: once an end was found, for `later_ends` too."""
-        return (bool(self.found) and not self.later_ends.full) or self._names_any(body)
+        The waiters get the records before the position `before`: the later ones they get from the subscription.
+        """
+        waiters, named = [*itertools.chain.from_iterable(self.waiters.values())], names_any(self.waiters)
 
-    def _take(self, batch: RecordBatch) -> None:
-        untold = self._before < 0 or batch.position < self._before
+        def wants(body: bytes) -> bool:
+            # Once an end was found, the next ones are for `later_ends`.
+            return (bool(self.found) and not self.later_ends.full) or named(body)
+
+        since = min(waiter.since for waiter in waiters)
+        if not since and all(waiter.on_record is None for waiter in waiters):
+            async for batch in stored(since, wants, last=_RECENT):
+                self._take(batch, before)
+        if len(self.found) < len(waiters):
+            async for batch in stored(since, wants):
+                self._take(batch, before)
+
+    def _take(self, batch: RecordBatch, before: int) -> None:
+        untold = before < 0 or batch.position < before
         for record in batch.records:
             for id in cancelled_ids(record):
-                for waiter in self._waiters.get(id, ()):
+                for waiter in self.waiters.get(id, ()):
                     waiter.cancelled = True
         for record, ended in job_records(batch):
-            for waiter in self._waiters.get(record["id"], ()):
+            for waiter in self.waiters.get(record["id"], ()):
                 if not is_about(record, waiter.created):
                     continue
                 if ended:
