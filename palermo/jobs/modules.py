@@ -17,7 +17,6 @@ from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pkgutil import iter_modules
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from palermo.core.failure import MAX_STACK_TRACE, cut_middle
@@ -180,15 +179,13 @@ def import_advice(name: str, error: BaseException) -> str:
 
 def describe(error: BaseException) -> str:
     """An error in one line: its class, its text, and the place in the user's code where it was raised."""
+    from traceback import walk_tb  # for errors only
+
+    # An error that our code raises is about the line of the user's that called it.
+    lines = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
+    places = [f" ({file}, line {line})" for file, line in lines if _is_users(file)]
     text = " ".join(str(error).split())
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        # An error that our code raises is about the line of the user's that called it.
-        if not _is_ours(trace.tb_frame) and not file.startswith("<frozen") and file != importlib.__file__:
-            place = f" ({file}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return f"{type(error).__name__}{': ' if text else ''}{text}{place}"
+    return f"{type(error).__name__}{': ' if text else ''}{text}{places[-1] if places else ''}"
 
 
 def with_user_frames(told: E, error: BaseException) -> E:
@@ -212,15 +209,10 @@ def _drop_frames(whole: "TracebackException | None") -> bool:
     """Drop the frames that are not the user's, also of the causes; returns whether any are left."""
     if whole is None:
         return False
-    kept = [
-        frame
-        for frame in whole.stack
-        if not frame.filename.startswith(("<frozen", _OWN)) and frame.filename != importlib.__file__
-    ]
-    whole.stack[:] = kept
+    kept = whole.stack[:] = [frame for frame in whole.stack if _is_users(frame.filename)]
     return bool(kept) | _drop_frames(whole.__cause__) | _drop_frames(whole.__context__)
 
 
-def _is_ours(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
-    return module.partition(".")[0] == "palermo" and not module.startswith("palermo.demo.")
+def _is_users(file: str) -> bool:
+    """Whether this file's code is neither Palermo's nor the import system's."""
+    return not file.startswith(("<frozen", _OWN)) and file != importlib.__file__

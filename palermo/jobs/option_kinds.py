@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from palermo.core.bounds import MAX_LIMIT
-from palermo.core.times import in_seconds
+from palermo.core.fair_scheduling import is_tenant
+from palermo.core.times import in_seconds, unix_seconds
 from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import OptionInvalid
 
@@ -185,13 +186,6 @@ def check_unique_key(value: object) -> None:
         raise OptionInvalid(f"option unique_key={value!r} is neither text nor a function of the arguments.")
 
 
-def check_instant(value: object) -> None:
-    """Raise OptionInvalid unless this is an instant: Unix seconds, or an aware datetime."""
-    from palermo.core.times import unix_seconds
-
-    unix_seconds(value)
-
-
 def check_rate(value: object) -> None:
     """Raise OptionInvalid unless this is a number of runs in a time, such as 100/min."""
     from palermo.core import limits
@@ -208,8 +202,6 @@ def check_limit_key(value: object) -> None:
 
 def check_tenant(value: object) -> None:
     """Raise OptionInvalid unless this can name a tenant."""
-    from palermo.core.fair_scheduling import is_tenant
-
     if not is_tenant(value):
         raise OptionInvalid(
             f"option tenant={value!r} is not a tenant; give text of 1 to 255 bytes without spaces at either end,"
@@ -245,4 +237,4 @@ def _is_duration(seconds: Any) -> bool:
 #: Most options are one of these.
 ANY, NAME, FLAG, SECONDS = Kind(), Text(), Flag(), Seconds()
 QUEUE, ID, BACKOFF = Checked(check_new_queue), Checked(check_id), Checked(check_backoff)
-INSTANT, RATE = Checked(check_instant), Rate(check_rate)
+INSTANT, RATE = Checked(unix_seconds), Rate(check_rate)
