@@ -103,7 +103,7 @@ class RecordedArguments:
     def _decoded(self, message: Message) -> dict[str, Any]:
         if len(message.body) > self._most:
             return self._preview(message, SHORTENED) | {"size": len(message.body)}
-        found = arguments_of(message, self._serializers, max_bytes=max(self._most, 1))
+        found = arguments_of(message, self._settings.serializers(), max_bytes=max(self._most, 1))
         if found is None:
             return self._preview(message, UNREADABLE)
         bare = {"job": message.job, "args": as_json(found[0]), "kwargs": as_json(found[1])}
@@ -149,10 +149,6 @@ class RecordedArguments:
             start = max(message.run_at or 0.0, message.queued_at or message.created_at or 0.0)
             said["expires"] = round(max(1.0, message.expires_at - start), 3)
         return said
-
-    @property
-    def _serializers(self) -> "Serializers":
-        return self._settings.serializers()
 
 
 #: Headers of Palermo's own whose names look like those of secrets.

@@ -125,7 +125,7 @@ class Recorder:
         #: The kinds of records that are written down at all.
         self.wanted = frozenset(kind for kind in RecordKind if is_wanted(kind, level))
         #: Makes the fields of a record that hold a job's arguments and options; none below the level "all".
-        self.arguments = arguments if arguments is not None and level is JournalLevel.ALL else _no_arguments
+        self.arguments = arguments if arguments is not None and level is JournalLevel.ALL else lambda message: {}
         self._writer = writer
         self._now = now
         #: Identifies this recorder. With a batch's number it shows which batches are one that was stored twice.
@@ -217,12 +217,7 @@ class Recorder:
 
     @property
     def _has_any(self) -> bool:
-        return bool(self._counts or self._has_records)
-
-    @property
-    def _has_records(self) -> bool:
-        """Whether there is anything besides counts."""
-        return bool(self._waiting or self.tentative or self._unstored or self._lost)
+        return bool(self._counts or self._waiting or self.tentative or self._unstored or self._lost)
 
     def _append(self, record: Record, stored: "asyncio.Future[None] | None" = None) -> None:
         if len(self._waiting) >= MOST_WAITING and stored is None:
@@ -348,10 +343,6 @@ def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) 
         # Jobs that share a key have the same name and queue, unless the caller chose the key.
         fields = {"id": answer.displaced, "job": message.job, "queue": message.queue, "reason": reason}
         recorder.add(RecordKind.DISCARDED, fields)
-
-
-def _no_arguments(message: Message) -> dict[str, Any]:
-    return {}
 
 
 def _ignore_count(outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:

@@ -11,11 +11,12 @@ from palermo.contract.row_types import ActionRow
 from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
+from palermo.history.entry import MAX_TEXT, number, text
 from palermo.temp_index import Database, TempIndex, fold
 from palermo.views.filter import AuditFilter
 
-#: The most actions that are kept, the newest; how many are forgotten at once; the most characters of each text.
-MAX_ACTIONS, _AT_ONCE, _MAX_TEXT = 100_000, 1_000, 2_000
+#: The most actions that are kept, the newest, and how many are forgotten at once.
+MAX_ACTIONS, _AT_ONCE = 100_000, 1_000
 
 _SCHEMA = """
 create table action (
@@ -68,14 +69,14 @@ class AuditLog:
 
     def count(self, filter: AuditFilter) -> int:
         """The number of actions that match."""
-        text, given = _where(filter)
+        condition, given = _where(filter)
         with self._index.read():
-            return int(self._db.execute(f"select count(*) from action where {text}", given).fetchone()[0])
+            return int(self._db.execute(f"select count(*) from action where {condition}", given).fetchone()[0])
 
     def page(self, filter: AuditFilter, *, offset: int = 0, limit: int = 100) -> list[ActionRow]:
         """Some of the actions that match, the newest first, as rows."""
-        text, given = _where(filter)
-        question = f"select {_FIELDS} from action where {text} order by n desc limit ? offset ?"
+        condition, given = _where(filter)
+        question = f"select {_FIELDS} from action where {condition} order by n desc limit ? offset ?"
         with self._index.read():
             rows = self._db.execute(question, (*given, limit, offset)).fetchall()
         return [_row(row) for row in rows]
@@ -101,16 +102,16 @@ class AuditLog:
         self._db = db
 
     def _put(self, record: Record) -> None:
-        ids = [printable(id[:_MAX_TEXT]) for id in _list(record.get("ids")) if isinstance(id, str)]
-        at, count, queue, what = (record.get(name) for name in ("at", "count", "queue", "what"))
+        given, count, queue, what = (record.get(name) for name in ("ids", "count", "queue", "what"))
+        ids = [printable(id[:MAX_TEXT]) for id in (given if isinstance(given, list) else ()) if isinstance(id, str)]
         cursor = self._db.execute(
             f"insert into action ({_FIELDS}, part) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                float(at) if isinstance(at, int | float) else 0.0,
-                *(_text(record.get(name)) for name in ("by", "source", "action", "outcome")),
-                _text(queue) if queue is not None else None,
+                number(record.get("at")) or 0.0,
+                *(text(record.get(name)) or "" for name in ("by", "source", "action", "outcome")),
+                (text(queue) or "") if queue is not None else None,
                 count if isinstance(count, int) and abs(count) < 2**53 else None,
-                _text(what if isinstance(what, str) or what is None else json.dumps(as_json(what))),
+                text(what if isinstance(what, str) or what is None else json.dumps(as_json(what))) or "",
                 json.dumps(ids),
                 int("part" in record),
             ),
@@ -156,11 +157,3 @@ def _row(row: Sequence[Any]) -> ActionRow:
         "what": what or None,
         "ids": found,
     }
-
-
-def _list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else ()
-
-
-def _text(value: Any) -> str:
-    return printable(value[:_MAX_TEXT]) if isinstance(value, str) else ""

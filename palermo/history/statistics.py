@@ -124,17 +124,17 @@ class _Noted:
 
     def _clear(self) -> None:
         #: The instant of the oldest record that was read.
-        self._begins: float | None = None
-        self._deploys = Deploys()
+        self.begins: float | None = None
+        self.deploys = Deploys()
         #: By instant, how many records were not written down while the journal was away.
         self._lost: dict[float, int] = {}
 
     def _note(self, record: Mapping[str, Any], at: float) -> None:
-        if self._begins is None or at < self._begins:
-            self._begins = at
+        if self.begins is None or at < self.begins:
+            self.begins = at
         match record["kind"]:
             case RecordKind.WORKER_UP if isinstance(release := record.get("release"), str):
-                self._deploys.up(at, release)
+                self.deploys.up(at, release)
             case RecordKind.LOST if isinstance(count := record.get("count"), int):
                 self._lost[at] = self._lost.get(at, 0) + count
 
@@ -183,10 +183,10 @@ class Statistics(_Noted):
             return Report(
                 since=since,
                 until=now,
-                known=now if self._begins is None else max(since, self._begins),
+                known=now if self.begins is None else max(since, self.begins),
                 total=series.total(window, now),
                 cells=series.cells(window, now),
-                deploys=self._deploys.since(since),
+                deploys=self.deploys.since(since),
                 parts={} if chosen else {by: self._ranked(by, window, now) for by in DIMENSIONS},
                 lost=sum(count for at, count in self._lost.items() if at >= since),
             )
@@ -204,7 +204,7 @@ class Statistics(_Noted):
         with self._counted() as now:
             cell = COARSE[Window.HOUR].cell
             since = (now // cell - 1) * cell
-            seconds = 0.0 if self._begins is None else now - max(since, self._begins)
+            seconds = 0.0 if self.begins is None else now - max(since, self.begins)
             known = self._by["queue"]
             found = {}
             for name in queues if seconds >= _SHORTEST else ():
@@ -222,18 +222,6 @@ class Statistics(_Noted):
         with self._counted() as now:
             known = ((name, self._by[by].get(name)) for name in names)
             return {name: series.counts(window, now) for name, series in known if series is not None}
-
-    @property
-    def newest_deploy(self) -> Deploy | None:
-        """The last deploy in the journal; None where none is known."""
-        with self._lock:
-            return self._deploys.newest
-
-    @property
-    def begins(self) -> float | None:
-        """The instant of the oldest record that was read; None where none was."""
-        with self._lock:
-            return self._begins
 
     @contextmanager
     def _counted(self) -> Iterator[float]:
@@ -327,13 +315,13 @@ class Summary(_Noted):
         return Report(
             since=self._since,
             until=now,
-            known=now if self._begins is None else self._begins,
+            known=now if self.begins is None else self.begins,
             total=self._total,
             cells=[
                 Cell(self._since + nth * self._cell, self._cell, self._cells.get(nth, Tally()))
                 for nth in range(math.ceil((now - self._since) / self._cell) if self._cell else 0)
             ],
-            deploys=self._deploys.since(self._since),
+            deploys=self.deploys.since(self._since),
             parts={
                 by: sorted((Named(name, tally) for name, tally in parts.items()), key=rank)
                 for by, parts in self._parts.items()

@@ -59,7 +59,7 @@ def by_host(workers: Iterable[Row]) -> list[Host]:
 def _deployed(visit: Visit) -> Row:
     """The newest release that the journal knows, and since when it is deployed; empty texts for none."""
     known = journal_views(visit.site)
-    newest = known.statistics.newest_deploy if known.ready else None
+    newest = known.statistics.deploys.newest if known.ready else None
     if newest is None:
         return {"release": "", "at": None}
     return {"release": printable(newest.release), "at": iso_instant(newest.at)}
