@@ -20,7 +20,7 @@ from palermo.jobs.modules import describe
 from palermo.settings.settings import Settings
 
 if TYPE_CHECKING:
-    from palermo.client.client import Client
+    from palermo.client.status import JobClient
 
 #: Finds the announcement of workers about a job whose code is not imported here, by the job's name.
 Announced = Callable[[str], UniqueJob | None]
@@ -72,7 +72,7 @@ def call_of(
 
 
 def build_message(
-    client: "Client",
+    client: "JobClient",
     call: JobCall,
     chosen: Mapping[str, Any],
     *,
