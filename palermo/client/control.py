@@ -15,27 +15,8 @@ MAX_SIGNAL = 65_536
 _PATIENCE = 5.0
 
 
-def signal(client: JobClient, id: str, name: str, value: Any) -> None:
-    """Job.signal."""
-    client.watch(_signalled(client, id, name, value))
-
-
-async def signal_async(client: JobClient, id: str, name: str, value: Any) -> None:
-    """Job.signal_async."""
-    await client.watch_async(_signalled(client, id, name, value))
-
-
-def cancel(client: JobClient, id: str) -> None:
-    """Job.cancel."""
-    client.watch(_cancelled(id))
-
-
-async def cancel_async(client: JobClient, id: str) -> None:
-    """Job.cancel_async."""
-    await client.watch_async(_cancelled(id))
-
-
-def _signalled(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
+def signal(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
+    """Sends a signal to a workflow. Raises what Job.signal raises."""
     serializer = client.serializers.get(client.settings.serializer)
     if not serializer.safe:
         serializer = client.serializers.get("json")
@@ -54,7 +35,9 @@ def _signalled(client: JobClient, id: str, name: str, value: Any) -> Question[No
     return ask
 
 
-def _cancelled(id: str) -> Question[None]:
+def cancel(id: str) -> Question[None]:
+    """Cancels a job, or a workflow with its steps."""
+
     async def ask(watch: JournalWatch) -> None:
         broker = await watch.session()
         ids = {id, *await broker.cancel([id])}

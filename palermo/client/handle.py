@@ -128,13 +128,15 @@ class Job(Generic[R_co]):
         """
         from palermo.client import control
 
-        control.signal(self._owner(), self.id, name, value)
+        client = self._owner()
+        client.watch(control.signal(client, self.id, name, value))
 
     async def signal_async(self, name: str, value: Any = None) -> None:
         """`signal` for asyncio programs."""
         from palermo.client import control
 
-        await control.signal_async(self._owner(), self.id, name, value)
+        client = self._owner()
+        await client.watch_async(control.signal(client, self.id, name, value))
 
     def cancel(self) -> None:
         """Cancel the job, or the workflow with its steps. A job that waits is dropped; one that runs is ended.
@@ -143,13 +145,13 @@ class Job(Generic[R_co]):
         """
         from palermo.client import control
 
-        control.cancel(self._owner(), self.id)
+        self._owner().watch(control.cancel(self.id))
 
     async def cancel_async(self) -> None:
         """`cancel` for asyncio programs."""
         from palermo.client import control
 
-        await control.cancel_async(self._owner(), self.id)
+        await self._owner().watch_async(control.cancel(self.id))
 
     def _owner(self) -> "JobClient":
         if self._client is None:

@@ -69,7 +69,7 @@ class Workflows(Context):
 
     def signal(self, id: str, name: str, value: Any = None) -> None:
         """Send a signal to a workflow. See `Job.signal`."""
-        control.signal(self._client, check_id(id), name, value)
+        self._client.watch(control.signal(self._client, check_id(id), name, value))
         self._record("signal", ids=[id], what=name)
 
     def list(self) -> list[Row]:
