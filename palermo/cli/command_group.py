@@ -19,7 +19,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,9 +48,9 @@ FAILED, USAGE, BROKER, NOT_FOUND, INTERRUPTED = 1, 2, 3, 4, 130
 _NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
-@dataclass(slots=True)
+@dataclass
 class Context:
-    """The values of the flags that every command takes."""
+    """The values of the flags that every command takes, and the client with these values."""
 
     url: str | None = None
     #: The parts of a URL, which are given in place of it.
@@ -64,13 +65,14 @@ class Context:
     as_json: bool = False
     #: What the command has shown that may name the broker's trouble: then it is not named again.
     shown: str = ""
-    _made_url: str | None = field(default=None, repr=False)
+    _client: "Client | None" = None
 
+    @cached_property
     def broker_url(self) -> str | None:
         """The URL that the flags give, whole or in parts; None for that of the settings.
 
         Parts that no flag gives are those of the settings' URL, or the defaults if that names another kind of broker.
-        Raises click.UsageError, SettingInvalid.
+        It is made once: a password file may be a pipe, which can be read once. Raises click.UsageError, SettingInvalid.
         """
         parts = (self.host, self.port, self.user, self.vhost, self.password_file)
         if all(part is None for part in parts):
@@ -80,27 +82,22 @@ class Context:
                 "--url names the whole broker and cannot be combined with flags for a part of it"
                 " (host, port, --user, --vhost, --password-file)"
             )
-        if self._made_url is None:
-            from palermo.core.address import DEFAULT_URL, AddressParts, parse_url, written
-            from palermo.settings.settings import Settings
+        from palermo.core.address import DEFAULT_URL, AddressParts, parse_url, written
+        from palermo.settings.settings import Settings
 
-            address = Settings.load().address
-            password = None if self.password_file is None else _password_in(self.password_file)
-            given = AddressParts(
-                host=self.host, port=self.port, username=self.user, password=password, vhost=self.vhost
-            )
-            whole = given.of(address if address.hosts else parse_url(DEFAULT_URL))
-            if not address.hosts:
-                note(f"the broker is {whole}, as these flags say, and not {address}, as the settings say.")
-            # Kept, since a password file may be a pipe, which can be read once.
-            self._made_url = written(whole)
-        return self._made_url
+        address = Settings.load().address
+        password = None if self.password_file is None else _password_in(self.password_file)
+        given = AddressParts(host=self.host, port=self.port, username=self.user, password=password, vhost=self.vhost)
+        whole = given.of(address if address.hosts else parse_url(DEFAULT_URL))
+        if not address.hosts:
+            note(f"the broker is {whole}, as these flags say, and not {address}, as the settings say.")
+        return written(whole)
 
     def settings(self, **overrides: Any) -> "Settings":
         """The settings of this run; flags win over everything else. Raises SettingInvalid."""
         from palermo.settings.settings import Settings
 
-        settings = Settings.load(url=self.broker_url(), exchange=self.exchange, **overrides)
+        settings = Settings.load(url=self.broker_url, exchange=self.exchange, **overrides)
         if settings.address.path == ":memory:":
             raise UrlInvalid(
                 "sqlite:///:memory: exists only in the process that opens it, so commands cannot see its jobs."
@@ -109,29 +106,30 @@ class Context:
         return settings
 
     def client(self, *, creates: bool = False) -> "Client":
-        """A client with this run's settings; it connects at its first use, and closes with the command.
+        """The client of this command; it connects at its first use, and closes with the command.
 
         Only a command that stores something on a broker nobody has used yet `creates` an SQLite file.
         """
-        from palermo.client.client import Client
+        if self._client is None:
+            from palermo.client.client import Client
 
-        client = Client(self.settings(), creates=creates)
-        click.get_current_context().call_on_close(lambda: self._close(client))
-        return client
+            self._client = Client(self.settings(), creates=creates)
+            click.get_current_context().call_on_close(self._close)
+        return self._client
 
     def inspector(self, *, creates: bool = False) -> "Inspector":
-        """An inspector over a client of this run, as of `client`."""
+        """An inspector over the client of this command."""
         from palermo.client.actor import Actor
         from palermo.inspector.inspector import Inspector
 
         return Inspector(self.client(creates=creates), Actor.here("cli"))
 
-    def _close(self, client: "Client") -> None:
+    def _close(self) -> None:
         """Close the client, and name the broker's trouble unless the command has, by its output or its error.
 
         An error that says what the broker refuses is enough, too.
         """
-        error = sys.exception()
+        client, error = self.client(), sys.exception()
         trouble = None if isinstance(error, BrokerRefused) else client.trouble
         if trouble is not None and trouble.cause not in f"{error}{self.shown}":
             note(trouble.text)
@@ -200,8 +198,6 @@ class CommandGroup(click.Group):
             _close_stdout()
             code = FAILED
         except (Exception, KeyboardInterrupt) as error:  # whatever a command raises becomes one line
-            if args is None:
-                _die_of_interrupts()
             code = _report(error, debug=context.debug)
         if args is None:
             _die_of_interrupts()

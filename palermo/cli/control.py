@@ -11,7 +11,6 @@ from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.cli.job_ids import LIVE_JOBS, whole_ids
 from palermo.cli.options import arguments_options, broker_options, query_options, yes_option
 from palermo.cli.output import Column, confirm, field, print_rows, printed_json, progress, wants_json
-from palermo.client.actor import Actor
 from palermo.contract.rows import Row
 from palermo.core.text import count, exactly, safe
 from palermo.core.topology import (
@@ -297,9 +296,8 @@ def dequeue(
     """
     if queue is not None:
         check_job_queue(queue)
-    client = context.client()
-    import_modules(client.settings.imports)
-    inspector = Inspector(client, Actor.here("cli"))
+    import_modules(context.client().settings.imports)
+    inspector = context.inspector()
     chosen = queue or inspector.jobs.queue_of(job)
     later = inspector.scheduled.ids_with(JobFilter(queue=exactly(chosen), job=exactly(job)), args, kwargs)
     removed = 0
@@ -343,7 +341,7 @@ def migrate(context: Context, /, queue: str, kind: str, yes: bool) -> None:
     again to continue.
     """
     check_queue_name(queue)
-    if (scheme := context.settings().address.scheme) not in ("amqp", "amqps"):
+    if (scheme := context.client().settings.address.scheme) not in ("amqp", "amqps"):
         where = "an SQLite file" if scheme == "sqlite" else "Redis"
         raise UsageError(f"queues in {where} have no types, so there is nothing to migrate.")
     inspector = context.inspector()

@@ -45,7 +45,7 @@ def demo(context: Context, concurrency: int, files: int, keep: bool, web: bool, 
     if not exchange.startswith(EXCHANGE):
         raise misuse(f"the demo deletes everything in its exchange; choose one that begins with {EXCHANGE}, or none")
     options = DemoOptions(
-        url=context.broker_url(),
+        url=context.broker_url,
         exchange=exchange,
         slots=concurrency,
         files=files,

@@ -1,6 +1,6 @@
 """`palermo enqueue`: enqueues one job by its name, from a shell."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -41,10 +41,18 @@ def _parse_header(text: str) -> tuple[str, str]:
     return name, value
 
 
+#: What reads the text of an option of this kind; others are texts.
+_READERS: Mapping[type, Callable[[str], Any]] = {
+    UniqueFor: _parse_unique,
+    Seconds: parse_duration,
+    Count: int,
+    Number: float,
+}
+
+
 def _flag(name: str) -> Options:
     """The flag for an option of a job."""
     option, flag = OPTIONS[name], f"--{name.replace('_', '-')}"
-    read: Any = str
     match option.kind:
         case Flag():
             return click.option(flag, is_flag=True, default=None, help=option.help)
@@ -58,17 +66,10 @@ def _flag(name: str) -> Options:
                 metavar=option.kind.metavar,
                 help=f"{option.help} May be repeated.",
             )
-        case UniqueFor():  # also a Choice
-            read = _parse_unique
-        case Choice(words):
+        case Choice(words) if not isinstance(option.kind, UniqueFor):
             return click.option(flag, type=click.Choice(words), help=option.help)
-        case Seconds():
-            read = parse_duration
-        case Count():
-            read = int
-        case Number():
-            read = float
-    return click.option(flag, type=read, metavar=option.kind.metavar, help=option.help)
+    reader = _READERS.get(type(option.kind), str)
+    return click.option(flag, type=reader, metavar=option.kind.metavar, help=option.help)
 
 
 #: The options of `.options()` that the command has flags of its own for.

@@ -1,13 +1,13 @@
 """`palermo failed`: list failed jobs, requeue them, discard them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
 from palermo.cli.command_group import INTERRUPTED, Context, note, on_interrupt
 from palermo.cli.completion import complete_queue
-from palermo.cli.job_ids import FAILED_JOBS, chosen_ids, whole_ids
+from palermo.cli.job_ids import FAILED_JOBS, chosen_jobs, whole_ids
 from palermo.cli.listings import print_page, unread
 from palermo.cli.options import (
     arguments_options,
@@ -144,9 +144,7 @@ def requeue(
     Each job is stored in its queue before it leaves `failed`, so nothing is lost if this command is killed. Run it
     again then. Up to 100 jobs may run twice, or more if RabbitMQ was killed.
     """
-    wanted = wanted_jobs(**filters)
-    which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
-    changes = {"args": args, "kwargs": kwargs, "queue": to_queue}
+    which = chosen_jobs(context, FAILED_JOBS, filters, ids=ids, every=every)
     if to_queue is not None:
         check_new_queue(to_queue)
     inspector = context.inspector()
@@ -154,13 +152,7 @@ def requeue(
     if every or unserved:
         there = f" to queue {to_queue!r}" if to_queue is not None else ""
         confirm(lambda: _question("Requeue", inspector, which, there), yes=yes, warning=unserved)
-    run_on_failed(
-        "requeue",
-        "requeued",
-        inspector.failed.requeue,
-        which,
-        **changes,
-    )
+    run_on_failed("requeue", "requeued", inspector.failed.requeue, which, args=args, kwargs=kwargs, queue=to_queue)
 
 
 @failed.command("discard")
@@ -168,8 +160,7 @@ def requeue(
 @click.pass_obj
 def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, **filters: Any) -> None:
     """Discard failed jobs for good: those with the given ids, or with --all, those that match the filters."""
-    wanted = wanted_jobs(**filters)
-    which = chosen_ids(context, FAILED_JOBS, filters, ids=ids, every=every) or wanted
+    which = chosen_jobs(context, FAILED_JOBS, filters, ids=ids, every=every)
     inspector = context.inspector()
     confirm(lambda: _question("Discard", inspector, which, " for good"), yes=yes)
     run_on_failed("discard", "discarded", inspector.failed.discard, which)
@@ -187,7 +178,7 @@ def run_on_failed(verb: str, done: str, command: Callable[..., list[TakenJob]], 
 
     Ctrl-C ends it after the jobs under way, which might otherwise be done twice; a second Ctrl-C ends it immediately.
     """
-    gone = 0
+    gone: list[TakenJob] = []
     interrupted = False
     errors: list[PalermoError] = []
 
@@ -198,20 +189,16 @@ def run_on_failed(verb: str, done: str, command: Callable[..., list[TakenJob]], 
         interrupted = True
         note("ending after the jobs under way; Ctrl-C again ends immediately.")
 
-    def on_taken(jobs: Sequence[TakenJob]) -> None:
-        nonlocal gone
-        gone += len(jobs)
-
     try:
         with on_interrupt(interrupt), progress(verb) as show:
             taken = command(
-                which, progress=show, on_error=errors.append, on_taken=on_taken, stop=lambda: interrupted, **options
+                which, progress=show, on_error=errors.append, on_taken=gone.extend, stop=lambda: interrupted, **options
             )
     except (BrokerError, KeyboardInterrupt) as error:
         if gone:
             end = "the error below" if isinstance(error, BrokerError) else "the interrupt"
             note(
-                f"{done} {count(gone, 'job')} before {end}. The other jobs are unchanged: run the command again."
+                f"{done} {count(len(gone), 'job')} before {end}. The other jobs are unchanged: run the command again."
                 f" Some may be both {done} and still failed."
             )
         raise

@@ -110,7 +110,7 @@ def doctor(context: Context, /, mend: bool) -> None:
     from palermo.settings.settings import setting_origins
 
     client = context.client()
-    found = examine(client, setting_origins(url=context.broker_url(), exchange=context.exchange), mend=mend)
+    found = examine(client, setting_origins(url=context.broker_url, exchange=context.exchange), mend=mend)
     context.shown = " ".join(finding.text for finding in found)
     if not printed_json([row(finding) for finding in found]):
         coloured = is_terminal(sys.stdout) and not colours_refused()

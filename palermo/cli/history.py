@@ -62,7 +62,10 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
         (whole,) = known_ids(context, [id])
         with progress("read", of="batches of the journal") as show:
             rows = context.inspector().history.timeline(whole, progress=show)
-        steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _details)]
+        steps: list[Column] = [
+            ("At", lambda row: row["at"]),
+            *((heading, lambda row, nth=nth: _step(row)[nth]) for nth, heading in enumerate(("What", "Where", "Told"))),
+        ]
         print_rows(rows, steps, none="nothing.")
         if all(row["kind"] == RecordKind.ACTION for row in rows):
             note(f"the journal has no record of job {whole} itself, only the actions of operators on that id.")
@@ -106,27 +109,17 @@ def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
     print_page(listing, columns, "actions in the journal", page=page, limit=limit, what="action")
 
 
-def _what(row: Row) -> str:
-    return str(row["action"] if row["kind"] == "action" else row["kind"])
-
-
-def _where(row: Row) -> str:
-    if row["kind"] == "action":
-        return f"{row['by'] or 'unknown'} via {row['source'] or '?'}"
-    return str(row["worker"] or row["queue"])
-
-
-def _details(row: Row) -> str:
-    """The rest of a step, as one line."""
-    if row["kind"] == "action":
-        return str(row["what"] or "")
+def _step(row: Row) -> tuple[str, str, str]:
+    """What happened, where, and the rest of the record, as one line each."""
+    if row["kind"] == RecordKind.ACTION:
+        return row["action"], f"{row['by'] or 'unknown'} via {row['source'] or '?'}", row["what"] or ""
     error = row["error"]
     said = f"{error['class']}: {error['message']}" if error else row["text"] or ""
     more = {name: value for name, value in row.items() if name not in _IN_COLUMNS and value is not None}
     named = (
         f"{name}={value if isinstance(value, str | int | float) else json.dumps(value)}" for name, value in more.items()
     )
-    return " ".join(filter(None, (said, *named)))
+    return row["kind"], row["worker"] or row["queue"], " ".join(filter(None, (said, *named)))
 
 
 def _seconds(value: float | None) -> str:

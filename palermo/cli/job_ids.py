@@ -4,19 +4,19 @@ Law: it takes nothing and changes nothing. A whole id is never taken for a begin
 was given, that job is meant, and an id as Palermo makes it is not looked up at all.
 """
 
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from palermo.cli.command_group import Context, misuse
-from palermo.client.status import State
-from palermo.contract.broker import Broker
-from palermo.contract.finding import CANCELLED, SCHEDULED, FoundJobs
+from palermo.cli.options import wanted_jobs
+from palermo.client.status import State, find_status
+from palermo.contract.finding import CANCELLED, SCHEDULED
 from palermo.contract.trouble import unless_blocked
 from palermo.core.journal_records import JournalLevel
 from palermo.core.lifecycle import JobState
 from palermo.core.text import some_of
 from palermo.core.topology import is_made_id
 from palermo.errors import IdInvalid
+from palermo.views.filter import JobFilter
 
 #: Minimum number of characters of the beginning of an id.
 FEWEST = 8
@@ -53,9 +53,6 @@ def known_ids(context: Context, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _known_id(context: Context, beginning: str) -> str:
-    from palermo.client.status import find_status
-    from palermo.views.filter import JobFilter
-
     client = context.client()
     if client.watch(find_status(client, client.job_by_id(beginning))).state is not State.UNKNOWN:
         return beginning
@@ -90,19 +87,20 @@ def chosen_id(text: str, found: Iterable[str]) -> str:
 def _begun(context: Context, beginnings: tuple[str, ...], states: Collection[str]) -> set[str]:
     """The ids of jobs in these states that begin so, as far as the broker can search them."""
     failed = JobState.FAILED in states
+    found = context.client().run(
+        lambda broker: unless_blocked(broker, broker.find(beginnings, failed=failed, beginnings=True)), again=True
+    )
+    return {place.id for place in found.jobs if place.state in states}
 
-    def search(broker: Broker) -> Coroutine[Any, Any, FoundJobs]:
-        return unless_blocked(broker, broker.find(beginnings, failed=failed, beginnings=True))
 
-    return {place.id for place in context.client().run(search, again=True).jobs if place.state in states}
-
-
-def chosen_ids(
-    context: Context, states: Collection[str], filters: Mapping[str, object], *, ids: Sequence[str], every: bool
-) -> tuple[str, ...] | None:
-    """The given ids, completed to ids of jobs in these states; None for `--all`. Raises click.UsageError."""
+def chosen_jobs(
+    context: Context, states: Collection[str], filters: Mapping[str, str | None], *, ids: Sequence[str], every: bool
+) -> tuple[str, ...] | JobFilter:
+    """The given ids, completed to ids of jobs in these states; or for `--all` the filter. Raises click.UsageError."""
     if bool(ids) == every:
         raise misuse("name ids, or pass --all with filters" + (", not both" if every else ""))
-    if ids and any(value is not None for value in filters.values()):
+    if every:
+        return wanted_jobs(**filters)
+    if any(value is not None for value in filters.values()):
         raise misuse("filters need --all and cannot be combined with ids")
-    return whole_ids(context, ids, states) if ids else None
+    return whole_ids(context, ids, states)

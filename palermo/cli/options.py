@@ -9,6 +9,7 @@ import click
 from palermo.cli.command_group import Context, misuse
 from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.contract import clock
+from palermo.core import times
 
 if TYPE_CHECKING:
     from palermo.views.filter import JobFilter
@@ -18,8 +19,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises click.BadParameter."""
-    from palermo.core import times
-
     try:
         return times.parse_duration(text)
     except ValueError:
@@ -39,15 +38,11 @@ def parse_concurrency(text: str) -> int:
 
 def parse_instant(text: str) -> float:
     """Unix seconds of an instant in ISO 8601 with a zone. Raises click.BadParameter."""
-    from palermo.core import times
-
     return _checked(times.parse_instant, text)
 
 
 def parse_since(text: str) -> float:
     """Unix seconds of an instant, or of a duration before now. Raises click.BadParameter."""
-    from palermo.core import times
-
     return max(0.0, _checked(times.parse_time, text, clock.now(), ago=True))
 
 

@@ -85,7 +85,7 @@ def add(
 ) -> None:
     """Add a recurring JOB (shop.tasks.sweep) under a NAME; replaces the recurring job with that name."""
     inspector = context.inspector(creates=True)
-    import_modules(context.settings().imports)
+    import_modules(context.client().settings.imports)
     inspector.recurring.put(name, job, args=args or (), kwargs=kwargs, queue=queue, **times)
     _say("added", name)
     if queue is None and registry.find(job) is None:
@@ -100,9 +100,8 @@ def add(
 def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
     """Remove recurring jobs. A worker that starts adds the jobs that its code declares again: disable those instead."""
     confirm(lambda: f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
-    inspector = context.inspector()
     for name in names:
-        inspector.recurring.remove(name)
+        context.inspector().recurring.remove(name)
         _say("removed", name)
 
 
@@ -112,10 +111,7 @@ def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
 @click.pass_obj
 def enable(context: Context, /, names: tuple[str, ...]) -> None:
     """Enable recurring jobs."""
-    inspector = context.inspector()
-    for name in names:
-        inspector.recurring.switch(name, on=True)
-        _say("enabled", name)
+    _switch(context, names, on=True)
 
 
 @recurring.command("disable")
@@ -124,10 +120,13 @@ def enable(context: Context, /, names: tuple[str, ...]) -> None:
 @click.pass_obj
 def disable(context: Context, /, names: tuple[str, ...]) -> None:
     """Disable recurring jobs until they are enabled, across restarts."""
-    inspector = context.inspector()
+    _switch(context, names, on=False)
+
+
+def _switch(context: Context, names: tuple[str, ...], *, on: bool) -> None:
     for name in names:
-        inspector.recurring.switch(name, on=False)
-        _say("disabled", name)
+        context.inspector().recurring.switch(name, on=on)
+        _say("enabled" if on else "disabled", name)
 
 
 @recurring.command("run")

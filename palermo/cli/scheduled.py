@@ -1,7 +1,7 @@
 """`palermo scheduled` and `retries`: list scheduled jobs and jobs that wait for a retry, and change them."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -9,7 +9,7 @@ import click
 from msgspec.structs import replace
 
 from palermo.cli.command_group import NOT_FOUND, Context, misuse, note
-from palermo.cli.job_ids import SCHEDULED_JOBS, chosen_ids
+from palermo.cli.job_ids import SCHEDULED_JOBS, chosen_jobs
 from palermo.cli.listings import print_page
 from palermo.cli.options import (
     arguments_options,
@@ -29,7 +29,7 @@ from palermo.contract.scheduled import GIVE_UP, MOVE
 from palermo.contract.sweep import SweepProgress
 from palermo.core.text import count, safe
 from palermo.errors import PalermoError
-from palermo.inspector.scheduled import ALL, DONE, GONE, ScheduledJobs, counted
+from palermo.inspector.scheduled import ALL, DONE, GONE, ScheduledJobs, Which, counted
 from palermo.views.filter import JobFilter
 
 #: Seconds between two questions about the progress of a listing.
@@ -92,8 +92,7 @@ def _reading(jobs: ScheduledJobs) -> Iterator[None]:
 @click.pass_obj
 def cancel_scheduled(context: Context, /, **selection: Any) -> None:
     """Cancel scheduled jobs."""
-    jobs = context.inspector().scheduled
-    print_altered(jobs.cancel(_chosen(context, jobs, "Cancel", **selection)))
+    _alter(context, "Cancel", ScheduledJobs.cancel, **selection)
 
 
 @scheduled.command("run")
@@ -101,8 +100,7 @@ def cancel_scheduled(context: Context, /, **selection: Any) -> None:
 @click.pass_obj
 def run_now(context: Context, /, **selection: Any) -> None:
     """Enqueue scheduled jobs now."""
-    jobs = context.inspector().scheduled
-    print_altered(jobs.run_now(_chosen(context, jobs, "Run", **selection)))
+    _alter(context, "Run", ScheduledJobs.run_now, **selection)
 
 
 @scheduled.command("move")
@@ -116,9 +114,17 @@ def move(context: Context, /, at: float | None, after: float | None, later: floa
     if sum(value is not None for value in (at, after, later)) != 1:
         raise misuse("give one time: --at 2026-12-01T09:00Z, --in 5m or --later 1h")
     instant = at if after is None else clock.now() + after
+    _alter(context, "Move", lambda jobs, which: jobs.reschedule(which, instant, later=later), **selection)
+
+
+#: Changes the jobs that are meant, and returns a row for each.
+Alter = Callable[[ScheduledJobs, Which], Sequence[Row]]
+
+
+def _alter(context: Context, verb: str, alter: Alter, **selection: Any) -> None:
+    """Change the jobs that the options choose, and print the new state of each."""
     jobs = context.inspector().scheduled
-    which = _chosen(context, jobs, "Move", **selection)
-    print_altered(jobs.reschedule(which, instant, later=later))
+    print_altered(alter(jobs, _chosen(context, jobs, verb, **selection)))
 
 
 def _chosen(
@@ -133,7 +139,7 @@ def _chosen(
     kwargs: dict[str, Any] | None = None,
     retries: bool = False,
     **filters: Any,
-) -> tuple[str, ...] | list[str] | JobFilter:
+) -> Which:
     """The jobs that the options choose, or those of them that wait for a retry; the user has confirmed `--all`.
 
     Raises click.UsageError, Abort.
@@ -141,26 +147,22 @@ def _chosen(
     by_arguments = args is not None or kwargs is not None
     if by_arguments and (ids or not every or not filters["job"]):
         raise misuse("--args and --kwargs select among the jobs of one name: add --all and --job NAME")
-    if (whole := chosen_ids(context, SCHEDULED_JOBS, filters, ids=ids, every=every)) is not None:
-        return whole
-    chosen = _wanted(retries=retries, **filters)
+    chosen = chosen_jobs(context, SCHEDULED_JOBS, filters, ids=ids, every=every)
+    if not isinstance(chosen, JobFilter):
+        return chosen
+    if retries:
+        chosen = replace(chosen, state="retrying")
     same = jobs.ids_with(chosen, args, kwargs) if by_arguments else None
     confirm(lambda: f"{verb} {_counted(jobs, chosen, same)}?", yes=yes)
     return chosen if same is None else same
 
 
-def _wanted(*, retries: bool, **filters: Any) -> JobFilter:
-    """The filter of the options; with `retries` for jobs that wait for a retry."""
-    return wanted_jobs(**filters, state="retrying" if retries else None)
-
-
 def _counted(jobs: ScheduledJobs, chosen: JobFilter, ids: list[str] | None) -> str:
-    def number(filter: JobFilter) -> int:
-        return jobs.list(filter, ids=ids, limit=1, depth=ALL).total or 0
-
+    number = jobs.list(chosen, ids=ids, limit=1, depth=ALL).total or 0
     if chosen.state == "retrying":
-        return count(number(chosen), "retrying job")
-    return counted(number(chosen), 0 if chosen.state else number(replace(chosen, state="retrying")))
+        return count(number, "retrying job")
+    retries = None if chosen.state else jobs.list(replace(chosen, state="retrying"), ids=ids, limit=1, depth=ALL).total
+    return counted(number, retries or 0)
 
 
 def print_altered(rows: Sequence[Row]) -> None:
@@ -193,8 +195,8 @@ def retries() -> None:
 @click.pass_obj
 def list_retries(context: Context, /, page: int, limit: int, **filters: Any) -> None:
     """List the jobs that wait for a retry with their last errors, soonest first."""
-    filter = _wanted(retries=True, **filters)
-    listing = context.inspector().scheduled.list(filter, offset=(page - 1) * limit, limit=limit)
+    wanted = wanted_jobs(**filters, state="retrying")
+    listing = context.inspector().scheduled.list(wanted, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [
         field("Id"),
         ("Due", lambda row: row["run_at"]),
@@ -211,8 +213,7 @@ def list_retries(context: Context, /, page: int, limit: int, **filters: Any) -> 
 @click.pass_obj
 def retry_now(context: Context, /, **selection: Any) -> None:
     """Retry jobs now instead of at their time."""
-    jobs = context.inspector().scheduled
-    print_altered(jobs.retry_now(_chosen(context, jobs, "Run", retries=True, **selection)))
+    _alter(context, "Run", ScheduledJobs.retry_now, retries=True, **selection)
 
 
 @retries.command("give-up")
@@ -220,5 +221,4 @@ def retry_now(context: Context, /, **selection: Any) -> None:
 @click.pass_obj
 def give_up(context: Context, /, **selection: Any) -> None:
     """Move jobs that wait for a retry to the failed jobs, with all their attempts, as if no retry were left."""
-    jobs = context.inspector().scheduled
-    print_altered(jobs.give_up(_chosen(context, jobs, "Give up", retries=True, **selection)))
+    _alter(context, "Give up", ScheduledJobs.give_up, retries=True, **selection)

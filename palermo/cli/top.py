@@ -13,7 +13,6 @@ import tty
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from typing import Literal
 
 import click
@@ -28,8 +27,6 @@ from rich.text import Text
 from palermo.cli.command_group import Context
 from palermo.cli.options import query_options
 from palermo.cli.output import is_terminal, printed_json, wants_json
-from palermo.client.actor import Actor
-from palermo.client.client import Client
 from palermo.contract import clock
 from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row, iso_instant
@@ -43,6 +40,7 @@ from palermo.history.journal_reader import JournalFollower
 from palermo.history.statistics import Rates, Statistics
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Samples
+from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
 
 #: Lines that are no rows: the first line, a blank one and the last one; and for each table its name, its heading, a
@@ -52,8 +50,8 @@ _FIXED, _FRAME = 3, 4
 #: Minimum number of rows of a table, however low the terminal is.
 _FEWEST = 2
 
-#: Columns between two columns of a table, and the width below which a long text isn't cut.
-_GAP, _SHORTEST = 3, 12
+#: Minimum width of a terminal that has room for all columns.
+_WIDE = 80
 
 #: How far back failures are shown, in seconds, and how many at most.
 _RECENT, _FAILURES = 3_600.0, 100
@@ -142,13 +140,8 @@ class _Column(Struct, frozen=True):
     number: bool = False
     #: Whether long cells may be cut.
     long: bool = False
-    #: In a narrow terminal the column with the greatest number is left out first. 0 always stays.
-    spare: int = 0
-
-
-def _of_jobs(value: Callable[[ScreenData, Row], str | Text]) -> Callable[[ScreenData, Row], str | Text]:
-    """The cell of a queue that is empty for failed jobs."""
-    return lambda data, row: "" if is_failed(row["name"]) else value(data, row)
+    #: Whether a narrow terminal leaves the column out.
+    wide: bool = False
 
 
 def _queue_state(data: ScreenData, row: Row) -> Text:
@@ -179,8 +172,8 @@ def _rate(per_second: float | None) -> str:
     return f"{per_second:,.0f}" if per_second >= 10 or not per_second else f"{per_second:.1f}"
 
 
-def _rate_of(name: str) -> Callable[[ScreenData, Row], str | Text]:
-    return _of_jobs(lambda data, row: _rate(getattr(data.rates.get(row["name"]), name, None)))
+def _rate_of(name: str) -> Callable[[ScreenData, Row], str]:
+    return lambda data, row: _rate(getattr(data.rates.get(row["name"]), name, None))
 
 
 def _red(text: str, value: object) -> Text:
@@ -194,10 +187,10 @@ _QUEUES = (
     _Column(
         "Waiting", lambda data, row: _red(f"{row['pending']:,}", is_failed(row["name"]) and row["pending"]), number=True
     ),
-    _Column("In progress", _of_jobs(lambda data, row: f"{row['in_progress']:,}"), number=True, spare=1),
-    _Column("In/s", _rate_of("enqueued"), number=True, spare=3),
-    _Column("Out/s", _rate_of("ended"), number=True, spare=4),
-    _Column("Workers", _of_jobs(lambda data, row: f"{row['workers']:,}"), number=True, spare=2),
+    _Column("In progress", lambda data, row: f"{row['in_progress']:,}", number=True),
+    _Column("In/s", _rate_of("enqueued"), number=True, wide=True),
+    _Column("Out/s", _rate_of("ended"), number=True, wide=True),
+    _Column("Workers", lambda data, row: f"{row['workers']:,}", number=True),
     _Column("", _queue_state),
 )
 
@@ -205,14 +198,14 @@ _WORKERS = (
     _Column("Worker", lambda data, row: one_line(row["id"]), long=True),
     _Column("State", lambda data, row: Text(row["state"], style=_STATES.get(row["state"], "yellow"))),
     _Column("Busy", lambda data, row: f"{len(row['jobs'])}/{_number(row['slots'])}", number=True),
-    _Column("Processed", lambda data, row: _number(row["processed"]), number=True, spare=2),
-    _Column("Failed", lambda data, row: _red(_number(row["failed"]), row["failed"]), number=True, spare=1),
+    _Column("Processed", lambda data, row: _number(row["processed"]), number=True, wide=True),
+    _Column("Failed", lambda data, row: _red(_number(row["failed"]), row["failed"]), number=True),
     _Column("Works on", _works_on, long=True),
 )
 
 _NEWEST = (
     _Column("At", lambda data, row: _clock_time(row["at"])),
-    _Column("Queue", lambda data, row: one_line(row["queue"]), long=True, spare=1),
+    _Column("Queue", lambda data, row: one_line(row["queue"]), long=True, wide=True),
     _Column("Job", lambda data, row: one_line(row["job"]), long=True),
     _Column("", lambda data, row: Text("retries", style="yellow") if row["retried"] else Text("failed", style="red")),
     _Column("Error", lambda data, row: shorter(one_line(f"{row['error']}: {row['message']}"), 200), long=True),
@@ -220,27 +213,20 @@ _NEWEST = (
 
 
 def _clock_time(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def _table(data: ScreenData, columns: Sequence[_Column], rows: Sequence[Row], width: int) -> Table:
-    """A table that fits this width: long texts are cut, and columns without room are left out."""
-    cells = {column: [_text(column.cell(data, row)) for row in rows] for column in columns}
-    least = {
-        column: max(len(column.heading), *(min(cell.cell_len, _SHORTEST if column.long else width) for cell in those))
-        for column, those in cells.items()
-    }
-    while sum(size + _GAP for size in least.values()) - _GAP > width and any(column.spare for column in least):
-        del least[max(least, key=lambda column: column.spare)]
+    """A table that fits this width: long texts are cut, and a narrow one leaves out some columns."""
+    shown = [column for column in columns if width >= _WIDE or not column.wide]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    for column, size in least.items():
+    for column in shown:
         # rich makes only columns narrower that may wrap. The cells themselves never wrap.
-        table.add_column(
-            column.heading, justify="right" if column.number else "left", no_wrap=not column.long, min_width=size
-        )
-    for nth, row in enumerate(rows):
-        chosen = bool(data.chosen) and row.get("name") == data.chosen
-        table.add_row(*(cells[column][nth] for column in least), style="reverse" if chosen else "")
+        justify: Literal["left", "right"] = "right" if column.number else "left"
+        table.add_column(column.heading, justify=justify, no_wrap=not column.long, min_width=len(column.heading))
+    for row in rows:
+        style = "reverse" if data.chosen and row.get("name") == data.chosen else ""
+        table.add_row(*(_text(column.cell(data, row)) for column in shown), style=style)
     return table
 
 
@@ -345,15 +331,13 @@ class RecentFailures:
 class LiveData:
     """Reads queues and workers from the broker, and failures and rates from the journal."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, inspector: Inspector, settings: Settings) -> None:
         now = clock.now()
-        self.inspector = Inspector(client, Actor.here("cli"))
+        self.inspector = inspector
         self._samples = Samples(2 * _RATE_WINDOW + 120)
         self._failures, self._statistics = RecentFailures(now - _RECENT), Statistics()
-        self.journal = JournalFollower(
-            client.settings, [self._failures, self._statistics], ReadFrom(since=now - _RECENT)
-        )
-        self._data = ScreenData(at=now, broker=str(client.settings.address))
+        self.journal = JournalFollower(settings, [self._failures, self._statistics], ReadFrom(since=now - _RECENT))
+        self._data = ScreenData(at=now, broker=str(settings.address))
 
     def refresh(self) -> ScreenData:
         """The present data. Raises BrokerError."""
@@ -498,14 +482,14 @@ def top(context: Context, /, interval: float, once: bool) -> None:
     averages of the last two to four minutes, from the counts in the journal. The rates of all workers are averages of
     the last ten seconds, or of one interval with --once.
     """
-    live_data = LiveData(context.client())
+    live_data = LiveData(context.inspector(), context.client().settings)
     click.get_current_context().call_on_close(live_data.journal.close)
     # Before the journal is read, whose own client creates an SQLite file: this one refuses a mistyped path.
     live_data.refresh()
     live_data.journal.begin()
-    if not (once or wants_json()) and is_terminal(sys.stdout):
-        with _keys() as pressed, suppress(KeyboardInterrupt):
-            _show(live_data, TopKeys(live_data.inspector), pressed, interval)
+    if not (once or wants_json()) and is_terminal(sys.stdout) and is_terminal(sys.stdin):
+        with _keyboard() as keyboard, suppress(KeyboardInterrupt):
+            _show(live_data, TopKeys(live_data.inspector), keyboard, interval)
         return
     time.sleep(interval)
     live_data.journal.wait(_JOURNAL_TIMEOUT)
@@ -515,31 +499,27 @@ def top(context: Context, /, interval: float, once: bool) -> None:
         console.print(view(data, width=console.width, height=_ONCE))
 
 
-def _show(live_data: LiveData, keys: TopKeys, pressed: Callable[[float], str], interval: float) -> None:
+def _show(live_data: LiveData, keys: TopKeys, keyboard: int, interval: float) -> None:
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             data = replace(live_data.refresh_or_last().only(keys.wanted), chosen=keys.queue)
             live.update(view(data, width=console.width, height=console.height, foot=keys.foot), refresh=True)
-            if keys.press(pressed(interval), queue_order(data)):
+            if not select.select([keyboard], [], [], interval)[0]:
+                continue
+            # A terminal that is gone returns the end of the file.
+            pressed = os.read(keyboard, 64).decode(errors="replace") or "q"
+            if keys.press(pressed, queue_order(data)):
                 return
 
 
 @contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield a function that returns the keys pressed within some seconds, "" for none; then restore the terminal."""
-    descriptors = [sys.stdin.fileno()] if is_terminal(sys.stdin) else []
-
-    def read(seconds: float) -> str:
-        ready, _, _ = select.select(descriptors, [], [], seconds)
-        # A read from a terminal that is gone returns the end of the file, immediately and every time.
-        return (os.read(ready[0], 64).decode(errors="replace") or "q") if ready else ""
-
-    before = [(each, termios.tcgetattr(each)) for each in descriptors]
-    for each in descriptors:
-        tty.setcbreak(each)
+def _keyboard() -> Iterator[int]:
+    """The terminal's file descriptor, which gives each key immediately; then restore the terminal."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
     try:
-        yield read
+        yield descriptor
     finally:
-        for each, settings in before:
-            termios.tcsetattr(each, termios.TCSADRAIN, settings)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

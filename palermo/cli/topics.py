@@ -29,7 +29,7 @@ def publish(context: Context, /, topic: str, payload: str | None, id: str | None
 def topics(ctx: click.Context) -> None:
     """List the groups that subscribe to events, replay old events to one, or remove one."""
     if ctx.invoked_subcommand is None:
-        _show(ctx.ensure_object(Context))
+        ctx.invoke(list_topics)
 
 
 @topics.command("list")
@@ -37,7 +37,21 @@ def topics(ctx: click.Context) -> None:
 @click.pass_obj
 def list_topics(context: Context, /) -> None:
     """List the groups by name, with their topics and queues."""
-    _show(context)
+    wiring = context.inspector().events.topology()
+    if not wants_json():
+        on_rabbitmq = context.client().settings.address.scheme in ("amqp", "amqps")
+        way = f"{wiring['gateway']} -> {wiring['distributor']} -> the queues of the groups. " if on_rabbitmq else ""
+        note(f"{way}{_kept(wiring)}")
+    columns: list[Column] = [
+        ("Topics", lambda row: ", ".join(row["topics"])),
+        field("Group"),
+        field("Queue"),
+        field("Function"),
+        field("Pending"),
+        ("In progress", lambda row: row["in_progress"]),
+        field("Workers"),
+    ]
+    print_rows(wiring["groups"], columns, none="no group subscribes to events.")
 
 
 @topics.command("replay")
@@ -65,28 +79,8 @@ def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
 def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
     """Unsubscribe groups until one of their workers starts. The jobs in their queues stay."""
     confirm(lambda: f"Deliver no more events to {', '.join(groups)}?", yes=yes)
-    inspector = context.inspector()
     for group in groups:
-        inspector.events.unsubscribe(group)
-
-
-def _show(context: Context) -> None:
-    inspector = context.inspector()
-    wiring = inspector.events.topology()
-    if not wants_json():
-        on_rabbitmq = context.settings().address.scheme in ("amqp", "amqps")
-        way = f"{wiring['gateway']} -> {wiring['distributor']} -> the queues of the groups. " if on_rabbitmq else ""
-        note(f"{way}{_kept(wiring)}")
-    columns: list[Column] = [
-        ("Topics", lambda row: ", ".join(row["topics"])),
-        field("Group"),
-        field("Queue"),
-        field("Function"),
-        field("Pending"),
-        ("In progress", lambda row: row["in_progress"]),
-        field("Workers"),
-    ]
-    print_rows(wiring["groups"], columns, none="no group subscribes to events.")
+        context.inspector().events.unsubscribe(group)
 
 
 def _kept(wiring: Row) -> str:
