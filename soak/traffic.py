@@ -214,8 +214,9 @@ class Hostile(_Raw):
 
     def step(self, chance: random.Random) -> float:
         number = self._records.number()
-        kind, raw, body = hostile.a_known_message(number, chance)
-        self._publish(chance.choice(self._queues), kind, number, persistent(raw), body)
+        kind = chance.choice(sorted(hostile.MESSAGES))
+        body = chance.choice((b"[%d", b"\xff\xfe%d")) if chance.random() < 0.15 else b"[%d]"
+        self._publish(chance.choice(self._queues), kind, number, persistent(hostile.MESSAGES[kind]), body % number)
         return chance.uniform(0.1, 0.8)
 
 
