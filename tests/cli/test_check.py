@@ -62,20 +62,6 @@ def test_the_first_job_of_a_queue_gives_its_age(client: Client) -> None:
     assert check(Inspector(client), Limits(max_age=0.0, queues=("other",)), now=1_100.0).ok
 
 
-def test_too_many_jobs_end_in_1_and_looking_took_none(palermo: Palermo, client: Client) -> None:
-    publish(client, *(message(str(number), queue="mail") for number in range(3)), message("failed", queue="failed"))
-
-    found = palermo.rows("check", "--max-pending", "2", "--max-age", "1h", "--workers", "1", code=1)
-
-    assert (found["ok"], len(found["problems"]), found["workers"]) == (False, 3, 0)
-    assert [row["name"] for row in found["queues"]] == ["mail"]
-    assert "mail" in palermo("check", "--max-pending", "2", "--queue", "ma*", code=1).stdout
-    # Failed jobs count only where their queue is named.
-    palermo("check", "--max-pending", "3")
-    palermo("check", "--max-pending", "0", "--queue", "failed", code=1)
-    assert Inspector(client).queues.size("mail") == 3
-
-
 def test_a_worker_is_well_while_it_lives_and_answers(
     palermo: Palermo, client: Client, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,12 +98,8 @@ def test_without_rabbitmq_in_the_settings_the_parts_have_defaults(palermo: Paler
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--url", "sqlite:///other.db", "--host", "rabbit"), "--url names the whole broker"),
-        (("--password-file", "nowhere"), "the password file nowhere cannot be read: No such file"),
         (("--password-file", "empty"), "the password file empty is empty"),
         (("--password-file", "latin"), "it is not UTF-8 text"),
-        (("--host", "rabbit:port"), "the port in the broker URL is not a number"),
-        (("--port", "0"), "--port"),
     ],
 )
 def test_unusable_parts_are_one_line(palermo: Palermo, tmp_path: Path, flags: tuple[str, ...], told: str) -> None:
@@ -115,23 +111,3 @@ def test_unusable_parts_are_one_line(palermo: Palermo, tmp_path: Path, flags: tu
 
     assert told in line
     assert "secret" not in line
-
-
-def test_the_help_of_a_command_leads_to_the_options_of_all_commands(palermo: Palermo) -> None:
-    of_all, own = palermo("--help").stdout, palermo("failed", "list", "--help").stdout
-
-    for command in ("web", "demo"):  # which have a --host and a --port of their own
-        shown = palermo(command, "--help").stdout
-        assert all(flag in shown for flag in ("--broker-host", "--broker-port", "--user", "--vhost", "--password-file"))
-        assert palermo(command, "--url", "sqlite:///x.db", "--broker-host", "rabbit", code=2).stderr.count("\n") == 1
-
-    flags = ("--host", "--port", "--user", "--vhost", "--password-file", "--exchange", "--debug")
-    assert all(flag in of_all for flag in flags)
-    assert not any(flag in own for flag in flags)
-    assert "--url URL" in own
-    assert "`palermo --help`" in " ".join(own.split())
-
-
-def test_flags_may_stand_before_the_command(palermo: Palermo) -> None:
-    assert "UrlInvalid" in palermo("--url", "nonsense", "queues", code=2).stderr
-    assert palermo("--url", "nonsense", "enqueue", "shop.send", "--url", "sqlite:///other.db").exit_code == 0

@@ -30,23 +30,6 @@ def worker(rig: Rig) -> WorkerProcess:
     return worker
 
 
-@pytest.mark.parametrize("journal", ["failures", "all"])
-def test_a_cancelled_job_is_so_everywhere(palermo: Palermo, monkeypatch: pytest.MonkeyPatch, journal: str) -> None:
-    monkeypatch.setenv("PALERMO_JOURNAL", journal)
-    chosen, other = (palermo("enqueue", "shop.resize", "-q", "mail", "--in", "1h").stdout.strip() for _ in range(2))
-    waiting = palermo("enqueue", "shop.resize", "-q", "mail").stdout.strip()
-
-    marked = palermo.rows("cancel", waiting, chosen)
-
-    assert marked[0] == {"id": waiting, "state": "marked", "worker": None, "job": None, "queue": None}
-    assert [row["state"] for row in palermo.rows("jobs", "mail")] == ["cancelled"]
-    states = {row["id"]: row["state"] for row in palermo.rows("scheduled", "list")}
-    assert states == {chosen: "cancelled", other: "scheduled"}
-    assert "cancelled" in palermo("scheduled", "list").stdout
-    assert palermo.rows("status", chosen)["state"] == "cancelled"
-    assert "cancelled" in palermo("wait", chosen, "--timeout", "60", code=1).stdout
-
-
 def test_a_running_job_is_shown_and_cancelled(palermo: Palermo, rig: Rig, worker: WorkerProcess) -> None:
     id = rig.hold()
     eventually(lambda: rig.lines() == ["held begins"])

@@ -27,29 +27,6 @@ def three(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("three")
-@pytest.mark.parametrize(
-    ("filters", "ids"),
-    [
-        (["--queue", "slow"], ["2"]),
-        (["--since", "2023-11-14T22:15:00Z"], ["2", "3"]),
-        (["--since", "1h"], []),
-        (["--group", "d462d9cae1da"], ["2"]),
-        (["--worker", "*@test"], ["1", "2", "3"]),
-        (["--queue", "mail", "--error", "ValueError"], ["1", "3"]),
-        (["--filter", "state:failed queue:mail late"], ["3"]),
-        (["--filter", "error:valueerror,keyerror", "--since", "2023-11-14T22:15:00Z"], ["2", "3"]),
-    ],
-)
-@pytest.mark.parametrize("action", ["requeue", "discard"])
-def test_filters_choose_failed_jobs(palermo: Palermo, action: str, filters: list[str], ids: list[str]) -> None:
-    assert palermo.ids("failed", "list", *filters) == ids
-
-    if ids:
-        assert [row["id"] for row in palermo.rows("failed", action, "--all", "--yes", *filters)] == ids
-    assert [id for id in ("1", "2", "3") if id not in ids] == palermo.ids("failed", "list")
-
-
-@pytest.mark.usefixtures("three")
 def test_requeue_to_a_mistyped_queue_asks_and_without_a_yes_does_nothing(
     palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,9 +8,11 @@ begin with `$ palermo` are run one after the other on the same shop; to show ano
 import re
 import shlex
 import sys
+import time
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from palermo.cli import COMMANDS, main, output
 from palermo.client.client import Client
@@ -41,8 +43,16 @@ def shop(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(
         client, *(due(f"s{nth}", nth * DAY) for nth in (1, 2, 3)), retrying("r1", DAY), retrying("r2", DAY, times=2)
     )
-    client.enqueue("shop.sync", [1], queue="keyed", id="u1", unique="until_done", unique_key="eu")
-    write(client, [enqueued("h1"), ended("h1"), failed("h2")])
+    with Client(replace(client.settings, journal="off")) as uncounted:
+        uncounted.enqueue("shop.sync", [1], queue="keyed", id="u1", unique="until_done", unique_key="eu")
+    discarded = ended("h4", "discarded", reason="gone")
+    write(client, [enqueued("h1"), ended("h1"), failed("h2"), discarded, ended("order-16-done")])
+    result = {"content_type": "application/json", "text": '{"when": {"$palermo": "date", "value": "2026-01-02"}}'}
+    write(client, [ended("h3", result=result), ended("h5", refused="the result is too large")])
+    write(client, [{**ended("h6", "progress"), "fraction": 0.0}, failed("h6", "retried", delay=5), ended("h6")])
+    counts = {"kind": "counts", "queue": "mail", "job": "shop.send", "at": time.time() - 1_800, "run": {"40": 6}}
+    up = {"kind": "worker_up", "release": "1.4.2", "at": time.time() - 1_800}
+    write(client, [{**counts, "succeeded": 3, "at": time.time() - 7_200}, {**counts, "succeeded": 1, "retried": 1}, up])
     write(client, [done_by("anna", "requeue", ids=["a1"], count=1), done_by("bert", "pause", queue="mail")], writer="")
     client.run(_serve)
 

@@ -6,9 +6,7 @@ from palermo.cli.job_ids import chosen_id
 from palermo.client.client import Client
 from palermo.errors import IdInvalid
 from tests.cli.conftest import Palermo
-from tests.history.written import ended, enqueued, write
-from tests.inspector.jobs import failure, message, publish, publish_failed
-from tests.webui.scheduled_jobs import DAY, due
+from tests.inspector.jobs import failure, message, publish_failed
 
 #: Two ids that begin alike, and one of the user's own that is the beginning of another.
 FIRST, SECOND = "7c9e12ab-1111-4111-8111-111111111111", "7c9e12ab-2222-4222-8222-222222222222"
@@ -24,26 +22,6 @@ def test_failed_jobs_are_found_by_the_beginnings_of_their_ids(palermo: Palermo, 
     assert palermo("failed", "requeue", SECOND[:10]).stdout == "requeued 1 job.\n"
     assert palermo("failed", "discard", "--yes", FIRST[:8], OWN).stdout == "discarded 2 jobs.\n"
     assert palermo.ids("failed", "list") == [LONGER]
-
-
-def test_scheduled_jobs_are_found_by_the_beginnings_of_their_ids(palermo: Palermo, client: Client) -> None:
-    publish(client, due(FIRST, DAY), due(OWN, DAY))
-
-    # Fewer than eight characters are no beginning.
-    assert palermo("scheduled", "cancel", FIRST[:7], code=4).stdout.startswith(f"{FIRST[:7]}: ")
-    assert palermo("scheduled", "cancel", FIRST[:8]).stdout.startswith(f"{FIRST}: ")
-    assert palermo("scheduled", "run", OWN[:8]).stdout.startswith(f"{OWN}: ")
-
-
-def test_waiting_and_ended_jobs_are_found_by_the_beginnings_of_their_ids(palermo: Palermo, client: Client) -> None:
-    publish(client, message(FIRST))
-    write(client, [enqueued(OWN), ended(OWN)])
-
-    assert palermo.rows("status", FIRST[:8])["id"] == FIRST
-    assert palermo("cancel", FIRST[:8]).stdout.startswith(f"{FIRST}: ")
-    assert palermo.rows("status", FIRST[:8])["state"] == "cancelled"
-    assert [row["id"] for row in palermo.rows("wait", OWN[:8])] == [OWN]
-    assert palermo("history", OWN[:8]).stdout == palermo("history", OWN).stdout
 
 
 def test_many_ids_that_begin_alike_are_counted() -> None:

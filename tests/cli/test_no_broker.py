@@ -25,7 +25,7 @@ def test_a_mistyped_sqlite_path_is_named_and_nothing_is_created(palermo: Palermo
     before = sorted(tmp_path.iterdir())
 
     for command in DONE[name]:
-        if not command.startswith(STORING):
+        if not command.startswith(STORING) and "--help" not in command:
             (line,) = palermo(*shlex.split(command), "--url", "sqlite:///jbos.db", code=3).stderr.splitlines()
             assert f"there is no file {tmp_path}/jbos.db" in line
     assert sorted(tmp_path.iterdir()) == before

@@ -23,29 +23,6 @@ def returned(id: str, text: str, **more: Any) -> Record:
     return about(id, "succeeded", took=1.25, slot=1, result={"content_type": "application/json", "text": text}, **more)
 
 
-def test_waiting_prints_how_each_ended_and_what_it_returned(palermo: Palermo, client: Client) -> None:
-    write(client, returned("a", '{"when": {"$palermo": "date", "value": "2026-01-02"}}'), returned("b", "3"))
-    write(client, about("c", "failed", error="ValueError", message="no\nway"), about("d", "discarded", reason="gone"))
-    write(client, about("e", "succeeded", took=0.1, refused="the result is too large"))
-
-    done = palermo("wait", "a", "b")
-    mixed = palermo("wait", "c", "d", "e", code=1)
-    unknown = palermo("wait", "b", "nobody", code=4)  # the one that is known is told
-    rows = palermo.rows("wait", "a", "c", code=1)
-
-    assert done.stdout == 'a: done in 1.250 s {"when": "2026-01-02"}\nb: done in 1.250 s 3\n'
-    assert mixed.stdout.splitlines() == [
-        "c: failed (ValueError: no way)",
-        "d: discarded (gone)",
-        "e: done in 0.100 s (the result is too large)",
-    ]
-    assert unknown.stdout == "b: done in 1.250 s 3\n"
-    assert [(row["id"], row["state"], row["result"], row["error"]) for row in rows] == [
-        ("a", "done", {"when": "2026-01-02"}, ""),
-        ("c", "failed", None, "ValueError"),
-    ]
-
-
 def test_a_wait_shows_what_a_job_reports(palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     id = palermo("enqueue", "shop.resize", "-q", "jobs", "--keep-result").stdout.strip()
     later = about(id, "progress", fraction=0.4, text="page 40 of 100", at=time.time() + 60)
@@ -56,14 +33,6 @@ def test_a_wait_shows_what_a_job_reports(palermo: Palermo, client: Client, monke
     assert shown.splitlines()[:2] == [f"{id}: \\x1b[31mline", f"{id}: 40% page 40 of 100"]
     monkeypatch.setenv("PALERMO_JOURNAL", "off")
     assert "JournalOff" in palermo("wait", id, code=1).stderr
-
-
-def test_the_progress_of_a_job_that_has_ended_is_not_shown(palermo: Palermo, client: Client) -> None:
-    write(
-        client, about("a", "progress", fraction=0.0), about("a", "retried", delay=5.0, message="no"), returned("a", "1")
-    )
-
-    assert palermo("wait", "a").stderr == "a: failed, retried in 5 s: no\n"
 
 
 def test_a_terminal_shows_a_bar(client: Client, url: str) -> None:
