@@ -377,10 +377,6 @@ class Connection:
         self._persists_wanted = self._persisted = 0
         self._persisting = asyncio.Lock()
 
-    async def another(self, purpose: str) -> "Connection":
-        """Another connection to the same broker, for what RabbitMQ may answer by closing the connection."""
-        return await open_connection(self._session, purpose)
-
     def translated(self, error: BaseException) -> PalermoError:
         return translate(error, self.where, user=self.address.username, vhost=self.address.vhost)
 
