@@ -20,7 +20,6 @@ by `store` and `forget`, because RabbitMQ doesn't deliver the records behind the
 import asyncio
 import json
 import uuid
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -36,10 +35,6 @@ from palermo.errors import BrokerUnavailable, PalermoError
 
 #: The most records that a leader holds: AMQP's highest limit. Without one, RabbitMQ sends 2,000 of a quorum queue.
 _MOST = 65_535
-
-#: Bytes of records that are read in one turn of the loop: up to 2 ms. And the bytes that may wait for that: RabbitMQ
-#: sends a log of 100 MB faster than it is read.
-_AT_ONCE, _UNREAD = 65_536, 1_048_576
 
 #: Seconds after which a record is written again, because RabbitMQ requeues a message that is held for half an hour.
 _OLD = 600.0
@@ -104,9 +99,6 @@ class StateLog:
         #: The records that are on their way through the queue, by their bytes. Of two with equal bytes, which say the
         #: same, the first that comes stands for both.
         self._coming: dict[bytes, asyncio.Future[Record]] = {}
-        #: The records that have come and are not read, with their bytes, while the log is opened.
-        self._unread: deque[tuple[Record, bytes]] | None = None
-        self._unread_bytes = 0
 
     @property
     def is_open(self) -> bool:
@@ -122,7 +114,6 @@ class StateLog:
             channel = await self._connection.channel()
             channel.on_cancel(channel.abandon)
             channel.on_close(partial(self._on_close, channel))
-            self._unread = deque()
             try:
                 await channel.prefetch(_MOST)
                 await channel.consume(self._queue, partial(self._on_delivery, channel))
@@ -133,15 +124,9 @@ class StateLog:
                         f"another program reads the queue {self._queue!r}, or the last leader's session has not"
                         " ended yet."
                     )
-                while self._unread:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0)
             except BaseException:
                 channel.abandon()
                 raise
-            finally:
-                self._unread.clear()
-                self._unread, self._unread_bytes = None, 0
-                self._connection.raw.resume()
             self._channel = channel
 
     async def catch_up(self) -> None:
@@ -234,30 +219,8 @@ class StateLog:
         ours = self._coming.pop(got.body, None)
         if ours is not None and not ours.done():
             ours.set_result(record)
-        elif self._unread is None:
-            self._read(record, got.body)
         else:
-            self._unread.append((record, got.body))
-            self._unread_bytes += len(got.body)
-            if self._unread_bytes > _UNREAD:
-                self._connection.raw.pause()
-            if len(self._unread) == 1:
-                asyncio.get_running_loop().call_soon(self._read_some, self._unread)
-
-    def _read_some(self, unread: deque[tuple[Record, bytes]]) -> None:
-        """Read some of the records that have come, and the others in later turns: RabbitMQ sends megabytes at once."""
-        size = 0
-        try:
-            while unread and size < _AT_ONCE:
-                record, body = unread.popleft()
-                size += len(body)
-                self._read(record, body)
-        finally:
-            self._unread_bytes -= size
-            if self._unread_bytes <= _UNREAD:
-                self._connection.raw.resume()
-            if unread:
-                asyncio.get_running_loop().call_soon(self._read_some, unread)
+            self._read(record, got.body)
 
     def _read(self, record: Record, body: bytes) -> None:
         try:

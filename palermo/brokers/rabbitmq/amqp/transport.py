@@ -155,16 +155,6 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         finally:
             self.socket_lock.give_back()
 
-    def pause(self) -> None:
-        """Read nothing more until `resume`: RabbitMQ waits with what it has to send. May be called again."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        """Go on reading. May be called again."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
     @property
     def room(self) -> int:
         """The bytes of a message's properties that fit one frame."""
