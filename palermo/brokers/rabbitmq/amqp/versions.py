@@ -86,11 +86,11 @@ def arguments(kind: str, text: str) -> dict[str, str | int]:
     return told | {"x-consumer-timeout": CONSUMER_TIMEOUT_MS} if version and version < (4, 3) else told
 
 
-def may_break_subscriptions(text: str) -> bool:
-    """Whether consumers get no more jobs, and no notice, when a quorum queue is deleted and made again at once.
+def loses_consumers(text: str) -> bool:
+    """Whether deleting a quorum queue may silently end its consumers, even if the queue is made again.
 
-    Before 4.0 RabbitMQ's channel subscribes them to the new queue itself, sends no basic.cancel, and then forgets the
-    queue: it drops what the new queue delivers, which stays unacknowledged.
+    Before 4.0 RabbitMQ's channel may subscribe them to the new queue itself, send no basic.cancel, and then forget the
+    queue: it drops what the new queue delivers, which stays unacknowledged until the channel closes.
     """
     return parse(text) < (4,)
 

@@ -27,10 +27,6 @@ Token = tuple[Channel, int]
 #: Seconds that a delivery whose job's end is stored may stay unacknowledged while the next job runs.
 _ASIDE = 1.0
 
-#: Seconds between two checks whether anything has come on a subscription that RabbitMQ may have broken. A broken one
-#: is renewed at the second check at the latest.
-_SILENCE = 6.0
-
 
 class EndedDelivery:
     """The delivery of one slot whose job has ended, until that end is stored and RabbitMQ may deliver another.
@@ -125,9 +121,6 @@ class Slot:
         #: The delivery that was handed out and is not settled.
         self._held: Token | None = None
         self._ended = EndedDelivery(lambda: source.see_to(self.rest()))
-        #: Whether anything has come since the last check, and the timer of the next check.
-        self._heard = False
-        self._silence: asyncio.TimerHandle | None = None
         self._closed = False
         self._lock = asyncio.Lock()
 
@@ -209,43 +202,6 @@ class Slot:
             if channel.is_open:
                 channel.requeue(tag)
 
-    def _listen(self) -> None:
-        """Check from now on whether RabbitMQ has broken this subscription."""
-        if self._silence is not None:
-            self._silence.cancel()
-        self._heard, self._silence = False, None
-        if self._kind != CLASSIC and self._source.may_break:
-            self._silence = asyncio.get_running_loop().call_later(_SILENCE, self._look)
-
-    def _look(self) -> None:
-        if not self._tag:
-            return
-        if not self._heard and self._is_idle:
-            self._source.see_to(self._renew())
-        self._heard = False
-        self._silence = asyncio.get_running_loop().call_later(_SILENCE, self._look)
-
-    @property
-    def _is_idle(self) -> bool:
-        """Whether `receive` waits for a job, and the slot holds none."""
-        waits = self._asked is not None and not self._asked.done()
-        return waits and not (self._taken or self._waiting or self._ended.pulling) and self._ended.tag is None
-
-    async def _renew(self) -> None:
-        """Subscribe on another channel. RabbitMQ requeues messages that it holds for this one and never delivers."""
-        async with self._lock:
-            channel, tag = self._channel, self._tag
-            if channel is None or not channel.is_open or not tag or not self._is_idle:
-                return
-            # Deliveries that come before the answer are taken as usual.
-            await channel.call(channel.raw.basic_cancel, tag)
-            self._source.connection.raw.deliver_no_more(channel.raw)
-            self._tag = ""
-            if self._is_idle:
-                self._channel = None
-                await channel.close()
-        self.wake()
-
     # -- while the end of a job is being stored
 
     def ending(self, token: Token) -> None:
@@ -305,7 +261,6 @@ class Slot:
             tag = self._tag = self._source.tag(self._number)
             self._source.connection.raw.deliver_to(channel.raw, tag, self._on_delivered)
             await channel.call(channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag)
-            self._listen()
 
     async def prepare(self) -> None:
         """Make the queue and open the channel for its jobs, without taking any yet."""
@@ -335,7 +290,6 @@ class Slot:
 
     def _take(self, message: Message, tag: int, redelivered: bool) -> None:
         assert self._channel is not None
-        self._heard = True
         token = (self._channel, tag)
         delivery = Delivery(message=message, slot=self._number, token=token, redelivered=redelivered)
         if self._waiting or not self._offered(delivery):
@@ -439,8 +393,6 @@ class PushSource:
         self.amqp_name = amqp_queue(exchange, queue)
         self.tag = tag
         self.prefetch = prefetch
-        #: Whether RabbitMQ may break a subscription to a quorum queue without saying so.
-        self.may_break = versions.may_break_subscriptions(connection.version)
         #: Whether RabbitMQ takes a late job back by cancelling its consumer.
         self.cancels_late = versions.cancels_late_consumers(connection.version)
         #: Called with every channel that has ended.
