@@ -239,7 +239,8 @@ def test_what_was_saved_holds_for_one_run_of_one_message(message: Message, found
     for since, text in ((1.0, "older"), (2.0, "newer")):
         record = {"worker": "w", "since": since, "inbox": "q", "runs": ["a"], "saved": {"a": [text, 1, 5]}}
         view.add(record)
-    view.add({"worker": "odd", "since": 3.0, "inbox": "q", "runs": ["a"], "saved": {"a": ["text", "one", None]}})
+    with pytest.raises(ValueError, match="int"):
+        view.add({"worker": "odd", "since": 3.0, "inbox": "q", "runs": ["a"], "saved": {"a": ["text", "one", None]}})
 
     assert view.saved(message) == found
 

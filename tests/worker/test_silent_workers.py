@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
-from palermo.brokers.rabbitmq.consuming.run_log import Seen, View, run_log_stream
+from palermo.brokers.rabbitmq.consuming.run_log import RunRecord, View, run_log_stream
 from palermo.brokers.rabbitmq.consuming.silent_workers import _worker
 from palermo.cli import main
 from palermo.client.client import Client
@@ -100,7 +100,7 @@ def test_a_worker_that_is_stopped_is_shown_with_its_job_and_its_counts(any_rig: 
 
 
 def test_what_is_not_known_of_a_stopped_worker_is_shown_as_unknown() -> None:
-    uncounted = Seen("pid:7@vm", "inbox", frozenset({"1"}), since=1_700_000_000.0)
+    uncounted = RunRecord("pid:7@vm", 1_700_000_000.0, "inbox", {"1"})
     of_record, of_nothing = (worker_row(each, Serializers()) for each in (_worker(uncounted), unidentified_worker(1)))
 
     unknown = ("slots", "processed", "failed", "clock", "duties", "version", "release")

@@ -17,16 +17,16 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Struct, convert, field, to_builtins
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.contract import clock
-from palermo.contract.stored_records import instant
+from palermo.contract.stored_records import Instant
 from palermo.contract.tasks import spawn
-from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
+from palermo.contract.worker_info import WorkerInfo
 from palermo.core.message import Message
 from palermo.core.topology import check_id, has_controls, internal
 from palermo.errors import PalermoError
@@ -72,106 +72,75 @@ class Saved(Struct, frozen=True, array_like=True):
         return cls(text, message.attempt, message.created_at)
 
 
-class Seen(Struct):
-    """The last record of one worker."""
+class JobStart(Struct, frozen=True, array_like=True):
+    """What a record says about a running job. A worker of many slots writes many of these, so a body is left out."""
+
+    job: str = ""
+    queue: str = ""
+    #: Unix seconds.
+    started_at: Instant = 0.0
+    preview: str | None = None
+
+
+class RunRecord(Struct, omit_defaults=True):
+    """One record: what a worker runs. It replaces the last one of the same `key`."""
 
     worker: str
+    #: When the worker started, in Unix seconds.
+    since: Instant
     #: The queue by which it is asked, which lasts as long as its session.
     inbox: str
-    runs: frozenset[str]
-    #: When it started, and when it wrote the record, in Unix seconds; and what it wrote down of its queues, and of the
-    #: jobs by id. None and empty if the record does not tell.
-    since: float = 0.0
-    at: float | None = None
+    #: The ids of its jobs.
+    runs: set[str]
+    #: When it wrote the record; None if the record doesn't say.
+    at: Instant | None = None
     queues: tuple[str, ...] = ()
-    jobs: dict[str, RunningJob] = field(default_factory=dict)
-    #: What it counted, as WorkerInfo.counters writes it; None if the record does not tell.
-    counters: object = None
+    jobs: dict[str, JobStart] = {}
+    #: By job, the ids of the workers that it found dead, by their keys; and the jobs that have ended since.
+    blames: dict[str, dict[str, str]] = {}
+    forgets: list[str] = []
+    #: What WorkerInfo.counters returned.
+    counters: Any = None
     #: What jobs had saved, by id.
-    saved: dict[str, Saved] = field(default_factory=dict)
+    saved: dict[str, Saved] = {}
 
+    def __post_init__(self) -> None:
+        check_id(self.inbox)
+        if has_controls(self.inbox):
+            raise ValueError(f"{self.inbox!r} names no queue")
 
-def _told(job: RunningJob) -> list[str | float | None]:
-    """What a record tells of a job. A worker of many slots writes many of these, so a body is left out."""
-    return [job.job, job.queue, float(job.started_at), job.arguments.preview]
-
-
-def _told_jobs(plain: object) -> dict[str, RunningJob]:
-    """The jobs in a record, which does not tell their slots; what is malformed is left out."""
-    found: dict[str, RunningJob] = {}
-    for id, told in plain.items() if isinstance(plain, dict) else ():
-        match told:
-            case [str(job), str(queue), float(started_at), *more]:
-                instant(started_at)
-                preview = more[0] if more and isinstance(more[0], str) else None
-                found[str(id)] = RunningJob(
-                    id=str(id),
-                    job=job,
-                    queue=queue,
-                    slot=0,
-                    started_at=started_at,
-                    arguments=ToldArguments(preview=preview),
-                )
-    return found
-
-
-def _saved_in(plain: object) -> dict[str, Saved]:
-    """What jobs had saved, in a record; what is malformed is left out."""
-    try:
-        return convert(plain or {}, dict[str, Saved])
-    except ValidationError:
-        return {}
+    @property
+    def key(self) -> str:
+        return key(self.worker, self.since)
 
 
 class View(Struct):
     """The state that the stream's records add up to."""
 
-    #: By worker, under its `key`; workers that run nothing are left out.
-    seen: dict[str, Seen] = field(default_factory=dict)
-    #: By job: the ids of the workers that were found dead, by worker.
+    #: The last record of each worker, by its key; workers that run nothing are left out.
+    seen: dict[str, RunRecord] = field(default_factory=dict)
+    #: By job: the ids of the workers that were found dead, by their keys.
     blamed: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def add(self, record: Record) -> str:
-        """Apply a record. Returns the key of the worker that wrote it, "" if none did.
+        """Apply a record. Returns the key of the worker that wrote it, "" for the first record of the stream.
 
-        Raises ValueError or IdInvalid for a record with an impossible time or name, and applies nothing of it.
+        Raises ValueError for a record with another type of value, an impossible time or name, and ignores all of it.
         """
-        match record:
-            case {"worker": str(worker), "since": float(since), "inbox": str(inbox), "runs": list(runs)}:
-                instant(since)
-                check_id(inbox)
-                if has_controls(inbox):
-                    raise ValueError(f"{inbox!r} names no queue")
-                writer = key(worker, since)
-            case _:
-                return ""
-        seen = None
-        if runs:
-            queues, at = record.get("queues"), record.get("at")
-            seen = Seen(
-                worker,
-                inbox,
-                frozenset(map(str, runs)),
-                since=since,
-                at=instant(at) if isinstance(at, float) else None,
-                queues=tuple(map(str, queues)) if isinstance(queues, list) else (),
-                jobs=_told_jobs(record.get("jobs")),
-                counters=record.get("counters"),
-                saved=_saved_in(record.get("saved")),
-            )
+        if "worker" not in record:
+            return ""
+        found = convert(record, RunRecord)
+        writer = found.key
         self.seen.pop(writer, None)
-        if seen is not None:
-            self.seen[writer] = seen
+        if found.runs:
+            self.seen[writer] = found
         # A worker that writes is alive: it had only lost its connection when it was found dead.
         for accused in self.blamed.values():
             accused.pop(writer, None)
-        match record:
-            case {"blames": dict(blames), "forgets": list(forgets)}:
-                for id, workers in blames.items():
-                    known = workers.items() if isinstance(workers, dict) else ()
-                    self.blamed.setdefault(str(id), {}).update((key, str(worker)) for key, worker in known)
-                for id in forgets:
-                    self.forget(str(id))
+        for id, dead in found.blames.items():
+            self.blamed.setdefault(id, {}).update(dead)
+        for id in found.forgets:
+            self.forget(id)
         self.blamed = {id: accused for id, accused in self.blamed.items() if accused}
         return writer
 
@@ -397,26 +366,29 @@ class RunLog:
             report = self._report()
             runs = self._runs(report)
             forgets = list(self._forgets)
-            record: dict[str, Any] = {
-                "worker": report.id,
-                "since": float(report.started_at),
-                "at": clock.now(),
-                "inbox": self._inbox,
-                "runs": sorted(runs),
-                "queues": list(report.queues),
-                "jobs": {job.id: _told(job) for job in report.jobs if job.id in runs},
-                "blames": {id: dead for id, dead in self._blames.items() if dead},
-                "forgets": forgets,
-                "counters": report.counters(),
-            }
             self._drop_saved(report)
-            if saved := {id: saved for id, saved in self._saved.items() if id in runs}:
-                record["saved"] = to_builtins(saved)
+            record = RunRecord(
+                worker=report.id,
+                since=float(report.started_at),
+                inbox=self._inbox,
+                runs=set(runs),
+                at=clock.now(),
+                queues=tuple(report.queues),
+                jobs={
+                    job.id: JobStart(job.job, job.queue, float(job.started_at), job.arguments.preview)
+                    for job in report.jobs
+                    if job.id in runs
+                },
+                blames={id: dead for id, dead in self._blames.items() if dead},
+                forgets=forgets,
+                counters=report.counters(),
+                saved={id: saved for id, saved in self._saved.items() if id in runs},
+            )
             self._unsaved = False
             self._written_at = time.monotonic()
             # Others may read the record before its confirm is here: a job given back meanwhile has to be written off.
             self._written |= runs
-            await self._stream.write(record)
+            await self._stream.write(to_builtins(record))
             self._written, self._written_duties, self._stored = runs, report.duties, wanted
             del self._forgets[: len(forgets)]
 
@@ -536,6 +508,6 @@ class CrashHistory:
                 self._asked_at = asking_at
             return self._answers
 
-    async def _is_there(self, seen: Seen) -> bool:
+    async def _is_there(self, seen: RunRecord) -> bool:
         """Whether a worker's session exists: its queue for questions belongs to the session alone, and dies with it."""
         return (await self._connection.probe(seen.inbox)).exists

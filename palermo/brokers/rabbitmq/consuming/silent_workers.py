@@ -17,11 +17,12 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
-from palermo.brokers.rabbitmq.consuming.run_log import Seen, View, run_log_stream
+from palermo.brokers.rabbitmq.consuming.run_log import JobStart, RunRecord, View, run_log_stream
 from palermo.contract.worker_info import (
     SILENT,
     UNASKED,
     RunningJob,
+    ToldArguments,
     WorkerInfo,
     WorkerList,
     counters_of,
@@ -102,13 +103,18 @@ class SilentWorkers:
                 self._last.setdefault(seen.inbox, worker)
 
 
-def _worker(seen: Seen) -> WorkerInfo:
+def _worker(seen: RunRecord) -> WorkerInfo:
     """The worker that wrote a record, as far as the record tells."""
     pid, _, host = seen.worker.removeprefix("pid:").partition("@")
-    jobs = tuple(
-        replace(seen.jobs.get(id) or RunningJob(id=id, job="", queue="", slot=0, started_at=seen.since), slot=slot)
-        for slot, id in enumerate(sorted(seen.runs), start=1)
-    )
+    jobs = list[RunningJob]()
+    for slot, id in enumerate(sorted(seen.runs), start=1):
+        start = seen.jobs.get(id) or JobStart(started_at=seen.since)
+        arguments = ToldArguments(preview=start.preview)
+        jobs.append(
+            RunningJob(
+                id=id, job=start.job, queue=start.queue, slot=slot, started_at=start.started_at, arguments=arguments
+            )
+        )
     return WorkerInfo(
         id=seen.worker,
         host=host,
@@ -116,7 +122,7 @@ def _worker(seen: Seen) -> WorkerInfo:
         queues=seen.queues,
         state=SILENT,
         started_at=seen.since,
-        jobs=jobs,
+        jobs=tuple(jobs),
         seen_at=seen.at,
         **counters_of(seen.counters),
     )
