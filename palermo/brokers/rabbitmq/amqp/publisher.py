@@ -306,12 +306,8 @@ class Destination(Struct, frozen=True):
             await send()
 
 
-#: Seconds after which a queue that was missing is asked for as if for the first time, and seconds in which RabbitMQ
-#: says so unless an alarm holds back what is published.
-_TRUSTED, _SAID_WITHIN = 600.0, 0.5
-
-#: Seconds without such questions after one that had no answer.
-_REST = 30.0
+#: Seconds in which RabbitMQ returns a message for a queue that does not exist, unless an alarm holds it back.
+_RETURNED_WITHIN = 0.5
 
 
 class MissingQueues:
@@ -324,51 +320,34 @@ class MissingQueues:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._publisher = OwnPublisher(connection)
-        #: By queue, until when it is asked for by a message.
-        self._until: dict[str, float] = {}
-        self._may_ask = True
-        #: Until when no queue is asked for by a message, because the last one had no answer.
-        self._rests_until = 0.0
-
-    def note(self, queue: str) -> None:
-        """Note that the queue does not exist."""
-        now = asyncio.get_running_loop().time()
-        if self._may_ask and now >= self._rests_until and queue not in self._until:
-            self._until[queue] = now + _TRUSTED
-
-    def found(self, queue: str) -> None:
-        """Note that the queue exists."""
-        self._until.pop(queue, None)
-
-    async def still(self, queue: str) -> bool:
-        """Whether the queue was noted, and does not exist now. If not, the caller has to ask in the usual way.
-
-        So it has while an alarm keeps RabbitMQ from reading what is published.
-        """
-        if self._connection.blocked:
-            self._until.clear()
-            self._rests_until = asyncio.get_running_loop().time() + _REST
-        if asyncio.get_running_loop().time() < self._until.get(queue, 0.0):
-            try:
-                async with asyncio.timeout(_SAID_WITHIN):
-                    if not await (await self._publisher.open()).finds(queue):
-                        return True
-            except TimeoutError:
-                self._until.clear()
-                self._rests_until = asyncio.get_running_loop().time() + _REST
-            except BrokerRefused:  # this user may not write to it
-                self._may_ask = False
-        self.found(queue)
-        return False
+        self._missing: set[str] = set()
+        #: Whether this user may write to such queues, as far as this session knows.
+        self._may_write = True
 
     async def probe(self, connection: Connection, queue: str) -> Probe:
         """The same as Connection.probe."""
-        if await self.still(queue):
+        if queue in self._missing and await self._is_missing(queue):
             return Probe(exists=False)
         probe = await connection.probe(queue)
         if not probe.exists:
-            self.note(queue)
+            self._missing.add(queue)
         return probe
+
+    async def _is_missing(self, queue: str) -> bool:
+        """Whether RabbitMQ returns a message to the queue. False also if an alarm or a permission prevents that."""
+        if self._connection.blocked or not self._may_write:
+            return False
+        try:
+            async with asyncio.timeout(_RETURNED_WITHIN):
+                if not await (await self._publisher.open()).finds(queue):
+                    return True
+        except TimeoutError:
+            return False
+        except BrokerRefused:
+            self._may_write = False
+            return False
+        self._missing.discard(queue)
+        return False
 
 
 class RecordQueue:
@@ -400,7 +379,6 @@ class RecordQueue:
         if not self.made:
             is_new = not (await self._connection.probe(self.name)).exists
             await self._connection.declare(self.name, self._arguments)
-            self._missing.found(self.name)
             if is_new:
                 await self._connection.persist_queues()
             self.made = True

@@ -126,9 +126,6 @@ _MANY = 1_000
 #: Seconds that a worker which leaves has for its last answers.
 _LAST_WORDS = 1.0
 
-#: Seconds after which a worker binds its queue again, in case that somebody has deleted the exchange `~control`.
-_BIND_EVERY = 30.0
-
 
 class WorkerControl:
     """The presence of one worker: other sessions count it, and it answers their questions."""
@@ -162,7 +159,6 @@ class WorkerControl:
         #: The queue for questions to this worker. It belongs to the session and ends with it.
         # A name used twice would raise 405 until RabbitMQ notices a dead socket: the random part avoids that.
         self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
-        self._binding: asyncio.Task[None] | None = None
 
     @property
     def worker(self) -> str:
@@ -184,25 +180,8 @@ class WorkerControl:
         """Be counted by other sessions."""
         counted = self._counted = WorkerPresence(self._channel.connection, self._exchange, kind=self._kind)
         await counted.begin()
-        self._binding = asyncio.ensure_future(self._stay_bound())
-
-    async def _stay_bound(self) -> None:
-        """Look now and then for what was not heard. Bind again: RabbitMQ tells nobody that an exchange is gone."""
-        connection, control = self._channel.connection, internal(self._exchange, "control")
-        while connection.error is None:
-            await asyncio.sleep(_BIND_EVERY)
-            try:
-                async with connection.spare_channel() as channel:
-                    await channel.bind(self.inbox, control)
-            except NotFound:
-                connection.give_up(f"exchange {control}")
-            except PalermoError:
-                pass  # a permission that is missing may come back
-            await self._look()
 
     async def end(self) -> None:
-        if self._binding is not None:
-            self._binding.cancel()
         if self._answers:
             # An idle worker that is told to stop gets here before its answer is sent.
             await asyncio.wait(set(self._answers), timeout=_LAST_WORDS)
@@ -377,10 +356,7 @@ async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection
 
 
 async def tell_workers(connection: Connection, exchange: str, question: Mapping[str, Any]) -> None:
-    """Send a question and wait until the workers have answered; what they answer does not matter.
-
-    If this user may not ask them, they look by themselves within _BIND_EVERY seconds.
-    """
+    """Send a question, if this user may, and wait until the workers have answered; their answers don't matter."""
     with suppress(BrokerRefused):
         await _ask(connection, exchange, question, alive=await census(connection, exchange), timeout=_PATIENCE)
 
