@@ -13,7 +13,6 @@ import pytest
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
-from palermo.brokers.rabbitmq.consuming import idle_subscriptions
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
 from palermo.contract.broker import Delivery
 from palermo.core.lifecycle import Ack
@@ -233,8 +232,7 @@ async def begun(at: Served, queue: str) -> Delivery:
     return await at.next()
 
 
-async def test_a_busy_worker_of_many_queues_gets_jobs_in_order(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
+async def test_a_busy_worker_of_many_queues_gets_jobs_in_order(serve: Start) -> None:
     at = await serve(",".join(MANY))
     first = await begun(at, "q20")
     for queue in ("q40", "q03"):
@@ -250,30 +248,6 @@ async def test_a_busy_worker_of_many_queues_gets_jobs_in_order(serve: Start, mon
         await at.consumer.settle(found[-1], Ack())
         found.append(await at.consumer.receive(1))
     assert [delivery.message.id for delivery in found] == ["q03-0", "q03-1", "q40-0", "q40-1"]
-
-
-async def test_a_busy_worker_of_many_queues_is_sent_no_more(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
-    at = await serve(",".join(MANY))
-    first = await begun(at, "q20")
-    for queue in MANY[30:40]:
-        await at.publisher.publish_many(jobs(1, queue))
-    await until(at.subscribed, [])
-    at.wants = False
-    at.consumer.acknowledge(first)
-    await at.consumer.settle(await at.waiting, Ack())
-    for _ in range(9):
-        await at.consumer.settle(await at.consumer.receive(1), Ack())
-
-    # And by a job that runs long.
-    at.wants = True
-    at.receive()
-    await until(at.subscribed, MANY)
-    monkeypatch.setattr(idle_subscriptions, "_KEPT", 0.0)
-    second = await begun(at, "q30")
-    await until(at.subscribed, [])
-    at.consumer.acknowledge(second)
-    await until(at.subscribed, MANY)
 
 
 async def test_queues_among_many_that_are_deleted_do_the_others_no_harm(serve: Start, connection: Connection) -> None:

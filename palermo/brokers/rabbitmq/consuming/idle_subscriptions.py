@@ -18,10 +18,8 @@ from palermo.core.topology import amqp_queue
 #: Queues that are subscribed to in one go, before the worker checks whether one of them has a job already.
 _AT_ONCE = 32
 
-#: While no slot is idle, a worker keeps its subscriptions as long as they bring fewer jobs than one for each so many of
-#: them, and no job runs longer than so many seconds for each. Fewer are cheaper to renew than a job is to give back.
-_FOR_EACH_RETURN = 16
-_KEPT = 0.001
+#: Up to this number of subscriptions end while no slot is idle: renewing them is cheaper than giving back a job.
+_FEW = 32
 
 
 class SubscriptionChannel(Struct, eq=False):
@@ -41,9 +39,9 @@ class SubscriptionChannel(Struct, eq=False):
 class IdleSubscriptions:
     """Subscribes an idle worker to its empty queues. A delivery ends the subscription to its queue, and no other.
 
-    The others stay while the job runs: RabbitMQ needs a tenth of a second to renew a thousand. A job that comes while
-    no slot is idle goes back at once, and its queue is asked when a slot is free. When such jobs are many, or a job
-    runs long, all subscriptions end. Few subscriptions end as soon as no slot is idle.
+    If they are many, the others stay while the job runs: RabbitMQ needs a tenth of a second to renew a thousand. A job
+    that comes while no slot is idle goes back, and its queue is asked when a slot is free. That happens once for each
+    queue at most, since each delivery ends its own subscription.
 
     A delivery is settled on the channel of its subscription. While it is unsettled, new subscriptions use another
     channel: subscribing to a queue that was just deleted closes the channel, and would give a running job back.
@@ -77,11 +75,6 @@ class IdleSubscriptions:
         #: What has come while queues are being subscribed to; None at other times.
         self._arrived: list[tuple[str, SubscriptionChannel, Got]] | None = None
         self._news = asyncio.Event()
-        #: How many jobs went back since a slot was idle, when the last job began, and the timer of the next check.
-        self._returned = 0
-        self._job_began = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
 
     async def listen(self, queues: tuple[str, ...]) -> None:
         """Subscribe to those of the queues that are not subscribed to yet, and wait until anything comes or changes.
@@ -89,7 +82,6 @@ class IdleSubscriptions:
         What comes while it subscribes is handed on afterwards, first queue first.
         """
         self._news.clear()
-        self._returned = 0
         new = [queue for queue in queues if queue not in self._subscribed]
         for start in range(0, len(new), _AT_ONCE):
             await self._subscribe(new[start : start + _AT_ONCE])
@@ -99,35 +91,12 @@ class IdleSubscriptions:
         if self._connection.error is not None:
             raise self._connection.error
 
-    def slot_idles(self) -> None:
-        """Note that a slot waits for a job."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def no_slot_idles(self) -> None:
-        """Note that no slot waits for a job, or that one more job has begun since."""
-        if not self._subscribed:
+        """Note that no slot waits for a job."""
+        if len(self._subscribed) > _FEW:
             self._news.set()
-            return
-        self._job_began = self._loop.time()
-        if self._returned >= len(self._subscribed) // _FOR_EACH_RETURN:
-            self.end()
-        elif self._timer is None:
-            self._news.set()
-            self._timer = self._loop.call_later(self._keeps, self._on_timer)
-
-    @property
-    def _keeps(self) -> float:
-        return _KEPT * len(self._subscribed)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        left = self._job_began + self._keeps - self._loop.time()
-        if left <= 0:
-            self.end()
         else:
-            self._timer = self._loop.call_later(left, self._on_timer)
+            self.end()
 
     def end(self, *, but: Collection[str] = ()) -> None:
         """End all subscriptions, except those to queues that are named."""
@@ -145,7 +114,6 @@ class IdleSubscriptions:
 
     async def close(self) -> None:
         """End all subscriptions. Returns once no delivery is on its way any more."""
-        self.slot_idles()
         self.end()
         for channel in [channel for channel, used in self._channels.items() if used.ended and channel.is_open]:
             await _answered(channel)
@@ -225,11 +193,8 @@ class IdleSubscriptions:
         used.unsettled += 1
         if self._on_message(queue, used.channel, got):
             return
-        self._returned += 1
         used.channel.requeue(got.tag)
         self.settled(used.channel)
-        if self._timer is not None and self._returned >= len(self._subscribed) // _FOR_EACH_RETURN:
-            self.end()
 
     def _on_cancelled_by_broker(self, used: SubscriptionChannel, frame: Any) -> None:
         # A second consumer on it may not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.

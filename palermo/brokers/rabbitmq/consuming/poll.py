@@ -144,7 +144,6 @@ class PollSource:
         queue = self._ranking.first()
         if queue is None:
             self._waiting.append(slot)
-            self._idle_subscriptions.slot_idles()
             if self._attending is None or self._attending.done():
                 self._attending = asyncio.ensure_future(self._attend())
             return ""
