@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
-from palermo.brokers.rabbitmq.consuming.poll import PollSource, give_back
-from palermo.brokers.rabbitmq.consuming.push import PushSource
+from palermo.brokers.rabbitmq.consuming.poll import PollSource
+from palermo.brokers.rabbitmq.consuming.push import PushSource, give_back
 from palermo.brokers.rabbitmq.consuming.queue_order import FullQueues
 from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering

@@ -26,6 +26,7 @@ from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered, read, read_delivered
 from palermo.brokers.rabbitmq.amqp.replies import queue_in
 from palermo.brokers.rabbitmq.consuming.idle_subscriptions import IdleSubscriptions
+from palermo.brokers.rabbitmq.consuming.push import give_back
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
 from palermo.brokers.rabbitmq.consuming.served_queues import ServedQueues
 from palermo.brokers.rabbitmq.consuming.troubled_queues import is_of_a_queue
@@ -500,10 +501,3 @@ class PollingSlot:
     async def rest(self) -> None:
         """Ask for no job after the one that the callback took, until `receive` is called again."""
         self._resting = self._taken is not None
-
-
-def give_back(delivery: Delivery) -> None:
-    """Give a delivery back to its queue. If its channel is closed, the broker has done so."""
-    channel, tag = delivery.token
-    if channel.is_open:
-        channel.requeue(tag)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, quietly, together
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, fulfil, quietly, together
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
 from palermo.brokers.rabbitmq.amqp.messages import delivered, read, read_delivered
 from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
@@ -24,83 +24,15 @@ log = logging.getLogger("palermo.rabbitmq")
 
 Token = tuple[Channel, int]
 
-#: Seconds that a delivery whose job's end is stored may stay unacknowledged while the next job runs.
-_ASIDE = 1.0
-
-
-class EndedDelivery:
-    """The delivery of one slot whose job has ended, until that end is stored and RabbitMQ may deliver another.
-
-    Meanwhile the slot pulls one job (basic.get), and acknowledges the delivery when that job has ended too.
-    """
-
-    def __init__(self, step_aside: Callable[[], None]) -> None:
-        """`step_aside` unsubscribes and calls `let_go`, because the pulled job takes long."""
-        self._step_aside = step_aside
-        #: Its tag; None while there is no such delivery.
-        self.tag: int | None = None
-        #: Whether the end of its job is stored.
-        self._stored = False
-        self._timer: asyncio.TimerHandle | None = None
-        #: Whether no job was pulled since the last one ended.
-        self._wants_pull = False
-        #: Whether a job is asked for by basic.get, or got by it and not settled; its tag once it has come.
-        self.pulling = False
-        self.pulled: int | None = None
-
-    def began(self, tag: int) -> None:
-        """Note that the job of a delivery has ended, and its end is not stored yet."""
-        if tag != self.pulled:
-            self.tag, self._stored = tag, False
-        self._wants_pull = True
-
-    @property
-    def allows_pull(self) -> bool:
-        """Whether `receive` is to pull a job."""
-        return self.tag is not None and self._wants_pull
-
-    def pull(self) -> None:
-        """Note that a job is asked for."""
-        self._wants_pull, self.pulling = False, True
-
-    def given_back(self) -> None:
-        """Note that its job's end was not stored, and RabbitMQ has it again."""
-        self.tag = None
-
-    def stored(self, channel: Channel) -> None:
-        """Acknowledge the delivery, as its job's end is stored; up to `_ASIDE` seconds later if a pulled job runs."""
-        self._stored = True
-        if self.pulling:
-            self._timer = asyncio.get_running_loop().call_later(_ASIDE, self._step_aside)
-        else:
-            self.let_go(channel)
-
-    def pull_ended(self, channel: Channel | None) -> None:
-        """Note that the pulled job is settled, or that there was none."""
-        self.pulling, self.pulled = False, None
-        if self._stored:
-            self.let_go(channel)
-
-    def lost(self) -> None:
-        """Note that its channel has ended: RabbitMQ delivers it again."""
-        self.tag = self.pulled = None
-        self.pulling = self._stored = False
-
-    def let_go(self, channel: Channel | None) -> None:
-        """Acknowledge the delivery if its job's end is stored; else `acknowledge` does it later."""
-        tag, self.tag = self.tag, None
-        if self._timer is not None:
-            self._timer.cancel()
-        if tag is not None and self._stored and channel is not None and channel.is_open:
-            channel.ack(tag)
-        self._stored = False
-
 
 class Slot:
     """One slot's subscription. It holds at most `prefetch` unsettled deliveries: one that runs, the others waiting.
 
-    A delivery that comes while `receive` waits is offered to its callback. If the callback takes it, `receive` goes on
-    waiting until it is settled.
+    A delivery that comes while `receive` waits is offered to its callback. If the callback takes it, `receive` still
+    waits until it is settled.
+
+    RabbitMQ sends no other job while the end of a keyed job or a step is being stored. So a slot of a classic queue
+    then unsubscribes and asks for its next job (basic.get).
     """
 
     def __init__(self, source: "PushSource", number: int) -> None:
@@ -120,7 +52,8 @@ class Slot:
         self._taken = False
         #: The delivery that was handed out and is not settled.
         self._held: Token | None = None
-        self._ended = EndedDelivery(lambda: source.see_to(self.rest()))
+        #: Whether to ask for the next job, because the end of the last one is being stored.
+        self._asks = False
         self._closed = False
         self._lock = asyncio.Lock()
 
@@ -133,8 +66,8 @@ class Slot:
             if self._waiting and not self._taken:
                 return self._hand_out(self._waiting.popleft())
             try:
-                if self._ended.allows_pull and (pulled := await self._pull()) is not None:
-                    return self._hand_out(pulled)
+                if self._asks and (found := await self._ask()) is not None:
+                    return self._hand_out(found)
                 if not self._taken:
                     await self._subscribe()
                     if not self._tag:
@@ -176,7 +109,7 @@ class Slot:
             channel, tag = self._channel, self._tag
             self._tag = ""
             await self._cancel(channel, tag)
-            self._leave(channel)
+            self._give_back()
 
     async def detach(self, delivery: Delivery) -> None:
         """Leave the channel with this unsettled delivery, and take the next delivery on another channel."""
@@ -184,73 +117,55 @@ class Slot:
             channel, tag = self._channel, self._tag
             self._channel, self._tag, self._held = None, "", None
             await self._cancel(channel, tag)
-            self._leave(channel)
+            self._give_back()
         if self._taken:
             # The callback took it, while `receive` waits for the next one.
             self._taken = False
             self.wake()
 
-    def _leave(self, channel: Channel | None) -> None:
-        """Give back what waits on a channel on which this slot takes nothing more."""
-        self._give_back()
-        self._ended.let_go(channel)
-
-    def _give_back(self) -> None:
-        """Return all waiting deliveries to their places in the queue."""
-        while self._waiting:
-            channel, tag = self._waiting.popleft().token
-            if channel.is_open:
-                channel.requeue(tag)
-
-    # -- while the end of a job is being stored
-
-    def ending(self, token: Token) -> None:
-        """Note that a job has ended; `acknowledge` is called once its end is stored."""
-        channel, tag = token
-        if channel is self._channel and self._tag:
-            self._ended.began(tag)
-
-    def acknowledge(self, token: Token) -> None:
-        """Acknowledge the delivery, as its job's end is stored."""
-        channel, tag = token
-        if channel is self._channel and tag == self._ended.tag:
-            self._ended.stored(channel)
-        else:
-            channel.ack(tag)
-
-    def give_back(self, token: Token) -> None:
-        """Return the delivery to its queue, as its job's end was not stored."""
-        channel, tag = token
-        if channel is self._channel and tag == self._ended.tag:
-            self._ended.given_back()
-        if channel.is_open:
-            channel.requeue(tag)
-
-    async def _pull(self) -> Delivery | None:
-        """Get the next job by basic.get: RabbitMQ delivers none until the last is acknowledged. None if none waits."""
-        channel, ended = self._channel, self._ended
-        assert channel is not None
-        ended.pull()
-        got = None
-        try:
-            got = await channel.get(self._source.amqp_name)
-        except PalermoError:
-            # If only this channel has ended, the next subscription is on another.
-            if channel.connection.error is not None:
-                raise
-        finally:
-            if got is None:
-                ended.pull_ended(channel)
-        if got is None:
-            return None
-        ended.pulled = got.tag
-        message = read(got, self._source.queue)
-        return Delivery(message=message, slot=self._number, token=(channel, got.tag), redelivered=got.redelivered)
-
     async def _cancel(self, channel: Channel | None, tag: str) -> None:
         if channel is not None and channel.is_open and tag:
             self._source.connection.raw.deliver_no_more(channel.raw)
             await channel.call(channel.raw.basic_cancel, tag)
+
+    def _give_back(self) -> None:
+        """Return all waiting deliveries to their places in the queue."""
+        while self._waiting:
+            give_back(self._waiting.popleft())
+
+    # -- asking
+
+    def ending(self) -> None:
+        """Note that the end of its last job is being stored: until then RabbitMQ sends no other."""
+        # Fast path, benchmarks.drain keyed. A quorum queue answers basic.get slowly (browsing/sweep.py).
+        self._asks = self._kind == CLASSIC
+
+    async def _ask(self) -> Delivery | None:
+        """Ask for the next job. None if no job waits: then RabbitMQ is to send the next one."""
+        self._asks = False
+        await self.rest()
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            return None
+        try:
+            got = await channel.get(self._source.amqp_name)
+        except PalermoError:
+            if channel.connection.error is not None:
+                raise
+            # Only this channel has ended, perhaps because the queue was deleted. The next subscription is on another.
+            self._source.declarer.forget(self._source.queue)
+            return None
+        if got is None:
+            return None
+        message = read(got, self._source.queue)
+        return Delivery(message=message, slot=self._number, token=(channel, got.tag), redelivered=got.redelivered)
+
+    # -- the subscription
+
+    async def prepare(self) -> None:
+        """Make the queue and open the channel for its jobs, without taking any yet."""
+        async with self._lock:
+            await self._open()
 
     async def _subscribe(self) -> None:
         async with self._lock:
@@ -262,17 +177,12 @@ class Slot:
             self._source.connection.raw.deliver_to(channel.raw, tag, self._on_delivered)
             await channel.call(channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag)
 
-    async def prepare(self) -> None:
-        """Make the queue and open the channel for its jobs, without taking any yet."""
-        async with self._lock:
-            await self._open()
-
     async def _open(self) -> Channel:
         channel = self._channel
         if channel is None or not channel.is_open:
             made = channel = self._channel = await self._source.connection.channel()
             made.on_close(lambda: self._on_end(made))
-            made.raw.add_on_cancel_callback(lambda _: self._on_cancelled_by_broker(made))
+            made.on_cancel(lambda: self._on_cancelled_by_broker(made))
             self._prefetch = 0
         self._kind = await self._source.declarer.ensure(self._source.queue)
         prefetch = self._source.allowed(self._kind)
@@ -315,7 +225,7 @@ class Slot:
         return True
 
     def ack(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery that the callback took, and go on. The next job comes only after that."""
+        """Acknowledge the delivery that the callback took, and continue. The next job comes only after that."""
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
         self.settled(delivery.token)
@@ -325,8 +235,6 @@ class Slot:
         self._held = None
         if token[0] is not self._channel:
             token[0].abandon()
-        if token == (self._channel, self._ended.pulled):
-            self._ended.pull_ended(self._channel)
         if self._taken:
             self._taken = False
             if self._waiting:
@@ -343,7 +251,7 @@ class Slot:
         self._channel, self._tag = None, ""
         self._source.connection.raw.deliver_no_more(channel.raw)
         self._source.declarer.forget(self._source.queue)
-        self._leave(channel)
+        self._give_back()
         if self._held is None or self._held[0] is not channel:
             channel.abandon()
         elif self._kind != CLASSIC and self._source.cancels_late:
@@ -363,14 +271,20 @@ class Slot:
         if channel is self._channel:
             self._tag = ""
             self._waiting.clear()
-            self._ended.lost()
             self.wake()
         self._source.ended(channel)
 
     def wake(self) -> None:
         """Let `receive` check what has changed."""
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_result(None)
+        if self._asked is not None:
+            fulfil(self._asked, None)
+
+
+def give_back(delivery: Delivery) -> None:
+    """Return a delivery to its queue. If its channel is closed, the broker has done so."""
+    channel, tag = delivery.token
+    if channel.is_open:
+        channel.requeue(tag)
 
 
 class PushSource:
@@ -463,15 +377,16 @@ class PushSource:
 
     def ending(self, delivery: Delivery) -> None:
         """Note that the job has ended. Its delivery is acknowledged once that is stored."""
-        self.slots[delivery.slot - 1].ending(delivery.token)
+        self.slots[delivery.slot - 1].ending()
 
     def acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge the delivery: the end of its job is stored."""
-        self.slots[delivery.slot - 1].acknowledge(delivery.token)
+        channel, tag = delivery.token
+        channel.connection.raw.ack(channel.raw, tag)
 
     def give_back(self, delivery: Delivery) -> None:
         """Return the delivery to its queue: the end of its job was not stored."""
-        self.slots[delivery.slot - 1].give_back(delivery.token)
+        give_back(delivery)
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
         """Note that a delivery has been settled; the channel of a detached one is not needed any more."""
