@@ -72,15 +72,10 @@ class IdleSubscriptions:
         self._order = order
         self._channels: dict[Channel, SubscriptionChannel] = {}
         self._subscribed: dict[str, tuple[SubscriptionChannel, str]] = {}
-        #: What has come while queues are being subscribed to; None at other times.
-        self._arrived: list[tuple[str, SubscriptionChannel, Got]] | None = None
         self._news = asyncio.Event()
 
     async def listen(self, queues: tuple[str, ...]) -> None:
-        """Subscribe to those of the queues that are not subscribed to yet, and wait until anything comes or changes.
-
-        What comes while it subscribes is handed on afterwards, first queue first.
-        """
+        """Subscribe to those of the queues that are not subscribed to yet, and wait until anything comes or changes."""
         self._news.clear()
         new = [queue for queue in queues if queue not in self._subscribed]
         for start in range(0, len(new), _AT_ONCE):
@@ -139,17 +134,11 @@ class IdleSubscriptions:
             used.queues[tag], self._subscribed[queue] = queue, (used, tag)
             names[tag] = amqp_queue(self._exchange, queue)
         before = len(used.ended)
-        self._arrived = []
-        try:
-            self._connection.raw.listen(used.channel.raw, names, partial(self._on_delivery, used))
-            await _answered(used.channel)
-            self._connection.raw.forget_listening(used.channel.raw, used.ended[:before])
-            del used.ended[:before]
-            self._order.watch([queue for queue in queues if queue in self._subscribed])
-        finally:
-            arrived, self._arrived = self._arrived, None
-            for queue, by, got in sorted(arrived, key=lambda item: self._order.place(item[0])):
-                self._hand_on(queue, by, got)
+        self._connection.raw.listen(used.channel.raw, names, partial(self._on_delivery, used))
+        await _answered(used.channel)
+        self._connection.raw.forget_listening(used.channel.raw, used.ended[:before])
+        del used.ended[:before]
+        self._order.watch([queue for queue in queues if queue in self._subscribed])
 
     def _end(self, queues: Collection[str]) -> None:
         """End the subscriptions to these queues. pika rejects what is on its way, so that it goes back."""
@@ -179,22 +168,12 @@ class IdleSubscriptions:
             return
         # Ended first: a delivery that goes back would only come again.
         self._end((queue,))
-        got = delivered(method, properties, body)
-        if self._arrived is None:
-            self._hand_on(queue, used, got)
-        else:
-            self._arrived.append((queue, used, got))
-            self._news.set()
-
-    def _hand_on(self, queue: str, used: SubscriptionChannel, got: Got) -> None:
         self._news.set()
-        if not used.channel.is_open:
-            return
         used.unsettled += 1
-        if self._on_message(queue, used.channel, got):
-            return
-        used.channel.requeue(got.tag)
-        self.settled(used.channel)
+        got = delivered(method, properties, body)
+        if not self._on_message(queue, used.channel, got):
+            used.channel.requeue(got.tag)
+            self.settled(used.channel)
 
     def _on_cancelled_by_broker(self, used: SubscriptionChannel, frame: Any) -> None:
         # A second consumer on it may not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.

@@ -62,10 +62,6 @@ class QueueOrder:
             return self._front[0] if self._front else None
         return self._front[bisect_right(self._weights, self._chance() * self._weights[-1])]
 
-    def place(self, queue: str) -> int:
-        """The number of queues before this one, in the order of their levels."""
-        return list(self._places).index(queue) if queue in self._places else len(self._places)
-
     def found_empty(self, queue: str, now: float) -> None:
         """Note that the queue had no job at this time."""
         if queue not in self._places:
