@@ -39,7 +39,7 @@ def test_a_message_is_known_by_its_id_unread(names: set[str], headers: dict[str,
     given_values = {name: 7 if name == "priority" else f"a {name}" for name in names}
     properties = Properties(message_id=id, headers=headers, delivery_mode=2, **given_values)
     data = b"before" + b"".join(properties.encode())
-    message = messages.unread(Delivered(len(data), 1, False, "", "", len(b"before"), b"", 2), data)
+    message = messages.unread(Delivered(len(data), 1, False, "", "", len(b"before"), b""), data)
 
     assert message.may_have({(id or "none").encode()})
     assert message.may_have({b"another"}) is (id is None)

@@ -48,15 +48,13 @@ class Delivered(NamedTuple):
 
     #: Where the next frame begins.
     end: int
-    #: From 1; 0 if the queue is empty: then of all below only `frames` means anything.
+    #: From 1; 0 if the queue is empty: then nothing below means anything.
     tag: int
     redelivered: bool
     exchange: str
     routing_key: str
     properties: int
     body: bytes
-    #: How many frames it took.
-    frames: int
     #: In an answer to a basic.get, how many messages are left in the queue.
     left: int = 0
 
@@ -69,7 +67,6 @@ class Counted(NamedTuple):
     #: How many messages wait in it, without those that are handed out; how many consumers it has.
     messages: int
     consumers: int
-    frames: int = 1
 
 
 def ack(channel: int, tag: int) -> bytes:
@@ -108,7 +105,7 @@ def read_got(data: bytes, start: int, channel: int) -> "Delivered | int | None":
     if header > len(data):
         return INCOMPLETE
     if data.startswith(_GET_EMPTY, start + 7):
-        return Delivered(header, 0, False, "", "", 0, b"", 1) if data[header - 1] == END else None
+        return Delivered(header, 0, False, "", "", 0, b"") if data[header - 1] == END else None
     if not data.startswith(_GET_OK, start + 7):
         return None
     # Behind the routing key stands the number of messages that are left.
@@ -152,8 +149,7 @@ def _content(
         return None
     tag, redelivered = _TAG.unpack_from(data, at)
     exchange, routing_key = _route(data[at + 9 : route_end])
-    properties, frames = header + _CONTENT.size, 3 if body_size else 2
-    return Delivered(end, tag, bool(redelivered & 1), exchange, routing_key, properties, body, frames, left)
+    return Delivered(end, tag, bool(redelivered & 1), exchange, routing_key, header + _CONTENT.size, body, left)
 
 
 @lru_cache(maxsize=1_024)

@@ -139,7 +139,6 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         if not self._output:
             self._loop.call_soon(self.flush)
         self._output += pieces
-        self.bytes_sent += sum(map(len, pieces))
 
     def flush(self) -> None:
         """Write now what was sent in this turn of the loop, so that the answer comes a turn earlier."""
@@ -169,7 +168,6 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     def send_now(self, data: bytes) -> None:
         """Write whole frames from any thread that holds the socket lock, while the connection is idle."""
-        self.bytes_sent += len(data)
         sent = self.socket_lock.write(data)
         if sent < len(data):
             self._output.insert(0, data[sent:])
@@ -231,10 +229,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             return
         frame = ack(channel.channel_number, tag)
         if not self.acks_together or len(self._output) >= _TOGETHER:
-            self._write(frame, 1)
+            self._write(frame)
             return
-        self.bytes_sent += len(frame)
-        self.frames_sent += 1
         if not self._output:
             self._loop.call_soon(self.flush)
         self._output.append(frame)
@@ -255,10 +251,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         channel._on_getok_callback = got
         number = channel.channel_number
         asked = frames.get(number, queue)
-        if acked:
-            self._write(ack(number, acked) + asked, 2)
-        else:
-            self._write(asked, 1)
+        self._write(ack(number, acked) + asked if acked else asked)
 
     def get_each(self, channel: Any, queues: Iterable[str], got: Callable[..., None]) -> None:
         """Ask now for the next message of each of these queues, as `get`; the answers come in the same order."""
@@ -270,13 +263,11 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             got(*answer)
 
         channel._on_getok_callback = read_by_pika
-        asked = [frames.get(channel.channel_number, queue) for queue in queues]
-        self._write(b"".join(asked), len(asked))
+        self._write(b"".join(frames.get(channel.channel_number, queue) for queue in queues))
 
     def count(self, channel: Any, queues: Iterable[str]) -> None:
         """Ask now how many messages wait in each of these queues; the answers come in the same order."""
-        asked = [frames.count(channel.channel_number, queue) for queue in queues]
-        self._write(b"".join(asked), len(asked))
+        self._write(b"".join(frames.count(channel.channel_number, queue) for queue in queues))
 
     def declare_and_bind(
         self, channel: Any, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]
@@ -292,7 +283,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             + (frames.bind(number, queue, exchange, key) if exchange else b"")
             for queue, key in queues.items()
         ]
-        self._write(b"".join(asked), (2 if exchange else 1) * len(asked))
+        self._write(b"".join(asked))
 
     def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
         """Subscribe at once to queues, given by consumer tag; pika gives the deliveries to `callback`.
@@ -300,25 +291,21 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         RabbitMQ does not answer; a queue that does not exist ends the channel.
         """
         channel._consumers.update(dict.fromkeys(queues, callback))
-        asked = [frames.consume(channel.channel_number, queue, tag) for tag, queue in queues.items()]
-        self._write(b"".join(asked), len(asked))
+        self._write(b"".join(frames.consume(channel.channel_number, queue, tag) for tag, queue in queues.items()))
 
     def listen_no_more(self, channel: Any, tags: Collection[str]) -> None:
         """End such subscriptions at once. Until `forget_listening` pika rejects deliveries that were on their way."""
         for tag in tags:
             channel._consumers.pop(tag, None)
         channel._cancelled.update(tags)
-        asked = [frames.cancel(channel.channel_number, tag) for tag in tags]
-        self._write(b"".join(asked), len(asked))
+        self._write(b"".join(frames.cancel(channel.channel_number, tag) for tag in tags))
 
     def forget_listening(self, channel: Any, tags: Collection[str]) -> None:
         """Free the tags for use again, when no delivery for them can be on its way any more."""
         channel._cancelled.difference_update(tags)
 
-    def _write(self, data: bytes, frames: int) -> None:
+    def _write(self, data: bytes) -> None:
         """Write whole frames at once, after all that was sent before."""
-        self.bytes_sent += len(data)
-        self.frames_sent += frames
         if self._output:
             self._output.append(data)
             self.flush()
@@ -339,8 +326,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
                 raw, read, taker = self._takers[channel]
                 found = read(data, start, channel) if raw.is_open else None
                 if isinstance(found, tuple):
+                    # Without this pika would count a connection that only brings these as silent.
                     self.bytes_received += found.end - start
-                    self.frames_received += found.frames
                     start = found.end
                     taker(found, data)
                     continue
@@ -368,7 +355,6 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         if self._listening and not self._frame_buffer:
             read = frames.acks(data, self._listening)
             if read:
-                # Without this pika would count a connection that only brings confirms as silent.
                 self.bytes_received += read
                 data = data[read:]
         if self._takers:
