@@ -116,12 +116,16 @@ class Channel:
     async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call one of pika's methods that take a callback. Returns the broker's answer."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.send(method, *args, callback=lambda frame: fulfil(future, frame), **kwargs)
+        return await self._answer(future)
+
+    async def _answer(self, future: "asyncio.Future[Any]") -> Any:
+        """Wait for an answer, which does not come if the channel ends."""
         self._waiting.add(future)
         try:
-            method(*args, callback=lambda frame: fulfil(future, frame), **kwargs)
             async with asyncio.timeout(CALL_TIMEOUT):
                 return await future
-        except (exceptions.AMQPError, exceptions.ChannelError, TimeoutError) as error:
+        except TimeoutError as error:
             raise self.error or self.connection.translated(error) from error
         finally:
             self._waiting.discard(future)
@@ -322,17 +326,14 @@ class Channel:
 
         raw = self.connection.raw
         raw.counts_to(self.raw, on_counted)
-        self._waiting.add(future)
         try:
             ask()
-            async with asyncio.timeout(CALL_TIMEOUT):
-                await future
+            await self._answer(future)
         except PalermoError as error:
+            if self.error is None:
+                raise
             return found, error
-        except TimeoutError as error:
-            raise self.error or self.connection.translated(error) from error
         finally:
-            self._waiting.discard(future)
             raw.deliver_no_more(self.raw)
         return found, None
 
@@ -373,9 +374,6 @@ class Connection:
         #: Why RabbitMQ reads nothing from it, in its words such as "low on memory"; "" while it reads.
         self.blocked = ""
         self._spare: list[Channel] = []  #: Open channels that are not in use.
-        #: The number of calls of `persist_queues`, and the last finished one.
-        self._persists_wanted = self._persisted = 0
-        self._persisting = asyncio.Lock()
 
     def translated(self, error: BaseException) -> PalermoError:
         return translate(error, self.where, user=self.address.username, vhost=self.address.vhost)
@@ -440,24 +438,17 @@ class Connection:
 
         Before 4.3 it keeps what it writes about them in memory for up to two seconds, or until that is 64 kB (Erlang's
         disk_log): the confirmed messages in a queue that it forgets are lost. So an exchange with so large an argument
-        is made and deleted, which takes about five milliseconds. Calls during that time share the next one.
+        is made and deleted, which takes about five milliseconds.
         """
         if not versions.forgets_new_queues(self.version):
             return
-        self._persists_wanted += 1
-        mine = self._persists_wanted
-        async with self._persisting:
-            if self._persisted >= mine:
-                return
-            wanted = self._persists_wanted
-            try:
-                await self._overflow_disk_log()
-            except PalermoError as error:
-                if self.error is not None:
-                    raise
-                # This user may create the queue but no exchange; the queue exists anyway.
-                log.warning("a new queue is forgotten if RabbitMQ is killed within two seconds error=%r", str(error))
-            self._persisted = wanted
+        try:
+            await self._overflow_disk_log()
+        except PalermoError as error:
+            if self.error is not None:
+                raise
+            # This user may create the queue but no exchange; the queue exists anyway.
+            log.warning("a new queue is forgotten if RabbitMQ is killed within two seconds error=%r", str(error))
 
     async def _overflow_disk_log(self) -> None:
         most = self.raw.params.frame_max - _FRAME_REST
