@@ -18,7 +18,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, fulfil
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
@@ -42,6 +42,17 @@ log = logging.getLogger("palermo.rabbitmq")
 #: comes.
 _FIRST_PAUSE = 0.005
 _LAST_PAUSE = 0.04
+
+
+class QueueTrouble(NamedTuple):
+    """A queue that cannot be used, and why."""
+
+    queue: str
+    error: PalermoError
+
+
+#: What the task that waits in `receive` has to see to.
+News = Delivery | PalermoError | QueueTrouble | Literal["no channel"] | None
 
 
 class PollSource:
@@ -287,14 +298,9 @@ class PollingSlot:
         self._source = source
         #: Opened at the first question: the many slots of an idle worker need none.
         self._channel: Channel | None = None
-        self._lacks_channel = False
-        #: The future of the task that waits in `receive`; the delivery, the error or the missing queue for it.
+        #: The future of the task that waits in `receive`, and what it has to see to.
         self._asked: asyncio.Future[None] | None = None
-        self._arrived: Delivery | None = None
-        self._error: PalermoError | None = None
-        self._gone = ""
-        #: A queue that cannot be used, with the reason.
-        self._trouble: tuple[str, PalermoError] | None = None
+        self._news: News = None
         #: The callback of `receive`, which is offered a delivery first, and the delivery that it took.
         self._offer: TakeDelivery | None = None
         self._taken: Delivery | None = None
@@ -310,22 +316,18 @@ class PollingSlot:
         self._offer, self._resting = offer, False
         try:
             while not self._source.closed:
-                if self._error is not None:
-                    error, self._error = self._error, None
-                    raise error
-                if self._arrived is not None:
-                    delivery, self._arrived = self._arrived, None
-                    return delivery
-                if self._gone:
-                    gone, self._gone = self._gone, ""
-                    await self._source.served.missing(gone)
-                    continue
-                if self._trouble is not None:
-                    trouble, self._trouble = self._trouble, None
-                    self._source.served.leave_alone(*trouble)
-                if self._lacks_channel:
-                    self._channel = await self._open()
-                    self._lacks_channel = False
+                news, self._news = self._news, None
+                match news:
+                    case Delivery():
+                        return news
+                    case PalermoError():
+                        raise news
+                    case QueueTrouble(queue, NotFound()):
+                        await self._source.served.missing(queue)
+                    case QueueTrouble(queue, error):
+                        self._source.served.leave_alone(queue, error)
+                    case "no channel":
+                        self._channel = await self._open()
                 await self._await_news()
         except asyncio.CancelledError:
             await finish(self._withdraw())
@@ -357,11 +359,10 @@ class PollingSlot:
         if self._waits:
             self._waits = False
             self._source.leave(self)
-        channel = self._channel
-        if self._arrived is not None:
-            delivery, self._arrived = self._arrived, None
-            channel = delivery.token[0]
-            self._source.returned(delivery)
+        channel, news = self._channel, self._news
+        if isinstance(news, Delivery):
+            self._news, channel = None, news.token[0]
+            self._source.returned(news)
         elif self._queue:
             self._answered = asyncio.get_running_loop().create_future()
             await self._answered
@@ -387,8 +388,7 @@ class PollingSlot:
             if acked and channel is not None:
                 raw.ack(channel.raw, acked)
         elif channel is None or not channel.is_open:
-            self._lacks_channel = True
-            self.wake()
+            self._tell("no channel")
         else:
             self._queue = queue
             raw.get(channel.raw, self._source.served.amqp_name(queue), self._on_got, acked=acked)
@@ -437,13 +437,17 @@ class PollingSlot:
         self._waits = False
         self._taken = delivery
         if self._offer is None or not self._offer(delivery):
-            self._taken, self._arrived = None, delivery
-            self.wake()
+            self._taken = None
+            self._tell(delivery)
         self._source.began()
 
     def fail(self, error: PalermoError) -> None:
         """Make `receive` raise this error."""
-        self._waits, self._error = False, error
+        self._waits = False
+        self._tell(error)
+
+    def _tell(self, news: "News") -> None:
+        self._news = news
         self.wake()
 
     def wake(self) -> None:
@@ -453,14 +457,11 @@ class PollingSlot:
 
     def _on_end(self, channel: Channel) -> None:
         self._source.connection.raw.deliver_no_more(channel.raw)
-        if channel is self._channel and (queue := self._heard()):
-            if channel.missing:
-                self._gone = queue
-            elif channel.error is not None and is_of_a_queue(channel):
-                self._trouble = queue, channel.error
+        if channel is self._channel and (queue := self._heard()) and channel.error is not None:
+            if is_of_a_queue(channel):
+                self._tell(QueueTrouble(queue, channel.error))
             elif self._is_waited_for:
-                self._error = channel.error
-            self.wake()
+                self._tell(channel.error)
         self._source.ended(channel)
 
     # -- deliveries that were taken
