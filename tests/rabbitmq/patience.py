@@ -19,11 +19,10 @@ SECONDS = 15.0
 def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, until the test ends."""
     monkeypatch.setattr(worker_control, "_PATIENCE", SECONDS)
-    monkeypatch.setattr(steering, "_LAST_WORDS", SECONDS)
+    monkeypatch.setattr(steering, "STORED_WITHIN", SECONDS)
     monkeypatch.setattr(run_log, "_LOOK_PATIENCE", 2 * SECONDS)
-    monkeypatch.setattr(run_log, "_PATIENCE", SECONDS)
-    monkeypatch.setattr(run_log, "_LAST_WORDS", SECONDS)
-    monkeypatch.setattr(consumer, "_WRITTEN_WITHIN", SECONDS)
+    monkeypatch.setattr(run_log, "STORED_WITHIN", SECONDS)
+    monkeypatch.setattr(consumer, "STORED_WITHIN", SECONDS)
     monkeypatch.setattr(job_destinations, "_ASK_WITHIN", SECONDS)
     monkeypatch.setattr(diagnosis, "_PATIENCE", SECONDS)
     # And on every broker.

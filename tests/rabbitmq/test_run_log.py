@@ -144,7 +144,7 @@ async def test_jobs_run_when_the_record_cannot_be_kept(
     join: Join, session: SessionParameters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # A queue of that name which is no stream: reading it by an offset is refused.
-    monkeypatch.setattr(run_log, "_PATIENCE", 0.5)
+    monkeypatch.setattr(run_log, "STORED_WITHIN", 0.5)
 
     # A worker that began just now has nothing to put right, and writes nothing yet.
     worker = await join(1, since=time.time())

@@ -72,6 +72,12 @@ _MOST_SPARE = 2
 #: purge or delete a queue of millions.
 CALL_TIMEOUT = 60.0
 
+#: Seconds between two attempts at what RabbitMQ cannot do yet, such as reading a stream that is down.
+RETRY_EVERY = 0.1
+
+#: Seconds that a worker waits until a record about its jobs is stored or read, before it continues without that.
+STORED_WITHIN = 3.0
+
 #: Bytes that Erlang's disk_log keeps in memory at most, and bytes of a frame that are not the argument's.
 _DISK_LOG_BUFFER, _FRAME_REST = 66_000, 1_000
 

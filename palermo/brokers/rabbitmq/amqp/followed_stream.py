@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.alarms import unconfirmed
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.connection import RETRY_EVERY, Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.contract.tasks import wait_for_any
@@ -21,9 +21,6 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Seconds between two attempts to read a stream that is down.
 _AGAIN = 2.0
-
-#: Seconds between two looks whether an alarm holds back the making of a stream.
-_LOOK_EVERY = 0.1
 
 #: Seconds for which a watcher waits for a stream that it cannot read.
 _UNKNOWING = 30.0
@@ -159,7 +156,7 @@ class FollowedStream(Generic[S]):
         making = asyncio.ensure_future(self.stream.make())
         making.add_done_callback(lambda done: done.cancelled() or done.exception())
         while not making.done() and not self._writing.blocked:
-            await asyncio.wait({making}, timeout=_LOOK_EVERY)
+            await asyncio.wait({making}, timeout=RETRY_EVERY)
         if making.done():
             with suppress(BrokerRefused):
                 making.result()

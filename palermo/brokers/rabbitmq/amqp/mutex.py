@@ -21,14 +21,14 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import RETRY_EVERY, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two attempts to take the lock, and between two log lines about the wait.
-_AGAIN, _LOG_EVERY = 0.1, 10.0
+#: Seconds between two log lines about the wait for a lock.
+_LOG_EVERY = 10.0
 
 
 class Mutex:
@@ -127,7 +127,7 @@ class Mutex:
             if now() - logged > _LOG_EVERY:
                 logged = now()
                 log.warning("waiting for %s to end", self._waits_for)
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(RETRY_EVERY)
 
     async def _leave(self, leaving: Coroutine[Any, Any, None]) -> None:
         """Run this to its end. A task that is cancelled does not wait for it, but the next one to take the lock does.

@@ -10,7 +10,7 @@ from msgspec import Struct
 from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import frames
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import RETRY_EVERY, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties, to_message, write_record, written
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.contract.broker import OnPublished
@@ -266,10 +266,10 @@ def _error(pending: _Pending, returned: str) -> PalermoError:
     )
 
 
-#: Seconds in which a record that a quorum queue refuses is published again and again, and seconds between attempts.
+#: Seconds in which a record that a quorum queue refuses is published again and again.
 #: Such a queue refuses while RabbitMQ is making it: its name is there before it has a leader, so a session that finds
 #: the queue which another one is making is refused (3.10.8).
-_REFUSED, _AGAIN = 5.0, 0.05
+_REFUSED = 5.0
 
 
 class Destination(Struct, frozen=True):
@@ -402,4 +402,4 @@ class RecordQueue:
             except PublishRefused:
                 if self._arguments.get("x-queue-type") != QUORUM or loop.time() > until:
                     raise
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(RETRY_EVERY)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from pika import spec
 
-from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection, uninterrupted
+from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, RETRY_EVERY, Channel, Connection, uninterrupted
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, write_record
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
@@ -49,9 +49,6 @@ _CREDIT, _READ_CREDIT = 1_000, 200
 
 #: A reader of whole jobs acknowledges this many together.
 _ACK_EVERY = 100
-
-#: Seconds between two attempts to read a stream that is down.
-_AGAIN = 0.2
 
 #: Seconds between two checks whether a stream has been made.
 _LOOK_EVERY = 0.02
@@ -217,7 +214,7 @@ class Stream:
                     raise
                 if loop.time() > deadline:
                     raise BrokerUnavailable(f"{self.holds} cannot be read or written: {error}") from error
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(RETRY_EVERY)
 
     async def _find_last(self, connection: Connection) -> tuple[int, float] | None:
         last = await _last_entry(connection, self.name) if await self.exists(connection) else None

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.alarms import no_asking
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import STORED_WITHIN, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object, write_record
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all
@@ -123,9 +123,6 @@ _SILENT_FOR = 10.0
 #: The most jobs that workers are asked about in one order.
 _MANY = 1_000
 
-#: Seconds that a worker which leaves has for its last answers.
-_LAST_WORDS = 1.0
-
 
 class WorkerControl:
     """The presence of one worker: other sessions count it, and it answers their questions."""
@@ -184,7 +181,7 @@ class WorkerControl:
     async def end(self) -> None:
         if self._answers:
             # An idle worker that is told to stop gets here before its answer is sent.
-            await asyncio.wait(set(self._answers), timeout=_LAST_WORDS)
+            await asyncio.wait(set(self._answers), timeout=STORED_WITHIN)
         for task in self._answers:
             task.cancel()
         if self._counted is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
+from palermo.brokers.rabbitmq.amqp.connection import STORED_WITHIN, Channel, finish, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
 from palermo.brokers.rabbitmq.consuming.poll import PollSource
@@ -38,9 +38,6 @@ from palermo.core.workflow_rules import How
 from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds that writing down the start or the return of a job may take; then the worker continues without that.
-_WRITTEN_WITHIN = 3.0
 
 #: Seconds until a job goes back to its queue of which the leader cannot tell yet whether another worker runs it.
 _DOUBT = 1.0
@@ -257,7 +254,7 @@ class RabbitmqConsumer:
                 if told is not None:
                     # So that the key goes with the job if it is purged. It does a little later without this.
                     with suppress(BrokerUnavailable, TimeoutError):
-                        async with asyncio.timeout(_WRITTEN_WITHIN):
+                        async with asyncio.timeout(STORED_WITHIN):
                             await self._keys.tell(delivery.message, told)
                     self._check(delivery)
                 if not detached:
@@ -435,7 +432,7 @@ class RabbitmqConsumer:
 
     async def _written_down(self, slot: int, job: str, dead: dict[str, str]) -> None:
         try:
-            async with asyncio.timeout(_WRITTEN_WITHIN):
+            async with asyncio.timeout(STORED_WITHIN):
                 await self._run_log.begin(slot, job, dead)
         except (PalermoError, TimeoutError) as error:
             if self._run_log.connection.error is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct, convert, field, to_builtins
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
+from palermo.brokers.rabbitmq.amqp.connection import STORED_WITHIN, Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
@@ -47,9 +47,6 @@ _AGAIN = 30.0
 
 #: The stream's bounds in bytes; it drops one segment at a time.
 _BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-bytes": 2 * 1024 * 1024}
-
-#: Seconds that reading waits for a stream that is down, and that the record of a job given back may take.
-_PATIENCE, _LAST_WORDS = 3.0, 2.0
 
 #: Seconds without a call of `view` after which the stream is no longer followed.
 _UNUSED = 60.0
@@ -165,7 +162,7 @@ class View(Struct):
 def run_log_stream(exchange: str, publisher: Callable[[], Awaitable[Publisher]]) -> Stream:
     """The stream of the run log."""
     name = internal(exchange, "starts")
-    return Stream(name, publisher, patience=_PATIENCE, holds="the record of starts", arguments=_BOUNDS)
+    return Stream(name, publisher, patience=STORED_WITHIN, holds="the record of starts", arguments=_BOUNDS)
 
 
 class RunLogReader:
@@ -261,7 +258,7 @@ class RunLog:
     def resume(self) -> None:
         """Begin a session. The last session's record may be out of date, and only this worker can correct it."""
         report = self._report()
-        if clock.now() - report.started_at > _PATIENCE:
+        if clock.now() - report.started_at > STORED_WITHIN:
             self._later()
             self.watch()
 
@@ -292,7 +289,7 @@ class RunLog:
         if id in self._written:
             self._leaving.add(id)
             try:
-                async with asyncio.timeout(_LAST_WORDS):
+                async with asyncio.timeout(STORED_WITHIN):
                     await self._flush()
             except (PalermoError, TimeoutError) as error:
                 self._complain(f"giving job {id} back may count as the death of a worker", error)
@@ -349,7 +346,7 @@ class RunLog:
 
     async def _flush_quietly(self) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(STORED_WITHIN):
                 await self._flush()
             self._complained = False
         except (PalermoError, TimeoutError) as error:

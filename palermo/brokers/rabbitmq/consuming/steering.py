@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, together
+from palermo.brokers.rabbitmq.amqp.connection import STORED_WITHIN, Connection, together
 from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks, Cancels, Mark
 from palermo.brokers.rabbitmq.cluster.facts import PAUSE, Facts, FactState
@@ -21,8 +21,6 @@ _LINGER = 30.0
 
 #: The same when the worker stops: it may be a short-lived one that never comes back.
 _LINGER_AT_END = 3.0
-
-_LAST_WORDS = 2.0
 
 
 class Steering:
@@ -67,7 +65,7 @@ class Steering:
     async def look(self) -> None:
         """Read what has been paused or cancelled by now."""
         with suppress(PalermoError, TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(STORED_WITHIN):
                 await together(self._facts.read(self._connection), self._cancels.read(self._connection))
 
     def checked(self, delivery: Delivery) -> Delivery:
@@ -88,7 +86,7 @@ class Steering:
         if self._timer is not None:
             self._timer.cancel()
         with suppress(PalermoError, TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(STORED_WITHIN):
                 await self._forget(_LINGER_AT_END)
         for task in list(self._tasks):
             task.cancel()
