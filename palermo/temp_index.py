@@ -83,18 +83,10 @@ class TempIndex:
             self._empty()
 
     def file_size(self) -> int:
-        """The largest size that the file may have, in bytes."""
+        """The size of what is in the file, in bytes. The room of deleted rows does not count."""
+        pages = "select page_count - freelist_count from pragma_page_count, pragma_freelist_count"
         with self.read():
-            return self._pages("page_count") * _PAGE
-
-    def used_size(self) -> int:
-        """The size of what is in the file, in bytes: without the room of deleted rows."""
-        with self.read():
-            return (self._pages("page_count") - self._pages("freelist_count")) * _PAGE
-
-    def _pages(self, pragma: str) -> int:
-        (pages,) = self._db.execute(f"pragma {pragma}").fetchone()
-        return int(pages)
+            return int(self._db.execute(pages).fetchone()[0]) * _PAGE
 
     def _empty(self) -> None:
         self._close()

@@ -242,7 +242,7 @@ class Index:
         return self._end - self._begin
 
     def file_size(self) -> int:
-        """The largest size that the temporary file may have, in bytes."""
+        """The size of what is in the temporary file, in bytes."""
         return self._index.file_size()
 
     # -- internals, called within a block of the index
@@ -254,7 +254,7 @@ class Index:
         self._writers.add(writer)
         self._keys += array("q", [hash(record["id"]) for record in records]).tobytes()
         self._end += len(records)
-        if self.size() > self._most or self._index.used_size() > MAX_BYTES:
+        if self.size() > self._most or self.file_size() > MAX_BYTES:
             self._forget()
 
     def _put_ended(self, records: Sequence[Record]) -> None:
