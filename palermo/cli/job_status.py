@@ -84,17 +84,16 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None) -> No
     raise click.exceptions.Exit(max(codes))
 
 
-#: How the fields about the job's key are called in a list of facts.
-_OF_KEY = {"next_id": "next job of its key", "closed_until": "its key is closed until"}
+#: The fields of a status that have another name in a list of facts.
+_NAMES = {"preview": "arguments", "next_id": "next job of its key", "closed_until": "its key is closed until"}
 
 
 def _shown_row(row: Row) -> Row:
-    known = {name: value for name, value in row.items() if value not in (None, "") and name not in ("args", "kwargs")}
-    if "preview" in known:
-        known["arguments"] = known.pop("preview")
-    for name, words in _OF_KEY.items():
-        if name in known:
-            known[words] = known.pop(name)
+    known = {
+        _NAMES.get(name, name): value
+        for name, value in row.items()
+        if value not in (None, "") and name not in ("args", "kwargs")
+    }
     if "progress" in known:
         known["progress"] = f"{known['progress']:.0%}"
     return known

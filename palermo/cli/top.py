@@ -303,31 +303,6 @@ def _facts(data: ScreenData, width: int) -> list[Text]:
 # -- the data
 
 
-class RecentFailures:
-    """The newest failures in the journal."""
-
-    def __init__(self, since: float) -> None:
-        self._since = since
-        self._rows: deque[Row] = deque(maxlen=_FAILURES)
-
-    def take(self, batch: RecordBatch) -> None:
-        """Keep the failures of a batch."""
-        for record in batch.records:
-            at, kind = record["at"], record["kind"]
-            if kind in (RecordKind.FAILED, RecordKind.RETRIED) and isinstance(at, int | float) and at >= self._since:
-                texts = {name: printable(str(record.get(name) or "")) for name in _TEXTS}
-                self._rows.append({"at": at, **texts, "retried": kind == RecordKind.RETRIED})
-
-    def reset(self) -> None:
-        """Forget all failures."""
-        self._rows.clear()
-
-    def newest(self) -> list[Row]:
-        """The failures, newest first."""
-        rows = list(self._rows)  # in one step: the reading thread adds to it
-        return sorted(rows, key=lambda row: -row["at"])
-
-
 class LiveData:
     """Reads queues and workers from the broker, and failures and rates from the journal."""
 
@@ -335,9 +310,23 @@ class LiveData:
         now = clock.now()
         self.inspector = inspector
         self._samples = Samples(2 * _RATE_WINDOW + 120)
-        self._failures, self._statistics = RecentFailures(now - _RECENT), Statistics()
-        self.journal = JournalFollower(settings, [self._failures, self._statistics], ReadFrom(since=now - _RECENT))
+        self._statistics = Statistics()
+        self._failures: deque[Row] = deque(maxlen=_FAILURES)
+        #: It calls `take` and `reset`, in its own thread.
+        self.journal = JournalFollower(settings, [self, self._statistics], ReadFrom(since=now - _RECENT))
         self._data = ScreenData(at=now, broker=str(settings.address))
+
+    def take(self, batch: RecordBatch) -> None:
+        """Keep the failures of a batch."""
+        for record in batch.records:
+            at, kind = record["at"], record["kind"]
+            if kind in (RecordKind.FAILED, RecordKind.RETRIED) and at >= self._data.at - _RECENT:
+                texts = {name: printable(str(record.get(name) or "")) for name in _TEXTS}
+                self._failures.append({"at": at, **texts, "retried": kind == RecordKind.RETRIED})
+
+    def reset(self) -> None:
+        """Forget all failures."""
+        self._failures.clear()
 
     def refresh(self) -> ScreenData:
         """The present data. Raises BrokerError."""
@@ -353,7 +342,8 @@ class LiveData:
             processed=processed,
             failed=failed,
             rates=self._statistics.rates(names) if self.journal.progress.ready else {},
-            failures=self._failures.newest(),
+            # A copy, since the reading thread adds to it.
+            failures=sorted(self._failures.copy(), key=lambda row: -row["at"]),
             problem="" if now.trouble is None else now.trouble.text,
         )
         return self._data
