@@ -268,14 +268,12 @@ class OutboxJob(Job[R_co]):
     def result(self, timeout: Duration | None = None) -> R_co:
         """See Job. Raises JobFailed too if the job cannot be enqueued."""
         results.check_kept(self._owner(), self)
-        left = self._moved(timeout)
-        found: R_co = Job.result(self, left)
+        found: R_co = Job.result(self, self._moved(timeout))
         return found
 
     def wait(self, timeout: Duration | None = None) -> JobStatus:
         """See Job. Raises JobFailed if the job cannot be enqueued."""
-        left = self._moved(timeout)
-        return Job.wait(self, left)
+        return Job.wait(self, self._moved(timeout))
 
     async def status_async(self) -> JobStatus:
         """See Job."""
@@ -284,14 +282,12 @@ class OutboxJob(Job[R_co]):
     async def result_async(self, timeout: Duration | None = None) -> R_co:
         """See Job. Raises JobFailed too if the job cannot be enqueued."""
         results.check_kept(self._owner(), self)
-        left = await self._moved_async(timeout)
-        found: R_co = await Job.result_async(self, left)
+        found: R_co = await Job.result_async(self, await self._moved_async(timeout))
         return found
 
     async def wait_async(self, timeout: Duration | None = None) -> JobStatus:
         """See Job. Raises JobFailed if the job cannot be enqueued."""
-        left = await self._moved_async(timeout)
-        return await Job.wait_async(self, left)
+        return await Job.wait_async(self, await self._moved_async(timeout))
 
     @property
     def _find(self) -> FindRow:

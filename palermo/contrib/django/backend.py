@@ -7,7 +7,8 @@ the interface from 6.0 on; the package django-tasks brings it to older versions.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
 from importlib.util import find_spec
@@ -148,40 +149,31 @@ def _priority(task: Any) -> int | None:
 
 def _job_function(backend: PalermoBackend, task: Any) -> Any:
     """The function that a worker calls for the task: it also sends Django's signals."""
-
-    def begin(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
-        result = _running(backend, task, args, kwargs)
-        task_started.send(type(backend), task_result=result)
-        return result, ([TaskContext(task_result=result), *args] if task.takes_context else args)
-
     if iscoroutinefunction(task.func):
 
         @wraps(task.func)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            result, given = begin(args, kwargs)
-            try:
-                return _succeeded(backend, result, await task.func(*given, **kwargs))
-            except BaseException as error:
-                _failed(backend, result, error)
-                raise
+            with _running(backend, task, args, kwargs) as result:
+                return _succeeded(backend, result, await task.func(*_given(result), **kwargs))
 
         run: Any = run_async
     else:
 
         @wraps(task.func)
         def run_plain(*args: Any, **kwargs: Any) -> Any:
-            result, given = begin(args, kwargs)
-            try:
-                return _succeeded(backend, result, task.func(*given, **kwargs))
-            except BaseException as error:
-                _failed(backend, result, error)
-                raise
+            with _running(backend, task, args, kwargs) as result:
+                return _succeeded(backend, result, task.func(*_given(result), **kwargs))
 
         run = run_plain
     own = signature_of(task.func)
     parameters: list[Parameter] = list(own.parameters.values())
     run.__signature__ = own.replace(parameters=parameters[1:] if task.takes_context else parameters)
     return run
+
+
+def _given(result: Any) -> list[Any]:
+    """The positional arguments of a task's function."""
+    return [TaskContext(task_result=result), *result.args] if result.task.takes_context else result.args
 
 
 def _result(
@@ -208,7 +200,9 @@ def _result(
     )
 
 
-def _running(backend: PalermoBackend, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+@contextmanager
+def _running(backend: PalermoBackend, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The result of a task while it runs. An error is noted in it and raised."""
     current = current_job()
     result = _result(task, backend.alias, current.id if current else "", TaskResultStatus.RUNNING, args, kwargs)
     _set(result, started_at=datetime.now(UTC), last_attempted_at=datetime.now(UTC))
@@ -216,7 +210,12 @@ def _running(backend: PalermoBackend, task: Any, args: Sequence[Any], kwargs: Ma
         result.worker_ids.extend([current.worker] * current.attempt)
         if current.created_at is not None:
             _set(result, enqueued_at=datetime.fromtimestamp(current.created_at, UTC))
-    return result
+    task_started.send(type(backend), task_result=result)
+    try:
+        yield result
+    except BaseException as error:
+        _failed(backend, result, error)
+        raise
 
 
 def _succeeded(backend: PalermoBackend, result: Any, value: Any) -> Any:
