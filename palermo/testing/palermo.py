@@ -91,6 +91,7 @@ class Palermo:
         self._since = 0.0
         #: How many items `palermo.resume` gives until it ends the run; None for all.
         self._items_left: int | None = None
+        self._interrupt: BaseException | None = None
         #: The failures that haven't been raised yet.
         self._unraised: list[JobFailure] = []
 
@@ -246,28 +247,35 @@ class Palermo:
         return self._client.run(lambda broker: count_pending(broker, selection, ()))
 
     @contextmanager
-    def _round(self, selection: QueueSelection, jobs: int, put: Put) -> Iterator["_Round"]:
-        """A worker that runs this many jobs while the context lasts. `put` receives each run, and None at the end."""
+    def _round(self, selection: QueueSelection, jobs: int, put: Put) -> "Iterator[Future[int]]":
+        """A worker that runs this many jobs while the context lasts; its future has the number of jobs that ran.
+
+        `put` receives each run, and None at the end. An error, such as Ctrl-C, ends the worker immediately.
+        """
         if self._thread is None:
             self._thread = LoopThread()
-        started = _Round(self._thread.loop, self._failed)
-        started.worker = LocalWorker(
+        worker = LocalWorker(
             self._client,
             registry,
             selection,
             self._accept,
             jobs=jobs,
             hand_over=put,
-            failed=started.failed,
+            failed=self._failed,
             stopping=self._interrupts_now,
         )
-        started.future = self._thread.start(started.worker.run())
-        started.future.add_done_callback(lambda _: put(None))
+        ran = self._thread.start(worker.run())
+        ran.add_done_callback(lambda _: put(None))
         token = _inside.set(True)
         try:
-            yield started
+            yield ran
+            ran.result()  # raises WorkerFailed
+            if worker.failed_unrun:
+                self._note_failed_unrun()
         except BaseException:
-            started.abandon()
+            if not ran.done():
+                self._thread.loop.call_soon_threadsafe(worker.abandon)
+            wait([ran])
             raise
         finally:
             _inside.reset(token)
@@ -275,21 +283,21 @@ class Palermo:
     def _perform(self, selection: QueueSelection, jobs: int) -> int:
         """Run the jobs of one round in this thread."""
         runs: SimpleQueue[LocalRun | None] = SimpleQueue()
-        with self._round(selection, jobs, runs.put) as started:
+        with self._round(selection, jobs, runs.put) as ran:
             while (run := runs.get()) is not None:
                 run.perform()
-                started.check()
-            return self._ended(started)
+                self._raise_interrupt()
+        return ran.result()
 
     async def _perform_async(self, selection: QueueSelection, jobs: int) -> int:
         """Run the jobs of one round in this event loop."""
         loop = asyncio.get_running_loop()
         runs: asyncio.Queue[LocalRun | None] = asyncio.Queue()
-        with self._round(selection, jobs, lambda run: loop.call_soon_threadsafe(runs.put_nowait, run)) as started:
+        with self._round(selection, jobs, lambda run: loop.call_soon_threadsafe(runs.put_nowait, run)) as ran:
             while (run := await runs.get()) is not None:
                 await run.perform_async()
-                started.check()
-            return self._ended(started)
+                self._raise_interrupt()
+        return ran.result()
 
     def _interrupts_now(self) -> bool:
         """Whether a loop is to end before its next item."""
@@ -301,18 +309,24 @@ class Palermo:
         self._items_left = None
         return True
 
-    def _ended(self, started: "_Round") -> int:
-        """How many jobs ran in a round that has ended. Notes the jobs that failed without a run."""
-        ran = started.future.result()
-        if started.worker.failed_unrun:
-            known = {one.id for one in self.failures}
-            page = self._client.run(lambda broker: browse_failed(broker, offset=0, limit=_LATEST, newest=True))
-            self._failed([failure_without_run(one) for one in page.messages if one.id not in known])
-        return ran
+    def _note_failed_unrun(self) -> None:
+        """Note the jobs that failed without a run, such as one whose unique key another job has."""
+        known = {one.id for one in self.failures}
+        page = self._client.run(lambda broker: browse_failed(broker, offset=0, limit=_LATEST, newest=True))
+        self._failed([failure_without_run(one) for one in page.messages if one.id not in known])
+
+    def _raise_interrupt(self) -> None:
+        """Raise the KeyboardInterrupt that came in a job: Ctrl-C ends the test."""
+        interrupt, self._interrupt = self._interrupt, None
+        if interrupt is not None:
+            raise interrupt
 
     def _failed(self, failures: list[JobFailure]) -> None:
         self.failures += failures
         self._unraised += failures
+        for one in failures:
+            if isinstance(one.error, KeyboardInterrupt):
+                self._interrupt = one.error
 
     def _raise(self) -> None:
         """Raise what jobs have raised. In a job nothing is raised: the call in the test does that."""
@@ -336,36 +350,6 @@ class Palermo:
     def _close_thread(self) -> None:
         if self._thread is not None:
             self._thread.close()
-
-
-class _Round:
-    """One round of work: a worker in the loop thread that hands its runs over."""
-
-    worker: LocalWorker
-    future: "Future[int]"
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, failed: Callable[[list[JobFailure]], None]) -> None:
-        self.loop = loop
-        self._failed = failed
-        self._interrupt: BaseException | None = None
-
-    def failed(self, failures: list[JobFailure]) -> None:
-        """Note failures. Ctrl-C in a job ends the test."""
-        self._failed(failures)
-        for one in failures:
-            if isinstance(one.error, KeyboardInterrupt):
-                self._interrupt = one.error
-
-    def check(self) -> None:
-        """Raise the KeyboardInterrupt that came in a job."""
-        if self._interrupt is not None:
-            raise self._interrupt
-
-    def abandon(self) -> None:
-        """End the worker at once, and wait for its end."""
-        if not self.future.done():
-            self.loop.call_soon_threadsafe(self.worker.abandon)
-        wait([self.future])
 
 
 class _TestClient(Client):
