@@ -16,7 +16,7 @@ from palermo.client.client import Client
 from palermo.core.address import masked
 from palermo.core.topology import DEFAULT_EXCHANGE
 from palermo.demo.screen import Screen
-from palermo.demo.steps import DemoFailed, DemoSteps, expect, worker_ended
+from palermo.demo.steps import DemoFailed, DemoSteps, last_line
 from palermo.errors import NotFound
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
@@ -73,7 +73,7 @@ def run_demo(options: DemoOptions, screen: Screen) -> None:
         screen.step(f"Palermo, on {settings.address}")
         screen.line("A worker runs the jobs of palermo/demo/jobs.py: each parses one Python file.")
         screen.line("The commands that are shown work in another terminal too, while this runs, with", style="dim")
-        screen.line(environment(settings), style="dim")
+        screen.line(flags(settings), style="dim")
         log = directory / "worker.log"
         steps = DemoSteps(client, screen, program=options.program, log=log)
         steps.enqueue(options.files)
@@ -128,45 +128,36 @@ def worker_of(settings: Settings, *, slots: int, log: Path) -> Iterator[WorkerHa
     with log.open("ab") as file:
         try:
             worker = start_worker(["palermo.demo.jobs"], concurrency=slots, log=file, settings=settings)
-        except WorkerFailed:
-            expect(False, worker_ended(log))
-            raise
+        except WorkerFailed as error:
+            raise DemoFailed(f"the worker has ended: {last_line(log)}") from error
     try:
         yield worker
     finally:
         worker.stop(_STOP_TIMEOUT)
 
 
-def environment(settings: Settings) -> str:
-    """The variables with which the commands of another terminal reach the same queues."""
-    variables = [f"PALERMO_URL={url_to_type(settings)}"]
-    if settings.exchange != DEFAULT_EXCHANGE:
-        variables.append(f"PALERMO_EXCHANGE={settings.exchange}")
-    return " ".join(variables)
+def flags(settings: Settings) -> str:
+    """The flags with which commands reach the same queues; a password is "***", for the user to fill in."""
+    url = masked(settings.url)
+    if settings.address.username == settings.address.password == "guest":
+        url = settings.url.replace("guest:guest@", "", 1)
+    exchange = "" if settings.exchange == DEFAULT_EXCHANGE else f" --exchange {settings.exchange}"
+    return f"--url {shlex.quote(url)}{exchange}"
 
 
 def next_commands(options: DemoOptions, settings: Settings, directory: Path) -> Iterator[tuple[str, str]]:
     """The commands to try next, each with what it is good for."""
-    program, url = options.program, url_to_type(settings)
-    flags = f"--url {url}" + ("" if settings.exchange == DEFAULT_EXCHANGE else f" --exchange {settings.exchange}")
+    program, given = options.program, flags(settings)
     if options.keep:
-        yield f"{program} failed list {flags}", "what this demo left"
-        yield f"{program} failed requeue --all {flags}", ""
-        yield f"{program} worker palermo.demo.jobs --burst {flags}", "until the queues are empty"
-        yield f"{program} queues {flags}", ""
+        yield f"{program} failed list {given}", "what this demo left"
+        yield f"{program} failed requeue --all {given}", ""
+        yield f"{program} worker palermo.demo.jobs --burst {given}", "until the queues are empty"
+        yield f"{program} queues {given}", ""
     else:
-        again = f" {flags}" if options.url is not None else ""
+        again = f" {given}" if options.url is not None else ""
         yield f"{program} demo --keep{again}", "leaves its queues there, and says how to look at them"
     if options.url is None:
         if options.keep:
             yield f"rm -r {shlex.quote(str(directory))}", "once you have seen enough"
         yield f"{program} demo --url amqp://localhost:5672/", "the same on RabbitMQ"
     yield f"{program} --help", ""
-
-
-def url_to_type(settings: Settings) -> str:
-    """The broker's URL as the user types it again in a shell; a password is "***", for the user to fill in."""
-    address = settings.address
-    if address.username == address.password == "guest":
-        return shlex.quote(settings.url.replace("guest:guest@", "", 1))
-    return shlex.quote(masked(settings.url))

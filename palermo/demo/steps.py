@@ -17,7 +17,7 @@ from palermo.contract.rows import Row
 from palermo.core.text import count
 from palermo.demo.jobs import Parsed, parse
 from palermo.demo.screen import Screen, per_second
-from palermo.errors import PalermoError, ResultError
+from palermo.errors import PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.worker.handle import WorkerHandle
 
@@ -104,23 +104,11 @@ class DemoSteps:
     def _show_results(self) -> None:
         """Read what the jobs returned, and show the sums. Every job that did not fail has a result."""
         failed = {row["id"] for row in self._failed.values()}
-        results = [self._result(job) for job in self._jobs if job.id not in failed]
+        results: list[Parsed] = [job.result(_RESULT_TIMEOUT) for job in self._jobs if job.id not in failed]
         expect(len(results) == len(self._jobs) - len(failed), "some failed jobs are none of those that were enqueued")
-        empty = sum(not result.nodes for result in results)
-        expect(not empty, f"{count(empty, 'job')} counted nothing in a file")
         nodes, functions = sum(result.nodes for result in results), sum(result.functions for result in results)
         line = f"{count(len(results), 'job')} done; their results add up to {nodes:,} syntax nodes"
         self._screen.line(f"{line} and {functions:,} functions", style="green")
-
-    def _result(self, job: Job) -> Parsed:
-        """What the job returned, which the broker keeps."""
-        try:
-            result = job.result(_RESULT_TIMEOUT)
-        except ResultError as error:
-            raise DemoFailed(f"the demo failed: {error}") from error
-        expect(isinstance(result, Parsed), f"job {job.id} returned {result!r}, not a count")
-        assert isinstance(result, Parsed)
-        return result
 
     def show_failures(self) -> None:
         """Show the failures by kind, and one of them in full."""
@@ -146,7 +134,7 @@ class DemoSteps:
         expect(
             len(left) == len(self._failed) - 1, f"`failed` holds {count(len(left), 'job')}, not {len(self._failed) - 1}"
         )
-        found = self._result(self._client.job_by_id(id)).functions
+        found = self._client.job_by_id(id).result(_RESULT_TIMEOUT).functions
         expect(found == 1, f"the mended job found {count(found, 'function')}, not 1")
         self._screen.line(f"it ran, and has left the failed jobs: {len(left):,} now", style="green")
         self._screen.line(f"its result: {count(found, 'function')} in {BAD_ENCODING.name}")
@@ -176,15 +164,10 @@ class DemoSteps:
                     return row
                 if row["processed"] > done:
                     done, since = row["processed"], time.monotonic()
-            expect(worker.alive, worker_ended(self._log))
+            expect(worker.alive, f"the worker has ended: {last_line(self._log)}")
             waited = time.monotonic() - since
             expect(waited < _STALLED, f"no job was done for {waited:.0f} s; the worker said: {last_line(self._log)}")
             time.sleep(_POLL_EVERY)
-
-
-def worker_ended(log: Path) -> str:
-    """The text that says that the worker has ended."""
-    return f"the worker has ended: {last_line(log)}"
 
 
 def last_line(log: Path) -> str:
