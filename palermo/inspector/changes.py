@@ -1,7 +1,7 @@
 """The changes that an operator makes to jobs: other arguments, another queue, priority or time."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypedDict
+from typing import Self, TypedDict
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -77,12 +77,9 @@ class Rewriter(Struct, frozen=True):
             return self.rest
         args, kwargs = self._arguments(message)
         definition = registry.find(message.job)
-        one: dict[str, Any] = {}
         if definition is not None:
             definition.bind(args, kwargs)
             args, kwargs = definition.written(args, kwargs)
-        if message.topic or (definition is not None and definition.one):
-            one["one"] = True
         encoded = self.serializers.encode(
             args,
             kwargs,
@@ -91,7 +88,7 @@ class Rewriter(Struct, frozen=True):
             serializer=self._serializer(message),
             compression=self._compression(message),
             sign=media_type(message.content_type) == SIGNED,
-            **one,
+            one=bool(message.topic) or (definition is not None and definition.one),
         )
         content = replace(
             message,

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 from msgspec.structs import replace
 
+from palermo.contract.row_types import WorkerRow
 from palermo.contract.rows import Row, silent_text, waits_since
 from palermo.contract.trouble import Trouble
 from palermo.core.text import count
@@ -173,16 +174,16 @@ def check_host(inspector: Inspector) -> CheckResult:
 
 def _probed(inspector: Inspector, name: str, wanted: Callable[[Row], bool], problem: str) -> CheckResult:
     """Whether a matching worker answers; `problem` begins the text if none does. Asks for trouble only then."""
-    ids, found, trouble = list[str](), None, None
+    answering, found, trouble = list[WorkerRow](), None, None
     try:
-        rows = [row for row in inspector.workers.list() if row["answers"]]
-        ids, found = [row["id"] for row in rows], next((row["id"] for row in rows if wanted(row)), None)
+        answering = [row for row in inspector.workers.list() if row["answers"]]
+        found = next((row["id"] for row in answering if wanted(row)), None)
         trouble = None if found else inspector.trouble()
     except BrokerBlocked as error:
         trouble = Trouble(str(error).rstrip("."), "")
     is_blocked = trouble is not None and not trouble.stops_workers
     problems = () if found or is_blocked else (f"{problem} through the broker",)
-    return _with_trouble(CheckResult(problems=problems, workers=len(ids), worker=found or name), trouble)
+    return _with_trouble(CheckResult(problems=problems, workers=len(answering), worker=found or name), trouble)
 
 
 def read_pidfile(path: str) -> int | None:

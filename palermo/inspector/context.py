@@ -9,6 +9,7 @@ from palermo.client.actor import Actor, record_action
 from palermo.client.failed_queues import sweep_failed
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Page, QueueInfo
+from palermo.contract.finding import CANCELLED
 from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
 from palermo.contract.rows import Row, job_row, queue_row, worker_row
 from palermo.contract.serialization import MAX_DECOMPRESSED
@@ -148,12 +149,16 @@ class Context:
         return taken
 
     def _browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
-        most = self._max_shown_bytes
-
-        async def browse(broker: Broker) -> Page:
-            return await broker.browse(queue, offset=offset, limit=limit, newest=newest, max_body=most)
-
-        return none_failed(queue, Page(messages=(), total=0), lambda: self._ask(browse, again=True))
+        return none_failed(
+            queue,
+            Page(messages=(), total=0),
+            lambda: self._ask(
+                lambda broker: broker.browse(
+                    queue, offset=offset, limit=limit, newest=newest, max_body=self._max_shown_bytes
+                ),
+                again=True,
+            ),
+        )
 
     def _read_failed(
         self, judge: Judge, progress: Progress | None = None, *, ids: Collection[str] = ()
@@ -172,9 +177,14 @@ class Context:
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes
         return [worker_row(info, serializers, max_bytes=max_bytes) for info in found]
 
-    def _rows(self, messages: Sequence[Message], state: JobState) -> list[JobRow]:
+    def _rows(self, messages: Sequence[Message], state: JobState, cancelled: Collection[str] = ()) -> list[JobRow]:
+        """The rows of jobs in this state, except those with the ids in `cancelled`."""
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes
-        return [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]
+        rows = [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]
+        for row, message in zip(rows, messages, strict=True):
+            if message.id in cancelled:
+                row["state"] = CANCELLED
+        return rows
 
 
 def queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:

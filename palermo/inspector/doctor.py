@@ -17,7 +17,7 @@ from palermo.contract.journal import ReadFrom
 from palermo.contract.row_types import FindingRow
 from palermo.contract.trouble import unless_blocked
 from palermo.core.journal_records import JournalLevel
-from palermo.core.text import count, nearest
+from palermo.core.text import count, nearest, some_of
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.history.journal_reader import read_to_end
@@ -130,7 +130,7 @@ def _keys(client: Client, *, mend: bool) -> Finding:
     if not strays:
         return Finding.ok(check, "every key has its job")
     names = [stray.key for stray in strays]
-    shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    shown = some_of([repr(name) for name in names])
     if mend:
         freed = client.run(lambda broker: broker.keys.free(names))
         return Finding.ok(check, f"freed {count(len(freed), 'key')} whose jobs no longer exist: {shown}")

@@ -1,6 +1,5 @@
 """`inspector.events`: list the groups, show the topology, replay old events, unsubscribe a group."""
 
-from palermo.contract.broker import Broker
 from palermo.contract.events import ReplayFilter, Subscription
 from palermo.contract.row_types import TopicRow
 from palermo.contract.rows import Row, iso_instant
@@ -75,12 +74,8 @@ class Events(Context):
             until=None if until is None else unix_seconds(until),
         )
         count = 0
-
-        async def ask(broker: Broker) -> int:
-            return await broker.events.replay(group, old, progress=progress)
-
         try:
-            count = self._ask(ask)
+            count = self._ask(lambda broker: broker.events.replay(group, old, progress=progress))
         finally:
             self._record("replay events", queue=self._queue(group), count=count, what=topic)
         return count

@@ -29,7 +29,7 @@ from palermo.core.topology import check_id, check_job_queue, check_new_queue, ch
 from palermo.errors import ArgumentsInvalid, NotFound, UsageError
 from palermo.inspector.changes import Changes, Rewriter, check_options
 from palermo.inspector.context import PROMPT, SEARCHED, Context
-from palermo.inspector.judges import Judge, Progress, Selection, TakeJudge, TakenJob, Watching, reading, stoppable
+from palermo.inspector.judges import Progress, Selection, TakeJudge, TakenJob, Watching, reading, stoppable
 from palermo.inspector.workers import cancel
 from palermo.views.facts import may_contain
 from palermo.views.filter import EVERYTHING, JobFilter
@@ -175,12 +175,16 @@ class Jobs(Context):
     ) -> list[TakenJob]:
         check_options(watching, Watching)
         check_job_queue(queue)
-
-        def sweep(decide: Judge, progress: Progress) -> None:
-            self._client.run(lambda broker: broker.sweep(queue, decide, progress=progress))
-
-        missing = "no job {} waits there any more."
-        return self._take(action, which, judge, sweep, watching, queue=place, details=details, missing=missing)
+        return self._take(
+            action,
+            which,
+            judge,
+            lambda decide, progress: self._client.run(lambda broker: broker.sweep(queue, decide, progress=progress)),
+            watching,
+            queue=place,
+            details=details,
+            missing="no job {} waits there any more.",
+        )
 
     def cancel_waiting(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
         """Cancel waiting jobs of a queue: each stays there until a worker takes and drops it.
@@ -344,10 +348,7 @@ class Jobs(Context):
         state = JobState.FAILED if is_failed(queue) else JobState.PENDING
         text = (filter.text or "").casefold()
         messages = [one for one in page.messages if not text or may_contain(one, text)]
-        rows = self._rows(messages, state)
-        for row, message in zip(rows, messages, strict=True):
-            if message.id in page.cancelled:
-                row["state"] = CANCELLED
+        rows = self._rows(messages, state, page.cancelled)
         if not searched:
             return Listing(rows, page.total, page.unseen)
         found = [row for row in rows if self._fits(row, filter)]

@@ -55,8 +55,7 @@ class Queues(Context):
         by = by or self._actor.name
         pauses = action.startswith("pause")
         self._ask(lambda broker: broker.pause(queue, by=by) if pauses else broker.resume(queue, by=by))
-        named = {} if queue == EVERY_QUEUE else {"queue": queue}
-        self._record(action, by=by, **named, **({"what": reason} if reason else {}))
+        self._record(action, by=by, queue=None if queue == EVERY_QUEUE else queue, what=reason or None)
 
     def all_paused(self) -> bool:
         """Whether all queues are paused by `pause_all`."""

@@ -216,11 +216,9 @@ class ScheduledJobs(Context):
         return self._ask(lambda broker: broker.scheduled(chosen, offset=offset, limit=limit), again=True)
 
     def _listed(self, page: ScheduledPage) -> list[JobRow]:
-        rows = self._rows(page.messages, JobState.PENDING)
-        for row, message in zip(rows, page.messages, strict=True):
-            if message.id in page.cancelled:
-                row["state"] = CANCELLED
-            elif row["state"] == JobState.PENDING:
+        rows = self._rows(page.messages, JobState.PENDING, page.cancelled)
+        for row in rows:
+            if row["state"] == JobState.PENDING:
                 row["state"] = SCHEDULED
         return rows
 

@@ -1,24 +1,20 @@
 """The workers: list them, measure them, send them commands, start and stop them."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from palermo.contract.broker import Broker
+from palermo.contract.finding import CANCELLED
 from palermo.contract.row_types import WorkerRow, WorkerUsageRow
 from palermo.contract.rows import Row, as_json
-from palermo.contract.worker_info import WorkerCommand
+from palermo.contract.worker_info import WorkerCommand, WorkerInfo
 from palermo.core.times import Duration
-from palermo.errors import NotFound
+from palermo.errors import NotFound, OptionInvalid
 from palermo.inspector.context import PROMPT, Context
 
 if TYPE_CHECKING:
     from palermo.worker.handle import WorkerHandle
-import asyncio
-from collections.abc import Mapping
-
-from palermo.contract.broker import Broker
-from palermo.contract.finding import CANCELLED
-from palermo.contract.worker_info import WorkerInfo
-from palermo.errors import OptionInvalid
 
 #: The actions of inspector.workers.control. The table in palermo/worker/parent/orders.py has these, and the orders that
 #: Palermo itself sends.
@@ -27,18 +23,12 @@ ACTIONS = ("quiet", "resume", "stop", "kill", "stack")
 #: Seconds that workers have for an answer.
 PATIENCE = 5.0
 
-#: Up to so many ids, all workers are asked about each id. Above that, a worker is asked only about the ids that it says
-#: it runs, and what it says may be a moment old.
+#: Maximum number of ids about which all workers are asked. With more ids, a worker is asked only about the jobs that it
+#: reports as running, and its report may be a moment old.
 _FEW = 100
 
-#: The most orders that are out at one time.
+#: Maximum number of unanswered orders.
 _AT_ONCE = 25
-
-
-def check_action(action: str) -> None:
-    """Raise OptionInvalid unless operators may use this action."""
-    if action not in ACTIONS:
-        raise OptionInvalid(f"there is no command {action!r} for workers. The commands are {', '.join(ACTIONS)}.")
 
 
 def choose(pids: Mapping[str, int], named: Sequence[str]) -> list[str]:
@@ -70,12 +60,14 @@ async def control(broker: Broker, action: str, named: Sequence[str] | None, *, b
         return []
     answers = await broker.command(WorkerCommand(action=action, workers=tuple(meant), by=by), timeout=PATIENCE)
     values = {answer.worker: answer.values for answer in answers}
-    return [_row(id, values.get(id)) for id in meant]
-
-
-def _row(id: str, values: Mapping[str, object] | None) -> Row:
-    told = {str(name): as_json(value) for name, value in (values or {}).items()}
-    return {"worker": as_json(id), "answered": values is not None, **told}
+    return [
+        {
+            "worker": as_json(id),
+            "answered": id in values,
+            **{str(name): as_json(value) for name, value in values.get(id, {}).items()},
+        }
+        for id in meant
+    ]
 
 
 async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
@@ -155,7 +147,8 @@ class Workers(Context):
         A worker is named by its id, its pid or an unambiguous beginning of its id; None means all. Raises NotFound,
         before anything is done, if a worker doesn't exist.
         """
-        check_action(action)
+        if action not in ACTIONS:
+            raise OptionInvalid(f"there is no command {action!r} for workers. The commands are {', '.join(ACTIONS)}.")
         named = [workers] if isinstance(workers, str) else None if workers is None else list(workers)
         by = by or self._actor.name
         rows = self._ask(lambda broker: control(broker, action, named, by=by))
