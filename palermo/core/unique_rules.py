@@ -305,13 +305,6 @@ def as_they_run(messages: Iterable[Message], keys: Mapping[str, Key], *, max_bod
     return found
 
 
-def replaced(key: Key) -> Key | None:
-    """What `as_they_run` needs of a key; None if no job has other arguments than its own."""
-    holder = key.holder if key.holder is not None and key.holder.content is not None else None
-    ended = tuple(one for one in key.ended if one.content is not None)
-    return Key(name=key.name, serial=key.serial, holder=holder, ended=ended) if holder is not None or ended else None
-
-
 def _asked_before(key: Key, claim: KeyRequest) -> EnqueueAnswer | None:
     """The answer to a call that has been seen, else None: a client that got no answer asks again."""
     call, holder = claim.call, key.holder

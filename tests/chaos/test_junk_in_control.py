@@ -50,7 +50,7 @@ JUNK: tuple[bytes, ...] = (
             {"ask": "StartJob", "lock": []},
             {"ask": "FreeKeys", "names": 1},
             {"ask": "ListTenants", "queue": {"a": []}},
-            {"ask": "ClearTenants", "queue": 7, "tenant": [], "format": "x"},
+            {"ask": "HasTenantJobs", "queue": 7, "tenant": [], "format": "x"},
             {"worker": "x", "since": "y", "inbox": 7, "runs": {"a": 1}, "blames": [], "forgets": 1},
         )
     ),

@@ -62,6 +62,9 @@ class TestRabbitmq(BrokerContract):
         for exchange in (session.exchange, f"{session.exchange}-2"):
             tidy(rabbitmq_url, exchange)
 
+    #: Three for each slot.
+    had_their_turn = 6
+
     async def tenants_had_their_turn(self, broker: Broker) -> None:
         assert isinstance(broker, RabbitmqBroker)
         declarer = broker._outbox.declarer

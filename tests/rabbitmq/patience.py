@@ -23,7 +23,7 @@ def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "_LOOK_PATIENCE", 2 * SECONDS)
     monkeypatch.setattr(run_log, "STORED_WITHIN", SECONDS)
     monkeypatch.setattr(consumer, "STORED_WITHIN", SECONDS)
-    monkeypatch.setattr(job_destinations, "_ASK_WITHIN", SECONDS)
+    monkeypatch.setattr(job_destinations, "PATIENCE", SECONDS)
     monkeypatch.setattr(diagnosis, "_PATIENCE", SECONDS)
     # And on every broker.
     monkeypatch.setattr(workers, "PATIENCE", SECONDS)

@@ -5,7 +5,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,16 +12,15 @@ import pytest
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.leadership import leader_client, operations
 from palermo.brokers.rabbitmq.leadership.fair_scheduler import FairScheduler
-from palermo.brokers.rabbitmq.leadership.leader_client import LeaderRequests
+from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
 from palermo.brokers.rabbitmq.leadership.main_duty import MainDuty
-from palermo.brokers.rabbitmq.leadership.operations import ListKeys, ListScheduled, Operation, PurgeTenants
+from palermo.brokers.rabbitmq.leadership.operations import ListKeys, ListScheduled, Operation
 from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import CANCEL, ScheduledFilter
 from palermo.core.election import Duty
 from palermo.errors import BrokerUnavailable
-from tests.contract.tenants import tenants
 from tests.contract.timing import due
 from tests.contract.tools import messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
@@ -108,13 +106,13 @@ def alone(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Crew]:
 async def test_while_nothing_happens_neither_rabbitmq_nor_leaders_log_errors(
     crew: Crew, errors: list[BaseException], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looks, look = list[bool](), LeaderRequests.is_vacant
+    looks, look = list[bool](), LeaderClient._is_vacant
 
-    async def counted(requests: LeaderRequests, *arguments: Any) -> bool:
-        looks.append(found := await look(requests, *arguments))
+    async def counted(client: LeaderClient, *arguments: Any) -> bool:
+        looks.append(found := await look(client, *arguments))
         return found
 
-    monkeypatch.setattr(LeaderRequests, "is_vacant", counted)
+    monkeypatch.setattr(LeaderClient, "_is_vacant", counted)
     errors.clear()
     caplog.clear()
 
@@ -139,7 +137,7 @@ async def test_a_session_takes_the_other_duty_if_no_idle_one_does(alone: Crew) -
 async def test_an_unexpected_error_ends_one_duty_for_a_moment_only(
     alone: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(leader_client, "_AFTER_BUG", 0.1)
+    monkeypatch.setattr(leader_client, "_HANDED_OVER", 0.1)
     read = FairScheduler._are_there
 
     async def fails_once(scheduler: FairScheduler) -> bool:
@@ -236,18 +234,6 @@ async def test_a_purge_continues_when_the_leader_in_tenants_is_killed(crew: Crew
     assert await broker.tenants.of("jobs") == []
 
 
-async def test_a_leader_that_was_cut_off_asks_the_other_leaders_for_nothing(crew: Crew, broker: RabbitmqBroker) -> None:
-    await filled(broker, "a")
-    leader = crew.of(Duty.MAIN)._leader_client._leaders[Duty.MAIN]
-    assert isinstance(leader._work, MainDuty)
-    leader._connection.raw.abort()
-
-    with pytest.raises(BrokerUnavailable):
-        await leader._work._ask(PurgeTenants("jobs", None))
-
-    await until(partial(tenants, broker), {"a": 1})
-
-
 # -- ends
 
 
@@ -291,7 +277,7 @@ async def test_a_leader_that_ends_leaves_requests_to_the_next(
                 asking = asyncio.ensure_future(asker._leader_client.ask(operation))
                 await becomes(lambda: leader._under_way or asking.done())
             closing = asyncio.ensure_future(broker._leader_client.close())
-            await becomes(lambda: scheduled._buckets._closed and keys._batches.closed)
+            await becomes(lambda: scheduled._buckets._closed and keys._closed)
         if not under_way:
             asking = asyncio.ensure_future(asker._leader_client.ask(operation))
         await closing

@@ -67,7 +67,7 @@ async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew
 
     monkeypatch.setattr(StateLog, "append", slow)
     monkeypatch.setattr(ledger_records, "_PART", 3)
-    monkeypatch.setattr(unique_keys, "_TIDY_EVERY", 0.1)
+    monkeypatch.setattr(unique_keys, "TIDY_EVERY", 0.1)
     async with time_kept(broker):
         for number in range(8):
             await ask(broker, keyed(f"before {number}"), key=f"before {number}")

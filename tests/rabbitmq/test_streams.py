@@ -119,7 +119,7 @@ async def test_workers_that_start_together_leave_few_records_of_each_queue(
 ) -> None:
     # None looks before the streams are made: on a busy machine RabbitMQ 4.3 needs longer for that than _SOON.
     monkeypatch.setattr(declarer, "_SOON", (HANGS, HANGS))
-    monkeypatch.setattr(declarer, "_LAST_WORDS", HANGS)
+    monkeypatch.setattr(declarer, "LAST_WORDS", HANGS)
     brokers = await asyncio.gather(*(another() for _ in range(_WORKERS)))
     await asyncio.gather(*(consume(broker, "mail,images") for broker in brokers))
     for broker in brokers:

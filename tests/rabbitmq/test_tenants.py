@@ -65,20 +65,6 @@ async def test_an_idle_tenant_leaves_no_trace_and_returns(broker: RabbitmqBroker
             await until(there, False)
 
 
-async def test_a_new_leader_counts_jobs_of_tenants_that_left_no_trace(
-    session: SessionParameters, broker: RabbitmqBroker, another: Open, connection: Connection, there: Probe
-) -> None:
-    for queue in ("jobs", "nothing"):
-        await broker.pause(queue)
-    await broker.publish_many([message(f"{number}", tenant="a") for number in range(2)])
-    async with time_kept(broker):
-        await until(there, False)
-    await broker.close()
-
-    assert await (await another()).tenants.totals() == {"jobs": 2, "nothing": 0}
-    assert not (await connection.probe(amqp_queue(session.exchange, "nothing"))).exists
-
-
 async def test_a_job_is_not_lost_as_its_tenants_queue_goes(another: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """RabbitMQ confirms what is on its way into a queue that is just being deleted, and drops it."""
     monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)

@@ -171,7 +171,6 @@ async def test_a_slot_goes_on_after_an_end_that_was_not_confirmed(
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the leader look for lost steps all the time."""
     monkeypatch.setattr(lost_steps, "LOOK_EVERY", 0.2)
-    monkeypatch.setattr(lost_steps, "ON_ITS_WAY", 0.2)
 
 
 @pytest.mark.usefixtures("watched")

@@ -62,7 +62,7 @@ def imported(program: str) -> set[str]:
             "ctypes palermo.client.client palermo.worker.child.executor palermo.worker.child.template"
             " palermo.brokers.rabbitmq.diagnosis palermo.brokers.rabbitmq.migration"
             " palermo.brokers.rabbitmq.scheduling.due_jobs palermo.brokers.rabbitmq.leadership.leader"
-            " palermo.brokers.rabbitmq.leadership.main_duty palermo.brokers.rabbitmq.leadership.tenant_duty"
+            " palermo.brokers.rabbitmq.leadership.main_duty palermo.brokers.rabbitmq.leadership.fair_scheduler"
             f" {DECLARING}",
         ),
     ],

@@ -92,9 +92,9 @@ class RabbitmqBroker:
         self.try_publish = self._outbox.try_publish
         self._leader_client = LeaderClient(session, connection, declarer_on, self.workers, self._open_publisher)
         ask, why_silent = self._leader_client.ask, self._leader_client.why_silent
-        self.keys = RabbitmqKeys(session, connection, self._outbox, ask, why_silent, reading, self._facts)
+        self.keys = RabbitmqKeys(session, connection, self._outbox, ask, reading, why_silent, self._facts)
         self.workflows = RabbitmqWorkflows(session, connection, self._outbox, ask, reading)
-        self.tenants = TenantClient(self._exchange, reading, self._outbox, self._leader_client, self.keys, self._paused)
+        self.tenants = TenantClient(self._exchange, reading, self._outbox, self._leader_client, self._leaving)
         self.journal = StreamJournal(session, connection, reading)
         self.events = RabbitmqEvents(
             session, connection, self._registration.wiring, declarer_on(connection), self._outbox, self._facts, reading
@@ -236,10 +236,14 @@ class RabbitmqBroker:
             trouble=alarm or limit or self._worker_reports.trouble,
         )
 
+    async def _leaving(self, jobs: list[Message], *, drop_next: bool) -> None:
+        await self.keys.leaving(jobs, drop_next=drop_next)
+        await self.workflows.leaving(jobs)
+
     async def _apart(self) -> Mapping[str, int]:
         """By job queue, how many jobs wait in the queues of its tenants; nothing if the leader cannot be asked."""
         try:
-            return await self.tenants.apart()
+            return await self.tenants.totals()
         except (BrokerBlocked, BrokerRefused):
             return {}
 

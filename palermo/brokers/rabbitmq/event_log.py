@@ -5,9 +5,7 @@ returned: the stream takes every event. An entry has the exchange that it was pu
 routing key.
 """
 
-import hashlib
 import logging
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -20,29 +18,19 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream
-from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.journal import stream_bounds
 from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
+from palermo.brokers.rabbitmq.seconds import LONG_PATIENCE, SKEW
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.core.message import EVENT_ID
-from palermo.core.topology import amqp_queue, internal
+from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable, NotFound
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: How many segments the stream is cut into; RabbitMQ deletes a whole one at a time. Then the bytes of the smallest
-#: and of the largest segment.
-_SEGMENTS, _SMALLEST, _LARGEST = 16, 1024**2, 64 * 1024**2
-
-#: Seconds that reading waits for the stream at least, whatever a publish may take: a long read that is given up has
-#: to begin again.
-_PATIENCE = 30.0
-
 #: The header that a stream adds.
 _OFFSET = "x-stream-offset"
-
-#: Seconds by which a publisher's clock may be ahead of the broker's clock, by which the stream finds an instant.
-_SKEW = 60.0
 
 
 class Found(Struct, frozen=True):
@@ -50,8 +38,6 @@ class Found(Struct, frozen=True):
 
     entry: Got
     offset: int
-    #: Whether it was published without an id.
-    nameless: bool
 
     @property
     def at(self) -> float | None:
@@ -82,13 +68,9 @@ class EventLog:
         self._stream = Stream(
             internal(session.exchange, "events"),
             publisher,
-            patience=max(session.timeout, _PATIENCE),
+            patience=max(session.timeout, LONG_PATIENCE),  # a long read that is given up has to begin again
             holds="the events that are kept",
-            arguments={
-                "x-max-length-bytes": session.events_bytes,
-                "x-max-age": f"{max(1, round(session.events_age))}s",
-                "x-stream-max-segment-size-bytes": max(_SMALLEST, min(_LARGEST, session.events_bytes // _SEGMENTS)),
-            },
+            arguments=stream_bounds(session.events_bytes, session.events_age),
         )
 
     async def bind(self) -> bool:
@@ -167,7 +149,7 @@ class EventLog:
         """
         start: int | str | datetime = first or "first"
         if since is not None:
-            start = datetime.fromtimestamp(max(0.0, since - _SKEW), UTC).replace(tzinfo=None)
+            start = datetime.fromtimestamp(max(0.0, since - SKEW), UTC).replace(tzinfo=None)
         oldest = clock.now() - self._session.events_age
         async with aclosing(self._stream.deliveries(connection, start, last)) as entries:
             async for offset, entry in entries:
@@ -180,46 +162,13 @@ class EventLog:
     def _found(self, offset: int, entry: Got) -> Found:
         headers: dict[str, Any] = dict(entry.properties.headers or {})
         headers.pop(_OFFSET, None)
-        nameless = not entry.properties.message_id and not isinstance(headers.get("id"), str)
-        if nameless:
+        if not entry.properties.message_id and not isinstance(headers.get("id"), str):
             headers["id"] = str(uuid5(NAMESPACE_OID, f"{self._stream.name}/{offset}"))
         entry.properties.headers = headers
-        return Found(entry, offset, nameless)
+        return Found(entry, offset)
 
 
-class QueuedEvents:
-    """The events that lie in a group's queue already, so that none of them is put there twice."""
-
-    def __init__(self) -> None:
-        self._there: Counter[str] = Counter()
-
-    @classmethod
-    async def within(cls, connection: Connection, exchange: str, queue: str) -> "QueuedEvents":
-        """Look into the queue and note the events that are there, whichever way they came."""
-        lying = cls()
-        reader = Reader(connection, exchange, name=amqp_queue(exchange, queue), only_look=True)
-        try:
-            async for _, page in reader.pages(await reader.count_all()):
-                lying._there.update(_key(one) for one in page)
-        finally:
-            await reader.close()
-        return lying
-
-    def has(self, found: Found) -> bool:
-        """Whether this event lies in the queue. Each copy counts once: a second call is true only if there are two."""
-        for key in (_key(found.entry), *((_digest(found.entry),) if found.nameless else ())):
-            if self._there[key]:
-                self._there[key] -= 1
-                return True
-        return False
-
-
-def _key(entry: Got) -> str:
+def event_id(entry: Got) -> str:
+    """The id of an event, as it was published or as the job of a group; "" for an event without an id in a queue."""
     headers = entry.properties.headers or {}
-    known = headers.get(EVENT_ID) or entry.properties.message_id or headers.get("id")
-    return str(known) if known else _digest(entry)
-
-
-def _digest(entry: Got) -> str:
-    """A digest of topic and body, which tells an event without an id from others."""
-    return hashlib.sha256(entry.routing_key.encode() + b"\0" + entry.body).hexdigest()
+    return str(headers.get(EVENT_ID) or entry.properties.message_id or headers.get("id") or "")

@@ -6,7 +6,7 @@ See palermo.contract.events.
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 
 from msgspec.structs import replace
@@ -16,8 +16,9 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import read, to_properties
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, OwnPublisher, Unroutable
+from palermo.brokers.rabbitmq.browsing.sweep import Reader, ids_in
 from palermo.brokers.rabbitmq.cluster.facts import GROUP, Facts
-from palermo.brokers.rabbitmq.event_log import EventLog, Found, QueuedEvents
+from palermo.brokers.rabbitmq.event_log import EventLog, Found, event_id
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract import clock
@@ -33,10 +34,6 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Old events that are published and confirmed together, and about how many bytes of bodies.
 _BATCH, _BATCH_BYTES = 500, 8 * 1024**2
-
-#: Events are published while older ones are read. Those are read too, before the group's queue is bound: in at most
-#: this number of rounds, or until a round has fewer events than this. The rest is read after the binding.
-_ROUNDS, _FEW = 20, 500
 
 
 class RabbitmqEvents:
@@ -200,42 +197,39 @@ class RabbitmqEvents:
         An event that is published around the moment of binding is in the stream, and perhaps in the queue too: a look
         into the queue tells. A join that was interrupted is begun again, and skips what lies in the queue already.
         """
-        connection = await self._reading()
-        queue = subscription.queue
+        connection, queue = await self._reading(), subscription.queue
         await self._declarer.ensure(queue)
-        # An interrupted join, or another program, may have bound it. Events published meanwhile are in the stream.
+        # An interrupted join, or another program, may have bound it.
         await self._unbind(subscription, set(subscription.topics))
-        lying = await QueuedEvents.within(connection, self._exchange, queue)
-        done, replayed = -1, 0
-        for _ in range(_ROUNDS):
-            last = await self._event_log.end(connection)
-            replayed += await self._tell(subscription, done + 1, last, ALL_EVENTS, lying=lying)
-            few, done = last - done < _FEW, last
-            if few:
-                break
+        last = await self._event_log.end(connection)
+        replayed = await self._tell(subscription, 0, last, lying=await self._lying(queue))
         await self._bind(subscription)
-        last = await self._event_log.mark(connection)
-        async with aclosing(self._event_log.read(connection, done + 1, last)) as events:
-            late = [found async for found in events if subscription.wants(found.entry.routing_key)]
-        if late:
-            lying = await QueuedEvents.within(connection, self._exchange, queue)
-            missed = [_as_job(found, subscription, "") for found in late if not lying.has(found)]
-            replayed += await self._outbox.publish_many(missed)
+        late = await self._event_log.mark(connection)
+        replayed += await self._tell(subscription, last + 1, late, lying=await self._lying(queue))
         log.info("group subscribes from the start group=%s events=%d", subscription.group, replayed)
         return replayed
+
+    async def _lying(self, queue: str) -> set[str]:
+        """The ids of the events that are in a group's queue."""
+        name = amqp_queue(self._exchange, queue)
+        reader = Reader(await self._reading(), self._exchange, name=name, only_look=True)
+        return await ids_in(reader, id_of=event_id)
 
     async def _tell(
         self,
         subscription: Subscription,
         first: int,
         last: int,
-        old: ReplayFilter,
+        old: ReplayFilter = ALL_EVENTS,
         *,
         run: str = "",
-        lying: QueuedEvents | None = None,
+        lying: Collection[str] = (),
         progress: Callable[[SweepProgress], None] | None = None,
     ) -> int:
-        """Put the events from one offset to another that `old` means into the group's queue. Returns how many."""
+        """Put the events from one offset to another that `old` means into the group's queue. Returns how many.
+
+        Those with an id in `lying` are left out.
+        """
         batch: list[Message] = []
         size = replayed = seen = 0
         connection = await self._reading()
@@ -253,9 +247,7 @@ class RabbitmqEvents:
         async with aclosing(self._event_log.read(connection, first, last, old.since)) as events:
             async for found in events:
                 seen = found.offset - first + 1
-                if not old.matches(subscription, found.entry.routing_key, found.at):
-                    continue
-                if lying is not None and lying.has(found):
+                if not old.matches(subscription, found.entry.routing_key, found.at) or event_id(found.entry) in lying:
                     continue
                 batch.append(_as_job(found, subscription, run))
                 size += len(found.entry.body)

@@ -15,6 +15,7 @@ from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Conn
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import OwnPublisher
 from palermo.brokers.rabbitmq.amqp.stream import OPENING, Stream, come_to_end, offset_of
+from palermo.brokers.rabbitmq.seconds import SKEW
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
@@ -26,15 +27,21 @@ from palermo.errors import BrokerUnavailable
 #: The prefetch of a reader, in batches of up to some 100 kB; and how many batches are acknowledged together.
 _CREDIT, _ACK_EVERY = 100, 25
 
-#: How many segments the journal is cut into; and the smallest and the largest segment in bytes.
-_SEGMENTS = 16
-_SMALLEST_SEGMENT, _LARGEST_SEGMENT = 1024**2, 64 * 1024**2
+#: How many segments a stream is cut into, since RabbitMQ deletes a whole one at a time; and the smallest and largest
+#: segment in bytes.
+_SEGMENTS, _SMALLEST_SEGMENT, _LARGEST_SEGMENT = 16, 1024**2, 64 * 1024**2
 
 #: The newest batches that `examine` reads.
 _EXAMINED = 1_000
 
-#: Seconds by which a writer's clock may be ahead of the broker's clock, which `since` goes by.
-_SKEW = 60.0
+
+def stream_bounds(size: int, age: float) -> dict[str, Any]:
+    """The arguments of a stream that keeps this many bytes for this many seconds."""
+    return {
+        "x-max-length-bytes": size,
+        "x-max-age": f"{max(1, round(age))}s",
+        "x-stream-max-segment-size-bytes": max(_SMALLEST_SEGMENT, min(_LARGEST_SEGMENT, size // _SEGMENTS)),
+    }
 
 
 class StreamJournal:
@@ -47,12 +54,6 @@ class StreamJournal:
         reading: Callable[[], Awaitable[Connection]],
     ) -> None:
         """`connection` is the connection to write on; `reading` returns the connection to read on."""
-        segment = session.journal_bytes // _SEGMENTS
-        bounds = {
-            "x-max-length-bytes": session.journal_bytes,
-            "x-max-age": f"{round(session.journal_age)}s",
-            "x-stream-max-segment-size-bytes": max(_SMALLEST_SEGMENT, min(_LARGEST_SEGMENT, segment)),
-        }
         self._session = session
         self._connection = connection
         self._reading = reading
@@ -62,7 +63,7 @@ class StreamJournal:
             self._publisher.open,
             patience=session.timeout,
             holds="the journal",
-            arguments=bounds,
+            arguments=stream_bounds(session.journal_bytes, session.journal_age),
         )
 
     async def append(self, batch: bytes) -> None:
@@ -122,7 +123,7 @@ class StreamReader:
         elif start.since is not None:
             # A reader that begins after the last batch would wait for the next one, and never be caught up.
             past = start.since > stored_at
-            at = self.end if past else datetime.fromtimestamp(max(0.0, start.since - _SKEW), UTC).replace(tzinfo=None)
+            at = self.end if past else datetime.fromtimestamp(max(0.0, start.since - SKEW), UTC).replace(tzinfo=None)
         elif start.position is not None and start.position <= self.end + 1:
             at = self.begin = start.position
         if self.begin > self.end:

@@ -24,6 +24,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher, PublishFuture
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes
+from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, STILL_REFUSED
 from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, HeadersTooLarge, NotFound, PublishRefused
@@ -33,14 +34,8 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Messages moved together: a kill in between may double so many.
 _BATCH = 100
 
-#: Seconds after a queue was unbound in which all messages that were routed to it before have reached it.
-_QUIET = 0.5
-
-#: Seconds between two looks at whether workers still run jobs, and between two log lines about it.
-_LOOK, _SAY = 0.2, 10.0
-
-#: The longest pause in seconds before refused messages are tried again.
-_STILL_REFUSED = 5.0
+#: Seconds between two log lines about jobs that still run.
+_SAY = 10.0
 
 #: Attempts to make the new queue before another program makes the old one again.
 _ATTEMPTS = 20
@@ -123,7 +118,7 @@ class Migration:
         await self._lead_back()
         # Twice: a session that waits for a slow quorum queue sends its message only once that queue answers.
         for _ in range(2):
-            await asyncio.sleep(_QUIET)
+            await asyncio.sleep(LOOK_EVERY)  # in which all that was routed aside before has come there
             while await self._move(self._aside, self._name, _BATCH):
                 pass  # until nothing comes: a queue's count leaves out messages that are on their way into it
         await self._connection.delete(self._aside)
@@ -183,7 +178,7 @@ class Migration:
                     log.warning("waiting for a worker that does not answer queue=%s", self._queue)
                 else:
                     log.warning("waiting for running jobs queue=%s jobs=%d", self._queue, jobs)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(LOOK_EVERY)
 
     async def _drain(self) -> None:
         """Move aside all that was published to the queue before publishing was routed aside.
@@ -191,7 +186,7 @@ class Migration:
         A publisher that binds the old queue again may go on to fill it. Its messages go aside as well, and are not
         waited for.
         """
-        await asyncio.sleep(_QUIET)
+        await asyncio.sleep(LOOK_EVERY)  # in which all that was routed here before has come
         await self._move_all()
         # Messages on their way into the queue, or back into it, were not counted.
         await self._move(self._name, self._aside, _BATCH)
@@ -250,7 +245,7 @@ class Migration:
             got.properties.message_id = got.properties.message_id or new_id()
             headers = got.properties.headers or {}
             got.properties.headers = {name: value for name, value in headers.items() if name not in _DROPPED}
-        refusals = Refusals(f"jobs that are migrated for queue {self._queue!r}", first=_LOOK, last=_STILL_REFUSED)
+        refusals = Refusals(f"jobs that are migrated for queue {self._queue!r}", first=LOOK_EVERY, last=STILL_REFUSED)
         while batch:
             publisher = await self._publisher()
             try:

@@ -1,6 +1,7 @@
 """What a session does with the jobs in queues: it shows and sweeps them, and purges or deletes the queues.
 
-A queue that is emptied takes along what belongs to its waiting jobs: names, failed jobs, tenants, keys and steps.
+Where keys, workflows or tenants of the queue exist, its jobs are removed one by one, with all that belongs to them:
+some 10,000 in a second. Otherwise RabbitMQ purges it.
 """
 
 import logging
@@ -11,7 +12,6 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
-from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.cluster.cancels import CancelMarks
 from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts
 from palermo.brokers.rabbitmq.connections import Connections
@@ -48,6 +48,7 @@ class QueueContents:
         workflows: RabbitmqWorkflows,
     ) -> None:
         self._exchange = session.exchange
+        self._takes = session.takes
         self._connections = connections
         self._registration = registration
         self._outbox = outbox
@@ -59,8 +60,6 @@ class QueueContents:
         #: Declares on the connection on which queues are read, once they are.
         self._declarer: Declarer | None = None
         self._failed_turn = sweeping.FailedTurn(session.exchange)
-        # A worker trims failed jobs, and need not remember all that is in their log.
-        self._failed_sweeps = FailedSweeps(outbox.failed_log, corrects=not session.takes)
 
     def forget(self, queue: str) -> None:
         """Note that the queue may have another type now, or be gone."""
@@ -128,8 +127,10 @@ class QueueContents:
 
         async with self._failed_turn.held(connection, only_look=only_look) as alone:
             if logged:
-                return await self._failed_sweeps.sweep(
-                    reader, queue, decide, store, tell, self._gate(queue), ids=ids, alone=alone
+                # A worker trims failed jobs, and need not remember all that is in their log.
+                corrects = alone and not ids and not self._takes
+                return await self._outbox.failed_log.sweep(
+                    reader, queue, decide, store, tell, self._gate(queue), ids=ids, corrects=corrects
                 )
             return await sweeping.sweep(reader, queue, decide, store, tell, gate=self._gate(queue), ids=ids, most=most)
 
@@ -169,14 +170,19 @@ class QueueContents:
 
     async def _empty(self, queue: str, *, delete: bool) -> int | None:
         """Purge or delete the queue; returns how many jobs were in it, None if it does not exist."""
-        if not is_failed(queue) and (await self._keys.exist() or await self._workflows.exist()):
-            return await self._keys.emptied(queue, delete=delete)
-        # Tenants first, so that none of their jobs comes into the queue after it was emptied.
-        apart = 0 if is_failed(queue) else await self._tenants.clear_all(queue)
-        connection = self._connections.publishing
+        connection, removed = self._connections.publishing, 0
+        if not is_failed(queue) and await self._has_more_than_jobs(queue):
+            await self._workflows.next_due()  # then the jobs of all steps that may run now are in the queue
+            removed = await self._tenants.remove(queue)
+            if not delete:
+                return removed
         empty = connection.delete if delete else connection.purge
         count = await empty(amqp_queue(self._exchange, queue))
-        return None if count is None else count + apart
+        return None if count is None else count + removed
+
+    async def _has_more_than_jobs(self, queue: str) -> bool:
+        """Whether keys or steps may belong to the jobs of this queue, or tenants have queues beside it."""
+        return await self._keys.exist() or await self._workflows.exist() or bool(await self._tenants.names(queue))
 
     def _gate(self, queue: str) -> sweeping.Gate:
         async def gate(jobs: list[tuple[Message, Message | None]]) -> Sequence[bool | Message]:

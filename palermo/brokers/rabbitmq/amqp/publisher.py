@@ -368,11 +368,14 @@ class RecordQueue:
         self._arguments = dict(arguments)
         #: Whether this connection has made it or found it.
         self.made = False
+        self._existed = False
         self._destination = Destination(self.ensure, self.forget)
 
     async def exists(self, reading: Connection | None = None) -> bool:
         """Whether the queue was ever made. `reading` is a connection that never publishes, if the session has one."""
-        return (await self._missing.probe(reading or self._connection, self.name)).exists
+        if not self._existed:
+            self._existed = (await self._missing.probe(reading or self._connection, self.name)).exists
+        return self._existed
 
     async def ensure(self) -> None:
         """Make the queue, unless this connection has made it."""

@@ -9,7 +9,7 @@ then writes the same message to the stream `~failed-log`. A session that takes a
     {"queue": name, "emptied": true}
 
 The queue is the truth and the log is a view of it. A record that is not written makes the view wrong,
-but loses no job; a sweep through the whole queue puts the view right (FailedSweeps). A session remembers the
+but loses no job; a sweep through the whole queue puts the view right (FailedLog.sweep). A session remembers the
 places of the jobs in the log (FailedOffsets). So its next look reads on from the last entry that it knows, and then
 only the jobs that are asked for.
 """
@@ -29,16 +29,13 @@ from palermo.brokers.rabbitmq.amqp.messages import Properties, headers_room, to_
 from palermo.brokers.rabbitmq.amqp.publisher import OwnPublisher
 from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record_entry
 from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader, sweep
+from palermo.brokers.rabbitmq.seconds import PATIENCE, SKEW
 from palermo.contract.broker import Page
 from palermo.contract.clock import now
 from palermo.contract.sweep import Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message, fit_headers, headers_size, without_largest
 from palermo.core.topology import internal, is_failed
 from palermo.errors import PalermoError
-
-#: The most copies to remember that were logged as taken out before they were logged as stored; beyond that the oldest
-#: are forgotten.
-_EARLY = 10_000
 
 
 def failure_key(id: str, failed_at: int) -> str:
@@ -58,19 +55,10 @@ class FailedOffsets:
     def __init__(self) -> None:
         #: The offset of the next record to learn.
         self.next = 0
-        #: A hash of the last record learned: tells it from another one at its place, in a recreated log.
-        self.mark = 0
         self._there: dict[str, dict[str, tuple[int, ...]]] = {}
-        self._early: dict[tuple[str, str], int] = {}
 
     def put(self, queue: str, key: str, offset: int) -> None:
         """Note that a copy was stored in this queue; the log has it at this offset."""
-        early = self._early.pop((queue, key), 0)
-        if early:
-            # The session that took it out logged that sooner than the session that had put it in.
-            if early > 1:
-                self._early[queue, key] = early - 1
-            return
         copies = self._there.setdefault(queue, {})
         copies[key] = (*copies.get(key, ()), offset)
 
@@ -80,15 +68,10 @@ class FailedOffsets:
         offsets = copies.pop(key, ())
         if len(offsets) > 1:
             copies[key] = offsets[1:]
-        elif not offsets:
-            self._early[queue, key] = self._early.get((queue, key), 0) + 1
-            if len(self._early) > _EARLY:
-                del self._early[next(iter(self._early))]
 
     def emptied(self, queue: str) -> None:
         """Note that all copies were taken out of this queue."""
         self._there.pop(queue, None)
-        self._early = {one: times for one, times in self._early.items() if one[0] != queue}
 
     def lost(self, queue: str, offsets: set[int]) -> None:
         """Note that the log has forgotten the copies at these offsets."""
@@ -123,11 +106,15 @@ _IN, _OFFSET = "failed-in", "x-stream-offset"
 #: Jobs in one record.
 _BATCH = 100
 
-#: Seconds that a write may take, and seconds without writes after one failed: a job must not wait for its log.
-_WITHIN, _SILENT = 5.0, 10.0
+#: Seconds without writes after one failed: a job must not wait for its log.
+_SILENT = 10.0
 
 #: Jobs shown before the event loop runs other tasks.
 _SLICE = 100
+
+#: The most new entries of the log that are read before a sweep: a base number, and more for each message of the
+#: queue. Reading more would take longer than the sweep itself, so the log is not corrected then.
+_ENTRIES, _PER_MESSAGE = 5_000, 2
 
 #: With more entries than this between two wanted jobs, it is quicker to seek than to read them all.
 _GAP = 2_000
@@ -160,10 +147,6 @@ class FailedLog:
                 [_job_entry(queue, one, self._connection.raw.room) for one in messages[start : start + _BATCH]]
             )
 
-    async def taken(self, queue: str, messages: Sequence[Message]) -> None:
-        """Log that these jobs were taken out of the queue."""
-        await self.gone(queue, [key_of(one) for one in messages])
-
     async def gone(self, queue: str, keys: Sequence[str]) -> None:
         """Log that the jobs with these keys (failed_offsets.key) are not in the queue any more."""
         for start in range(0, len(keys), _BATCH):
@@ -183,7 +166,7 @@ class FailedLog:
         if clock() < self._silent_until:
             return
         try:
-            async with asyncio.timeout(_WITHIN):
+            async with asyncio.timeout(PATIENCE):
                 await self._stream.append(entries)
         except (PalermoError, TimeoutError) as error:
             self._publisher.give_up()
@@ -248,10 +231,54 @@ class FailedLog:
         progress(swept)
         return swept
 
+    async def sweep(
+        self,
+        reader: Reader,
+        queue: str,
+        decide: Callable[[Message], SweepDecision],
+        publish: Callable[[list[Message]], Awaitable[object]],
+        progress: Callable[[SweepProgress], None],
+        gate: Gate,
+        *,
+        ids: Collection[str],
+        corrects: bool,
+    ) -> SweepProgress:
+        """See palermo.contract.broker.Broker.sweep.
+
+        One that `corrects` also compares the log with the whole queue, unless that would take too long: it logs the
+        jobs that the log does not know, and removes the entries whose jobs are not there. Log and queue differ after a
+        kill between two writes, after a time when the log could not be written, after another program changed the
+        queue, and where jobs are older than the log. No other session may hold messages of the queue, and there must be
+        no `ids`.
+        """
+        # The entry of a job that has failed just now may be on its way into the log.
+        known, old = None, now() - SKEW
+        if corrects:
+            most = _ENTRIES + _PER_MESSAGE * await reader.count()
+            known = await self.known(reader.connection, queue, most=most)
+
+        def is_strange(message: Message) -> bool:
+            """Whether the log has no entry for this copy; if it has one, that is used up."""
+            assert known is not None
+            key = key_of(message)
+            known[key] -= 1
+            return known[key] < 0 and (message.failure is None or message.failure.failed_at < old)
+
+        async def witness(kept: Sequence[Message], gone: Sequence[Message]) -> None:
+            await self.gone(queue, [key_of(one) for one in gone])
+            if known is not None:
+                known.subtract(map(key_of, gone))
+                await self.stored(queue, [one for one in kept if is_strange(one)])
+
+        swept = await sweep(reader, queue, decide, publish, progress, witness, gate, ids=ids)
+        if known is not None and swept.seen == swept.total:
+            await self.gone(queue, list(known.elements()))
+        return swept
+
     async def known(self, connection: Connection, queue: str, *, most: int) -> Counter[str] | None:
         """The number of copies in the log, by key; None if it cannot be read, or has more than `most` new entries."""
         try:
-            async with asyncio.timeout(_WITHIN):
+            async with asyncio.timeout(PATIENCE):
                 end = await self._stream.end(connection)
             if end is not None and end - self._offsets.next > most:
                 return None
@@ -264,31 +291,19 @@ class FailedLog:
         """Read the entries that were written since the last look."""
         async with self._reading:
             end = await self._stream.end(connection)
-            if end is None or end + 1 < self._offsets.next:
+            if end is None or end + 1 < self._offsets.next:  # the stream was deleted
                 self._offsets = FailedOffsets()
-            if end is None or end < self._offsets.next:
+            offsets = self._offsets
+            if end is None or end < offsets.next:
                 return
-            while not await self._read_on(connection, self._offsets, end):
-                # The stream was deleted and recreated, or truncated beyond the last entry that was read.
-                self._offsets = FailedOffsets()
-
-    async def _read_on(self, connection: Connection, offsets: FailedOffsets, end: int) -> bool:
-        """Read the entries up to `end`; False if those that were read before are not from this stream."""
-        last = offsets.next - 1
-        async with aclosing(self._stream.read(connection, max(last, 0), end)) as entries:
-            async for offset, properties, body in entries:
-                if offset == last and _mark(properties, body) == offsets.mark:
-                    last = -1
-                elif last >= 0:
-                    return False
-                else:
+            async with aclosing(self._stream.read(connection, offsets.next, end)) as entries:
+                async for offset, properties, body in entries:
                     match (properties.headers or {}).get(_IN):
                         case str(queue):
                             offsets.put(queue, _key(properties), offset)
                         case _:
                             connection.unreadable.take(self._stream.name, body, partial(_learn, offsets))
-                    offsets.next, offsets.mark = offset + 1, _mark(properties, body)
-        return True
+                    offsets.next = offset + 1
 
     async def _jobs(
         self, connection: Connection, queue: str, places: Sequence[tuple[int, str]]
@@ -351,110 +366,6 @@ def _learn(offsets: FailedOffsets, record: Mapping[str, Any]) -> None:
             offsets.emptied(queue)
 
 
-def _mark(properties: Properties, body: bytes) -> int:
-    return hash((_key(properties), body))
-
-
 def _key(properties: Properties) -> str:
     at = (properties.headers or {}).get("failed-at")
     return failure_key(properties.message_id or "", at if isinstance(at, int) else 0)
-
-
-#: A job that failed less than this many seconds ago may be in the queue while its entry is on its way into the log.
-_YOUNG = 60.0
-
-#: The most new entries of the log that are read before a sweep: a base number, and more for each message of the
-#: queue. Reading more would take longer than the sweep itself, so the log is not corrected then.
-_ENTRIES, _PER_MESSAGE = 5_000, 2
-
-
-class FailedSweeps:
-    """The sweeps of one session through quorum queues of failed jobs, which also correct the log.
-
-    Log and queue differ after a kill between two writes, after a time when the log could not be written, after another
-    program changed the queue, and where jobs are older than the log. A sweep through the whole queue meets every job:
-    it writes the jobs that the log does not know into the log, and removes the entries whose jobs are not there.
-
-    That holds only while no other session holds messages of the queue: see browsing.sweep.FailedTurn.
-    """
-
-    def __init__(self, failed_log: FailedLog, *, corrects: bool) -> None:
-        """`corrects` says whether sweeps correct the log. For that the session remembers all that is in the log."""
-        self._log = failed_log
-        self._corrects = corrects
-
-    async def sweep(
-        self,
-        reader: Reader,
-        queue: str,
-        decide: Callable[[Message], SweepDecision],
-        publish: Callable[[list[Message]], Awaitable[object]],
-        progress: Callable[[SweepProgress], None],
-        gate: Gate | None = None,
-        *,
-        alone: bool,
-        ids: Collection[str] = (),
-    ) -> SweepProgress:
-        """See palermo.contract.broker.Broker.sweep. The log is corrected where that does not take too long.
-
-        A sweep for some ids corrects nothing: it does not read which other jobs are there. Nor does one that is not
-        `alone`: other sessions may hold jobs of the queue.
-        """
-        known = None
-        if alone and self._corrects and not ids:
-            most = _ENTRIES + _PER_MESSAGE * await reader.count()
-            known = await self._log.known(reader.connection, queue, most=most)
-        comparison = _FailedSweep(self._log, queue, known)
-        swept = await sweep(reader, queue, decide, publish, progress, comparison.witness, gate, ids=ids)
-        await comparison.end(swept)
-        return swept
-
-
-class _FailedSweep:
-    """The comparison of one sweep with the log."""
-
-    def __init__(self, failed_log: FailedLog, queue: str, known: Counter[str] | None) -> None:
-        """`known` counts the log's entries before the sweep, by key; None if they were not read: none is corrected."""
-        self._log = failed_log
-        self._queue = queue
-        self._unmet = known
-        self._old = now() - _YOUNG
-        self._added = 0
-
-    async def witness(self, kept: Sequence[Message], gone: Sequence[Message]) -> None:
-        """Compare these jobs with the log: those in `kept` stay in the queue, those in `gone` have left it."""
-        if self._unmet is None:
-            await self._log.taken(self._queue, gone)
-            return
-        strange = [one for one in kept if not self._meet(one) and self._is_old(one)]
-        await self._log.taken(self._queue, [one for one in gone if self._meet(one) or not self._is_old(one)])
-        await self._log.stored(self._queue, strange)
-        self._added += len(strange)
-
-    async def end(self, swept: SweepProgress) -> None:
-        """Remove the entries whose jobs were not met, if the sweep went through the whole queue."""
-        if self._unmet is None:
-            return
-        vanished = list(self._unmet.elements()) if swept.seen == swept.total else []
-        await self._log.gone(self._queue, vanished)
-        if vanished or self._added:
-            log.info(
-                "the log of failed jobs was put right queue=%s added=%d removed=%d",
-                self._queue,
-                self._added,
-                len(vanished),
-            )
-
-    def _meet(self, message: Message) -> bool:
-        """Whether the log has an entry for this copy, which is then used up."""
-        assert self._unmet is not None
-        key = key_of(message)
-        left = self._unmet.get(key, 0)
-        if left > 1:
-            self._unmet[key] = left - 1
-        elif left:
-            del self._unmet[key]
-        return left > 0
-
-    def _is_old(self, message: Message) -> bool:
-        return message.failure is None or message.failure.failed_at < self._old

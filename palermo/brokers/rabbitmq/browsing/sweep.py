@@ -9,24 +9,25 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
+from palermo.brokers.rabbitmq.seconds import PATIENCE, SOON
 from palermo.contract.broker import Page
 from palermo.contract.sweep import Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
-#: Seconds without a delivery after which the queue is asked whether anything is left.
-_QUIET = 0.05
-
-#: Seconds for which a quorum queue that does not answer is asked again.
+#: Seconds for which a quorum queue that does not answer is asked again; and for which a reader that takes failed jobs
+#: waits for programs that consume them without a turn. One that only looks has less PATIENCE, also for its turn: to
+#: look at 40,000 takes about five seconds.
 _SILENT = 20.0
 
 
@@ -64,7 +65,7 @@ async def take(
     while len(taken) < count:
         seen = len(taken)
         try:
-            async with asyncio.timeout(_QUIET):
+            async with asyncio.timeout(SOON):
                 await news.wait()
         except TimeoutError:
             if len(taken) == seen and not await waits(channel, queue) and len(taken) == seen:
@@ -94,7 +95,7 @@ async def waits(channel: Channel, queue: str) -> int:
             return probe.messages
         if time.monotonic() > deadline:
             raise BrokerUnavailable(f"queue {queue!r} did not answer for {_SILENT:g} s: most of its nodes may be down.")
-        await asyncio.sleep(_QUIET)
+        await asyncio.sleep(SOON)
     return 0
 
 
@@ -114,13 +115,6 @@ _PAGE_BYTES = 32 * 1024 * 1024
 
 #: Browsing takes at most this many messages on its first page.
 _LOOK = 100
-
-#: Seconds for which a reader of failed jobs waits for programs that consume them without a turn: one that takes jobs,
-#: and one that only looks, which waits as long for its turn. To look at 40,000 takes about five seconds.
-_OTHERS, _OTHERS_OF_A_LOOK = 20.0, 5.0
-
-#: Seconds between two looks at whether other sessions still hold failed jobs.
-_LOOK_EVERY = 0.05
 
 #: Gives these messages, which wait, the arguments that they will run with.
 AsTheyRun = Callable[[list[Message]], Awaitable[list[Message]]]
@@ -142,7 +136,7 @@ class FailedTurn:
     @asynccontextmanager
     async def held(self, connection: Connection, *, only_look: bool) -> AsyncIterator[bool]:
         """Have the failed jobs alone. Yields False if a look cannot have them soon, or RabbitMQ refuses the lock."""
-        patience = _OTHERS_OF_A_LOOK if only_look else math.inf
+        patience = PATIENCE if only_look else math.inf
         async with self._mutex.held(connection, patience=patience, optional=True) as alone:
             if not alone:
                 log.warning("failed jobs that another session holds may be left out")
@@ -150,7 +144,7 @@ class FailedTurn:
 
 
 class Reader:
-    """Reads one queue once. All messages that it still holds go back when it is closed."""
+    """Reads one queue once, or several one after another. All messages that it holds go back when it is closed."""
 
     def __init__(
         self,
@@ -174,15 +168,24 @@ class Reader:
         self.max_body = max_body
         self._failed = is_failed(queue)
         self._queue = queue or name
-        self._name = name or amqp_queue(exchange, queue)
-        self._held: list[Channel] = []
+        self._names = [name or amqp_queue(exchange, queue)]
+        #: How many messages each had when they were counted.
+        self._counts: dict[str, int] = {}
+        #: The channels that hold messages, each with the queue that these came from.
+        self._held: dict[Channel, str] = {}
+
+    def add(self, names: Iterable[str]) -> None:
+        """Read these AMQP queues too, behind the others. To be called before they are counted."""
+        self._names += names
 
     async def count(self) -> int:
         """The number of waiting messages, for display: fewer while some are on their way back. Raises NotFound."""
-        probe = await self.connection.probe(self._name)
-        if not probe.exists:
-            raise self._missing() from probe.error
-        return probe.messages
+        probes = await probe_all(self.connection, self._names)
+        first = probes[self._names[0]]
+        if not first.exists:
+            raise self._missing() from first.error
+        self._counts = {name: probe.ready for name, probe in probes.items()}
+        return first.messages + sum(self._counts[name] for name in self._names[1:])
 
     async def count_all(self) -> int:
         """The number of waiting messages, including those that were requeued before this call. Raises NotFound.
@@ -190,9 +193,13 @@ class Reader:
         RabbitMQ answers a declare out of turn, but a get only after all that came before it, and with a count.
         """
         await self.await_others()
+        self._counts = {name: await self._count_all(name) for name in self._names}
+        return sum(self._counts.values())
+
+    async def _count_all(self, name: str) -> int:
         channel = await self.connection.channel()
         try:
-            got = await channel.get(self._name)
+            got = await channel.get(name)
         except PalermoError as error:
             if not channel.missing:
                 raise
@@ -206,12 +213,12 @@ class Reader:
         """Wait until no other session reads these failed jobs, but not for ever: another program may consume them."""
         if not self._failed:
             return
-        deadline = time.monotonic() + (_OTHERS_OF_A_LOOK if self.only_look else _OTHERS)
-        while (await self.connection.probe(self._name)).consumers:
+        deadline = time.monotonic() + (PATIENCE if self.only_look else _SILENT)
+        while (await self.connection.probe(self._names[0])).consumers:
             if time.monotonic() > deadline:
                 log.warning("failed jobs that another session holds are left out queue=%s", self._queue)
                 return
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(SOON)
 
     def _missing(self) -> NotFound:
         return NotFound(f"no queue {self._queue!r}; `palermo queues` lists them.")
@@ -225,36 +232,53 @@ class Reader:
         """
         most = max(_LARGE_PAGE if few or self.only_look else PAGE, count // 1_000)
         size = first
-        while count > 0:
-            channel = await self.connection.channel()
-            self._held.append(channel)
-            page = await take(
-                channel,
-                self._name,
-                min(size, count),
-                cancel=not self.only_look,
-                # Properties that are read later keep all that came with them, bodies too.
-                late=self.max_body is None,
-                max_body=self.max_body,
-            )
-            if not page:
-                if self._failed and not self.only_look and await self.count_all():
-                    continue
-                return
-            count -= len(page)
-            size = max(1, min(most, _PAGE_BYTES * len(page) // (1 + sum(len(got.body) for got in page))))
-            yield channel, page
+        for name in self._names:
+            left = count if name == self._names[-1] else min(count, self._counts[name])
+            while left > 0:
+                channel = await self.connection.channel()
+                self._held[channel] = name
+                page = await take(
+                    channel,
+                    name,
+                    min(size, left),
+                    cancel=not self.only_look,
+                    # Properties that are read later keep all that came with them, bodies too.
+                    late=self.max_body is None,
+                    max_body=self.max_body,
+                )
+                if not page:
+                    if self._failed and not self.only_look and await self.count_all():
+                        continue
+                    break
+                left -= len(page)
+                count -= len(page)
+                size = max(1, min(most, _PAGE_BYTES * len(page) // (1 + sum(len(got.body) for got in page))))
+                yield channel, page
 
     async def release(self, channel: Channel) -> None:
         """Give back this page before the others."""
-        self._held.remove(channel)
+        del self._held[channel]
         await channel.close()
 
     async def close(self) -> None:
         """Give back all messages that are still held, and wait until they are in the queue again."""
-        held, self._held = self._held, []
-        if held:
-            await give_back(self.connection, self._name, held)
+        held, self._held = self._held, {}
+        for name in self._names:
+            if channels := [channel for channel, queue in held.items() if queue == name]:
+                await give_back(self.connection, name, channels)
+
+
+async def ids_in(
+    reader: Reader, *, most: float = math.inf, id_of: Callable[[Got], str] = lambda got: str(got.id)
+) -> set[str]:
+    """The ids of the messages that wait; none of a queue that is missing, or has more than `most` messages."""
+    try:
+        count = await reader.count_all()
+        return {id_of(got) async for _, page in reader.pages(count if count <= most else 0) for got in page}
+    except NotFound:
+        return set()
+    finally:
+        await reader.close()
 
 
 async def give_back(connection: Connection, queue: str, held: list[Channel]) -> None:

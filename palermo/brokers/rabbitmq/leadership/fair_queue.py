@@ -2,8 +2,9 @@
 
 The leader keeps only a few jobs more in the job queue than there are slots, so that it decides late which tenant is
 next. It publishes a job to the job queue, and acknowledges it in its tenant's queue once that is confirmed
-(handover.py). A job that the job queue refuses goes back to its place in its tenant's queue, and is tried again after
-a pause. One that can never be published goes to `failed`.
+(handover.py). So a leader that is killed doubles at most the jobs that were being confirmed. A job that the job queue
+refuses goes back to its place in its tenant's queue, and is tried again after a pause. One that can never be published
+goes to `failed`.
 
 In one round trip the leader counts the job queue, and asks for the jobs of the turns to come (basic.get). A tenant that
 had more than one job left is taken to have another. Those for which there is room then go on, in the order of the turns
@@ -25,13 +26,14 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, traces, unpublishable
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
     JobDestinations,
     TenantQueue,
     browsing_lock,
     tenant_queue_name,
 )
+from palermo.brokers.rabbitmq.seconds import AGAIN, SOON, STILL_REFUSED
 from palermo.contract.clock import wall_clock
 from palermo.contract.tasks import spawn
 from palermo.core.fair_scheduling import StrideScheduler
@@ -46,17 +48,8 @@ _AHEAD = 3
 #: The most jobs that are asked for, and the most that are moved, in one step.
 _AT_ONCE = 100
 
-#: Seconds until a job that the job queue refused is tried again: doubled up to the last while the queue takes none.
-_REFUSED, _STILL_REFUSED = 0.05, 5.0
-
 #: Seconds between two looks at a job queue that is full: doubled from the first to the last while it stays so.
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.02
-
-#: Seconds between two looks whether a session that reads the tenants' queues has finished: workers may wait for it.
-_STOPPED = 0.02
-
-#: Seconds until the next attempt after something went wrong.
-_AGAIN = 1.0
 
 #: Bytes of bodies that are in hand at once; beyond that a job that comes goes back until its tenant's turn.
 _IN_HAND = 32 * 1024 * 1024
@@ -74,8 +67,6 @@ class TenantState(Struct):
     tag: str = ""
     #: Its next jobs, which have come and are not moved yet.
     in_hand: list[Got] = field(default_factory=list)
-    #: How many of its next jobs, if they are redelivered, may have been moved by a leader that died.
-    unsure: int = _AT_ONCE
     #: When the leader last heard of it, on the loop's clock.
     heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
@@ -90,7 +81,7 @@ class JobsUnderWay:
         self._count = 0
         #: Why one of them was refused, since the last call of `pause`.
         self.refused: PalermoError | None = None
-        self._refusals = Refusals(f"jobs of tenants for queue {queue!r}", first=_REFUSED, last=_STILL_REFUSED)
+        self._refusals = Refusals(f"jobs of tenants for queue {queue!r}", first=SOON, last=STILL_REFUSED)
         #: Puts those into `failed` that can never be published.
         self._failing: set[asyncio.Task[None]] = set()
         #: Set at each confirm and refusal.
@@ -175,8 +166,6 @@ class FairQueue:
         self._tags: dict[str, TenantState] = {}
         self._numbers = 0
         self._bytes = 0
-        #: Tags of jobs in hand that may have been moved before.
-        self._unsure: set[int] = set()
         #: How many jobs may wait in the job queue, at the last look.
         self._most = _AHEAD
         self.under_way = JobsUnderWay(queue, connection, destinations)
@@ -232,13 +221,13 @@ class FairQueue:
                 # If the queue of one tenant is gone, that tenant is forgotten, and the others go on.
                 if not isinstance(error, NotFound):
                     log.warning("cannot deal jobs of tenants queue=%s error=%r", self.queue, str(error))
-                    await asyncio.sleep(_AGAIN)
+                    await asyncio.sleep(AGAIN)
                 continue
             # If workers take the jobs as fast as they are moved, they must not wait for the leader.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
             # RabbitMQ answers a count before it puts away what was published.
             await self.under_way.all_answered()
-            await asyncio.sleep(refused or (0 if room > 0 else _STOPPED if self.stopped else pause))
+            await asyncio.sleep(refused or (0 if room > 0 else SOON if self.stopped else pause))
 
     async def _step(self) -> int:
         """Ask for jobs and move those whose turn it is. Returns how many there was room for in the job queue."""
@@ -247,8 +236,9 @@ class FairQueue:
             room, _ = await asyncio.gather(self._room(), self._fetch(channel))
             await self._hand_on(channel, self._due(min(room, _AT_ONCE)))
             return room
-        except BaseException as error:
-            # Jobs that are not known to be stored go back, and are searched for before they are moved again.
+        except PalermoError as error:
+            # Jobs that are on their way are acknowledged before the others go back.
+            await self.under_way.all_answered()
             channel.abandon()
             if isinstance(error, NotFound):
                 await self._forget_missing()
@@ -306,10 +296,6 @@ class FairQueue:
         self._bytes += len(got.body)
         if b"share" in got.encoded:
             state.share = _share(got.properties, state.share)
-        if state.unsure:
-            state.unsure = state.unsure - 1 if got.redelivered else 0
-            if got.redelivered:
-                self._unsure.add(got.tag)
 
     def _due(self, most: int) -> list[Got]:
         """At most `most` jobs in hand whose turn it is. A tenant whose job has not come keeps its turn."""
@@ -327,27 +313,12 @@ class FairQueue:
         return jobs
 
     async def _hand_on(self, channel: Channel, jobs: Sequence[Got]) -> None:
-        known = await self._known(jobs)
         publisher = await self._destinations.publisher()
         if not channel.is_open:
             raise channel.error or BrokerUnavailable("the channel of tenants' jobs was closed.")
         for got in jobs:
-            if got.tag in known:
-                channel.ack(got.tag)
-            else:
-                self.under_way.forward(publisher, channel, got)
+            self.under_way.forward(publisher, channel, got)
         self._connection.raw.flush()
-
-    async def _known(self, jobs: Sequence[Got]) -> set[int]:
-        """The tags of the jobs that a leader which died has moved already."""
-        # A job without an id cannot be told from others: better to double it than to take it for another.
-        ids = {id: got.tag for got in jobs if got.tag in self._unsure and (id := got.id)}
-        self._unsure.difference_update(got.tag for got in jobs)
-        if not ids:
-            return set()
-        queues = dict.fromkeys(ids, self.queue)
-        there = await traces(self._connection, self._exchange, queues, self._destinations.ensure)
-        return {tag for id, tag in ids.items() if id in there}
 
     # -- listening
 
@@ -409,8 +380,6 @@ class FairQueue:
             for got in self._drop_hand(state):
                 channel.requeue(got.tag)
                 state.asked = True
-                if got.tag in self._unsure:
-                    state.unsure = _AT_ONCE
             self._rouse(state)
         # Answered once all these jobs have gone back.
         await channel.prefetch(1)
@@ -420,14 +389,11 @@ class FairQueue:
         """The channel on which all jobs of tenants are taken."""
         if self._channel is not None and self._channel.is_open:
             return self._channel
-        # Otherwise a job that is on its way into the job queue would be searched for there in vain.
-        await self.under_way.all_answered()
         # RabbitMQ has taken back what was held on the last channel.
         self._tags.clear()
-        self._unsure.clear()
         for state in self.states.values():
             self._drop_hand(state)
-            state.tag, state.asked, state.unsure = "", True, _AT_ONCE
+            state.tag, state.asked = "", True
             self._order.join(state.name, state.share)
         channel = await self._connection.channel()
         raw = channel.raw

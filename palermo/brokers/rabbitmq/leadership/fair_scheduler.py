@@ -2,66 +2,55 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
-from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue, TenantState
+from palermo.brokers.rabbitmq.leadership.operations import Operation
+from palermo.brokers.rabbitmq.leadership.work import Work
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
     LINGER,
-    JobDestinations,
     TenantQueue,
     browsing_lock,
     deletion_lock,
     tenant_queue_name,
 )
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
-from palermo.contract.broker import Tenant
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.seconds import HELD
+from palermo.contract.broker import SessionParameters, Tenant
 from palermo.core.topology import is_queue_name
-from palermo.errors import NotFound, PalermoError
+from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
 #: Seconds between two checks which tenants are gone.
 _LOOK_EVERY = 1.0
 
-#: A job that is held for so many seconds goes back and comes again: RabbitMQ takes back jobs held for half an hour.
-_STALE = 600.0
-
 #: Queues that are deleted in a row. Then jobs are moved again, and publishers may go on.
 _AT_ONCE = 20
 
-#: Channels on which queues are counted at once. Where there are more than a few tenants, a count is shown again for so
-#: many times as long as it took.
-_CHANNELS, _FEW, _RESTS = 8, 100, 10.0
 
+class FairScheduler(Work):
+    """The duty of tenants: the fair scheduler of all tenants of one exchange, in the leader."""
 
-class FairScheduler:
-    """The fair scheduler of all tenants of one exchange, in the leader."""
-
-    def __init__(
-        self,
-        exchange: str,
-        connection: Connection,
-        destinations: JobDestinations,
-        *,
-        order: str,
-    ) -> None:
-        self._exchange = exchange
+    def __init__(self, session: SessionParameters, connection: Connection, outbox: Outbox, *, stands_in: bool) -> None:
+        self._exchange = session.exchange
         self._connection = connection
-        self._destinations = destinations
-        self._order = order
+        self._destinations = destinations = outbox.destinations
+        self._order = session.tenant_order
+        self._stands_in = stands_in
         # The confirms of many jobs come together, and so leave their acks.
         connection.raw.acks_together = True
         self._fair_queues: dict[str, FairQueue] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._running = False
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._counts: dict[str, tuple[float, float, list[Tenant]]] = {}
-        self._counting = asyncio.Lock()
-        self._browsing, self._deleting = Mutex(browsing_lock(exchange)), Mutex(deletion_lock(exchange))
+        self._browsing, self._deleting = Mutex(browsing_lock(session.exchange)), Mutex(deletion_lock(session.exchange))
         self._tenant_queues = destinations.tenant_queues
         self._tenant_names: NameList[tuple[str, str]] = NameList(
             self._tenant_queues.names,
@@ -71,6 +60,10 @@ class FairScheduler:
             plain=list,
             news=self._on_tenant_queues,
         )
+
+    def tasks(self) -> Sequence[Awaitable[None]]:
+        """See Work.tasks."""
+        return () if self._stands_in else (self.run(),)
 
     async def run(self) -> None:
         """Move jobs until the call is cancelled. Raises the connection's error when the connection is lost."""
@@ -136,7 +129,7 @@ class FairScheduler:
 
     async def _tidy(self, fair_queue: FairQueue) -> None:
         now = asyncio.get_running_loop().time()
-        stale = [one for one in fair_queue.states.values() if one.in_hand and now - one.heard > _STALE]
+        stale = [one for one in fair_queue.states.values() if one.in_hand and now - one.heard > HELD]
         if stale:
             async with fair_queue.turn:
                 await fair_queue.give_back(stale)
@@ -172,6 +165,21 @@ class FairScheduler:
 
     # -- operations of the leader
 
+    async def handle(self, operation: Operation[Any]) -> Any:
+        """See Work.handle."""
+        match operation:
+            case operations.CountTenantJobs():
+                return await self.totals()
+            case operations.ListTenants(queue):
+                return await self.tenants(queue)
+            case operations.ListTenantNames(queue):
+                return await self.names(queue)
+            case operations.GiveBackTenantJobs(queue, still):
+                return await self.give_back(queue, stopped=still)
+            case operations.HasTenantJobs(queue, tenant):
+                return await self.has(TenantQueue(queue, tenant))
+        raise TypeError(operation)
+
     async def names(self, queue: str) -> list[str]:
         """The tenants that have a queue, empty or not: a session that goes through all their jobs visits each."""
         await self.learn()
@@ -189,37 +197,14 @@ class FairScheduler:
         return await self._listed(queue)
 
     async def _listed(self, queue: str) -> list[Tenant]:
-        loop = asyncio.get_running_loop()
-        async with self._counting:
-            known, fair_queue = self._counts.get(queue), self._fair_queues.get(queue)
-            if fair_queue is None:
-                return []
-            # While moving jobs is stopped, the session that asks needs the count of now, and not that of a moment ago.
-            exact = fair_queue.stopped or len(fair_queue.states) <= _FEW
-            if known is None or exact or loop.time() > known[0] + _RESTS * known[1]:
-                began = loop.time()
-                found = await self._count(fair_queue)
-                self._counts[queue] = known = (loop.time(), loop.time() - began, found)
-            return known[2]
-
-    async def _count(self, fair_queue: FairQueue) -> list[Tenant]:
-        waiting = list(fair_queue.states.values())
-        found: list[Tenant] = []
-
-        async def some() -> None:
-            while waiting:
-                state = waiting.pop()
-                reader = Reader(self._connection, self._exchange, name=state.queue)
-                try:
-                    # While moving jobs is stopped, jobs that were held a moment ago may be on their way back.
-                    pending = await (reader.count_all() if fair_queue.stopped else reader.count())
-                except NotFound:
-                    continue
-                pending += len(state.in_hand)
-                if pending:
-                    found.append(Tenant(name=state.name, pending=pending, share=state.share))
-
-        await asyncio.gather(*(some() for _ in range(min(_CHANNELS, len(waiting)))))
+        fair_queue = self._fair_queues.get(queue)
+        states = [] if fair_queue is None else list(fair_queue.states.values())
+        probes = await probe_all(self._connection, [state.queue for state in states])
+        found = [
+            Tenant(name=state.name, pending=pending, share=state.share)
+            for state in states
+            if (pending := probes[state.queue].ready + len(state.in_hand))
+        ]
         return sorted(found, key=lambda one: (-one.pending, one.name))
 
     async def give_back(self, queue: str, *, stopped: bool = False) -> None:
@@ -242,21 +227,6 @@ class FairScheduler:
             return True
         probe = await self._connection.probe(tenant_queue_name(self._exchange, tenant_queue))
         return probe.exists and bool(probe.messages)
-
-    async def clear(self, queue: str, tenant: str | None) -> int:
-        """Remove the waiting jobs of one tenant, or of all with None. Returns how many there were."""
-        await self.learn()
-        fair_queue = self._fair_queues.get(queue)
-        return 0 if fair_queue is None else await self._emptied(fair_queue, tenant)
-
-    async def _emptied(self, fair_queue: FairQueue, tenant: str | None) -> int:
-        async with fair_queue.turn:
-            chosen = [one for one in fair_queue.states.values() if tenant is None or one.name == tenant]
-            # A job that is held, or on its way here, is in no queue that could be purged.
-            await fair_queue.give_back(chosen)
-            removed = sum([await self._connection.purge(state.queue) or 0 for state in chosen])
-            self._counts.pop(fair_queue.queue, None)
-        return removed
 
 
 def _is_idle(fair_queue: FairQueue, state: TenantState, now: float) -> bool:

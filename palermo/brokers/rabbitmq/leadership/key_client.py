@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import RecordQueue
-from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.browsing.sweep import Reader, ids_in
 from palermo.brokers.rabbitmq.cluster.facts import UNIQUE_JOB, Facts
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.operations import AsJson
@@ -22,6 +22,7 @@ from palermo.brokers.rabbitmq.leadership.work import Ask
 from palermo.brokers.rabbitmq.publishing.end_writer import EndWriter
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.seconds import AGAIN, PATIENCE
 from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
 from palermo.brokers.rabbitmq.unique.run_ends import RunEnd, key_queue
 from palermo.contract import clock
@@ -31,26 +32,20 @@ from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core import unique_rules
 from palermo.core.message import MAX_BODY, Message
-from palermo.core.topology import amqp_queue, is_failed
+from palermo.core.topology import CLASSIC, amqp_queue, is_failed
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import is_member
-from palermo.errors import BrokerUnavailable, LeaderUnavailable, NotFound, PalermoError, PublishRefused
+from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
 #: Claims in one question, bytes of their bodies in one question, and questions of one call that are under way at once.
 _AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
 
-#: Keys that are asked for at once. The leader answers no other question in the meantime: 250 take 2 ms at most.
-_PAGE = 250
-
-#: Seconds between two attempts to ask for a start.
-_AGAIN = 0.5
-
-#: Seconds between the two looks of one search for orphaned keys.
-_LOOK_AGAIN = 1.0
+#: Keys that are asked for at once. The leader answers no other question in the meantime: 1,000 take some 8 ms.
+_PAGE = 1_000
 
 
 class RabbitmqKeys:
@@ -62,14 +57,13 @@ class RabbitmqKeys:
         connection: Connection,
         outbox: Outbox,
         ask: Ask,
+        reading: Callable[[], Awaitable[Connection]],
         why_silent: Callable[[], Awaitable[LeaderUnavailable | None]] | None = None,
-        reading: Callable[[], Awaitable[Connection]] | None = None,
         facts: Facts | None = None,
     ) -> None:
-        """Without `why_silent`, which is LeaderClient.why_silent, no silence of a leader is noticed. Without `facts` no
-        job can be announced.
+        """`reading` returns the connection to read on. Without `facts` no job can be announced.
 
-        `reading` returns the connection to read on; without it that is `connection`.
+        Without `why_silent`, which is LeaderClient.why_silent, no silence of a leader is noticed.
         """
         self._session = session
         self._exchange = session.exchange
@@ -77,8 +71,7 @@ class RabbitmqKeys:
         self._outbox = outbox
         self._ask = ask
         self._why_silent = why_silent
-        self._reading = reading or self._same
-        self._there = False
+        self._reading = reading
         arguments = versions.arguments(session.queue_type, connection.version)
         self._log = RecordQueue(key_queue(session.exchange), connection, outbox.open, arguments)
         self._facts = facts
@@ -107,7 +100,6 @@ class RabbitmqKeys:
                 task.cancel()
             if under_way:
                 await asyncio.wait(under_way)
-        self._there = True
         return answers
 
     async def known(self) -> list[Key]:
@@ -128,21 +120,21 @@ class RabbitmqKeys:
         return None if self._why_silent is None else await self._why_silent()
 
     async def find(self, name: str) -> Key | None:
-        if not await self.exist():
-            return None
-        page = await self._ask(operations.ListKeys(name, 0, 1, exact=True))
-        return page.keys[0].value if page.keys else None
+        found = (await self._find([name])).get(name)
+        return found if found is not None and found.is_shown() else None
 
     async def as_they_run(self, messages: list[Message], *, max_body: int = MAX_BODY) -> list[Message]:
         """These messages, which wait, with the arguments that they will run with."""
-        names, found = key_names(messages), dict[str, Key]()
-        if not names or not await self.exist():
-            return messages
-        while names:
-            page = await self._ask(operations.ListReplaced(names[:_PAGE]))
+        return unique_rules.as_they_run(messages, await self._find(key_names(messages)), max_body=max_body)
+
+    async def _find(self, names: Sequence[str]) -> dict[str, Key]:
+        """The keys with these names, as far as something is known of them."""
+        found = dict[str, Key]()
+        while names and await self.exist():
+            page = await self._ask(operations.FindKeys(list(names[:_PAGE])))
             found.update((key.value.name, key.value) for key in page.keys)
             names = names[max(1, page.total) :]
-        return unique_rules.as_they_run(messages, found, max_body=max_body)
+        return found
 
     async def free(self, names: Iterable[str]) -> list[str]:
         return await self._ask(operations.FreeKeys(list(names))) if await self.exist() else []
@@ -151,7 +143,7 @@ class RabbitmqKeys:
         first = await self._suspects()
         if not first:
             return []
-        await asyncio.sleep(_LOOK_AGAIN)
+        await asyncio.sleep(AGAIN)
         second = await self._suspects()
         return sorted((second[one] for one in second if one in first), key=lambda stray: stray.key)
 
@@ -171,12 +163,7 @@ class RabbitmqKeys:
 
     async def exist(self) -> bool:
         """Whether anybody has ever needed a key here; if not, the leader need not be asked."""
-        if not self._there:
-            self._there = await self._log.exists(await self._reading())
-        return self._there
-
-    async def _same(self) -> Connection:
-        return self._connection
+        return await self._log.exists(await self._reading())
 
     async def start(self, delivery: Delivery, *, worker: str, again: bool) -> StartAnswer:
         """Whether a job may be started. Waits for the leader's answer as long as the session lasts.
@@ -195,7 +182,7 @@ class RabbitmqKeys:
                 log.warning(
                     "a job waits to be told that it has its key id=%s error=%r", delivery.message.id, str(error)
                 )
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(AGAIN)
 
     async def tell(self, message: Message, told: KeyReport) -> None:
         """Write down how a run ended, and wait until that is stored, however long an alarm lasts."""
@@ -231,68 +218,48 @@ class RabbitmqKeys:
         refused = {id(one) for one, allowed in zip(back, may, strict=True) if not allowed}
         return [put is None or id(put) not in refused for _, put in jobs]
 
-    async def leaving(self, jobs: Iterable[Message]) -> None:
-        """Free the keys of these jobs, which are about to be removed, unless they run."""
+    async def leaving(self, jobs: Iterable[Message], *, drop_next: bool = False) -> None:
+        """Free the keys of these jobs, which are about to be removed, unless they run.
+
+        With `drop_next` the jobs that were to follow them are removed too.
+        """
         locks = [(lock.key, job.id) for job in jobs if (lock := lock_of(job)) is not None]
         if locks and await self.exist():
-            await self._ask(operations.RemoveJobs(locks))
+            await self._ask(operations.RemoveJobs(locks, drop_next))
 
     async def cancelled(self, ids: Iterable[str]) -> None:
         """Tell the leader that these jobs, if they wait, are not going to run."""
         if await self.exist():
             await self._ask(operations.CancelJobs(list(ids)))
 
-    async def emptied(self, queue: str, *, delete: bool) -> int | None:
-        """Have the leader purge or delete a queue and free the keys of its jobs.
-
-        Returns how many jobs there were; None if there is no such queue.
-        """
-        return await self._ask(operations.EmptyQueue(queue, delete=delete))
-
     async def _suspects(self) -> looking.Suspects:
-        """The keys that the leader would suspect, and those that are found by reading the queues that may be read."""
-        now, keys, reading = clock.wall_clock(), await self.known(), await self._reading()
-        found = dict(await looking.suspects(self._exchange, reading, keys, now=now, apart=None, patience=0.0))
-        left = {
-            key.name: key.holder
-            for key in keys
-            if key.holder is not None and key.holder.until is None and (key.name, key.holder.serial) not in found
-        }
+        """The keys whose jobs are in no queue, not scheduled and with no worker.
+
+        Those of a queue that must not be read are left out, unless the queue is empty.
+        """
+        reading = await self._reading()
+        held = {key.name: key.holder for key in await self.known() if key.holder is not None}
+        left = {name: holder for name, holder in held.items() if holder.until is None}
         seen: set[str] = set()
         for queue in {holder.queue for holder in left.values()}:
-            if await self._outbox.kind(queue) != "classic":
-                left = {name: holder for name, holder in left.items() if holder.queue != queue}
-            else:
-                tenant_queues = {
-                    TenantQueue(queue, one.tenant) for one in left.values() if one.queue == queue and one.tenant
-                }
-                if tenant_queues:
-                    await self._ask(operations.GiveBackTenantJobs(queue))
-                # A job that is moved in the meantime is in its job queue by the time that queue is read.
-                for tenant_queue in sorted(tenant_queues):
-                    seen |= await self._waiting(tenant_queue_name(self._exchange, tenant_queue))
-                seen |= await self._waiting(amqp_queue(self._exchange, queue))
-        left = {name: holder for name, holder in left.items() if holder.id not in seen}
-        if left:
-            ids = frozenset(holder.id for holder in left.values())
-            later = await self._ask(operations.ListScheduled(ScheduledFilter(ids=ids), 0, len(ids)))
-            seen |= {message.value.id for message in later.messages}
-            running = await looking.running(self._exchange, self._connection)
-            found.update(looking.without(left, None if running is None else running | seen))
-        return found
-
-    async def _waiting(self, name: str) -> set[str]:
-        """The ids of the messages that wait in an AMQP queue."""
-        reader = Reader(await self._reading(), self._exchange, name=name, only_look=True)
-        try:
-            found: set[str] = set()
-            async for _, page in reader.pages(await reader.count_all()):
-                found |= {str(got.properties.message_id) for got in page}
-            return found
-        except NotFound:
-            return set()
-        finally:
-            await reader.close()
+            name = amqp_queue(self._exchange, queue)
+            if (await reading.probe(name)).ready and await self._outbox.kind(queue) != CLASSIC:
+                left = {key: holder for key, holder in left.items() if holder.queue != queue}
+                continue
+            tenants = {one.tenant for one in left.values() if one.queue == queue and one.tenant}
+            if tenants:
+                await self._ask(operations.GiveBackTenantJobs(queue))
+            # A job that is moved in the meantime is in its job queue by the time that queue is read.
+            places = [tenant_queue_name(self._exchange, TenantQueue(queue, tenant)) for tenant in sorted(tenants)]
+            for place in [*places, name]:
+                seen |= await ids_in(Reader(reading, self._exchange, name=place, only_look=True))
+        ids = frozenset(holder.id for holder in left.values()) - seen
+        if not ids:
+            return {}
+        later = await self._ask(operations.ListScheduled(ScheduledFilter(ids=ids), 0, len(ids)))
+        seen |= {message.value.id for message in later.messages}
+        running = await looking.running(self._exchange, self._connection)
+        return looking.without(left, None if running is None else running | seen)
 
 
 def _bare(message: Message) -> Message:
@@ -316,9 +283,6 @@ def _portions(claims: Sequence[KeyRequest]) -> Iterator[list[KeyRequest]]:
 #: Ends of one slot that may be on their way at once; and of members of maps, which wait for each other. Below 32: then
 #: a quorum queue applies their acknowledgements, even if the channel is closed next (see consuming/consumer.py).
 _MOST, _MOST_MEMBERS = 4, 30
-
-#: Seconds that a consumer waits for its last ends when it is closed.
-_LAST_WORDS = 5.0
 
 
 class PendingEnds:
@@ -361,7 +325,7 @@ class PendingEnds:
     async def close(self) -> None:
         """Wait for the ends that are on their way; give up those that take too long."""
         if self._sent:
-            _, late = await asyncio.wait(set(self._sent), timeout=_LAST_WORDS)
+            _, late = await asyncio.wait(set(self._sent), timeout=PATIENCE)
             for stored in late:
                 stored.cancel()
 

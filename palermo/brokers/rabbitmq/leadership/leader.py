@@ -2,9 +2,7 @@
 
 A session leads as long as a connection that it has for this duty alone holds the duty's exclusive queue, which RabbitMQ
 frees the moment that the connection ends. The leader consumes and publishes on that same connection. So a leader that
-is cut off can do nothing at all: the jobs and records that it held have gone back to their queues. What the main leader
-needs of the leader in tenants it asks for on that same connection too: if it asked on another, a purge could come after
-the next leader has done it, and take jobs that were enqueued since.
+is cut off can do nothing at all: the jobs and records that it held have gone back to their queues.
 """
 
 import asyncio
@@ -19,13 +17,14 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Responder
 from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.leadership import operations
+from palermo.brokers.rabbitmq.leadership.fair_scheduler import FairScheduler
 from palermo.brokers.rabbitmq.leadership.main_duty import MainDuty
 from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, Operation, Reply, StandBy
-from palermo.brokers.rabbitmq.leadership.tenant_duty import TenantDuty
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work, leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.ledger_records import HandsOver, NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.seconds import LAST_WORDS
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.core.election import Duty
@@ -35,9 +34,6 @@ log = logging.getLogger("palermo.rabbitmq")
 
 #: Seconds. RabbitMQ notices within two or three heartbeats that a leader is cut off; then another takes over.
 _HEARTBEAT = 5
-
-#: Seconds that a leader which ends waits for what is on its way.
-_LAST_WORDS = 2.0
 
 #: The errors of reading a request that is not Palermo's.
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
@@ -72,15 +68,15 @@ class Leader:
         session: SessionParameters,
         unreadable: Unreadable,
         declarer: Callable[[Connection], Declarer],
-        ask_over: Callable[[Connection], Ask],
+        ask: Ask,
         fired: OnJobs = ignore_jobs,
         *,
         stands_in: bool,
     ) -> "Leader | None":
         """Become the leader, on a new connection; None if another session leads. The caller closes it.
 
-        `ask_over` gives what asks the other leader over a connection; `unreadable` counts what it cannot read. A leader
-        that `stands_in` only does what requests need, and hands over to a session that stands by.
+        `ask` asks the other leader; `unreadable` counts what cannot be read. A leader that `stands_in` only does what
+        requests need, and hands over to a session that stands by.
         """
         connection = await open_connection(session, f"{session.name} {duty}", heartbeat=_HEARTBEAT)
         connection.unreadable = unreadable
@@ -93,9 +89,8 @@ class Leader:
                 outbox = Outbox(session, connection, declarer(connection))
                 work: Work
                 if duty is Duty.TENANTS:
-                    work = TenantDuty(session, connection, outbox, stands_in=stands_in)
+                    work = FairScheduler(session, connection, outbox, stands_in=stands_in)
                 else:
-                    ask = ask_over(connection)
                     work = MainDuty(session, connection, outbox, ask, channel, fired, stands_in=stands_in)
                 return cls(duty, connection, responder, work, stands_in=stands_in)
         except BaseException:
@@ -106,14 +101,14 @@ class Leader:
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way that another leader would have to do again."""
-        return self._under_way > 0 or self._work.busy
+        """Whether a request is under way, which another leader would have to do again."""
+        return self._under_way > 0
 
     async def close(self) -> None:
         """Stop leading, once what is on its way is stored and noted: else the next leader would do it again."""
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LAST_WORDS):
+                async with asyncio.timeout(LAST_WORDS):
                     await self._work.close()
         finally:  # also if the session that led is closed in a hurry
             self._responder.close()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,9 +23,10 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     StandBy,
     read_reply,
 )
-from palermo.brokers.rabbitmq.leadership.work import Ask, leader_queue
+from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.ledger_records import HandsOver, NewerFormat
+from palermo.brokers.rabbitmq.seconds import AGAIN, LONG_PATIENCE, PATIENCE, SOON
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.contract.tasks import spawn, wait_for_any
@@ -42,9 +43,6 @@ log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
 
-#: Seconds until a leader whose connection broke tries again, and one that an error ended which nobody expected.
-_AGAIN, _AFTER_BUG = 1.0, 5.0
-
 #: Seconds for which a session that has handed over leaves the duty to others.
 _HANDED_OVER = 5.0
 
@@ -58,48 +56,20 @@ _LEFT_TO_OTHERS, _LEFT_AT_FIRST = 2.2, 0.3
 #: Seconds after the last request for which a session keeps leading that only stands in.
 _LINGER = 3.0
 
-#: The least seconds to wait for the reply to a brief operation, and to any other: there is another leader by then.
-_PATIENCE, _LONG_PATIENCE = 10.0, 25.0
-
-#: Seconds in which a leader that lives gives a sign of life, once a request has waited for long.
-_SIGN = 1.0
-
-#: Seconds until an operation is asked for again.
-_SOON = 0.1
+#: The least seconds to wait for the reply to a brief operation: there is another leader by then.
+_PATIENCE = 10.0
 
 
-#: Seconds of silence after which a request counts as lost: a brief one, which is asked again at once, and any other.
-_SILENCE, _LONG_SILENCE = 2.5, 5.0
-
-
-class LeaderRequests:
-    """One session's requests to the leaders, and which duties have none.
-
-    A leader holds the exclusive queue of its duty as its lock (mutex.py), and consumes requests from it. A request may
-    be lost with a leader that dies: after a short silence the caller is told so, and must be able to ask again.
-    """
-
-    def __init__(self, connection: Connection, exchange: str) -> None:
-        self.connection = connection
-        self._queues = {duty: leader_queue(exchange, duty) for duty in Duty}
-        self._rpcs = {duty: Rpc(connection, queue) for duty, queue in self._queues.items()}
-
-    async def is_vacant(self, duty: Duty, publisher: Publisher, operation: Operation[None] | None = None) -> bool:
-        """Whether the duty has no leader. A leader gets the operation. Raises the session's error."""
-        return not await publisher.finds(self._queues[duty], operations.write(operation) if operation else b"")
-
-    async def tell(self, operation: Operation[None]) -> None:
-        """Send an operation without waiting for its reply; it may be lost. Raises the session's error."""
-        await self._rpcs[operation.duty].tell(operations.write(operation), within=_SILENCE)
-
-    async def ask(self, operation: Operation[Any]) -> bytes | None:
-        """The leader's reply, which `read_reply` reads; None without: then ask again. Raises the session's error."""
-        silence = _SILENCE if isinstance(operation, BriefOperation) else _LONG_SILENCE
-        return await self._rpcs[operation.duty].ask(operations.write(operation), silence=silence)
+#: Seconds of silence after which a brief request counts as lost, and is sent again; any other after PATIENCE.
+_SILENCE = 2.5
 
 
 class LeaderClient:
-    """Leads in some duties of the exchange, or asks their leaders, for one session. `ask` is the one way to any."""
+    """Leads in some duties of the exchange, or asks their leaders, for one session. `ask` is the one way to any.
+
+    A leader holds the exclusive queue of its duty as its lock (mutex.py), and consumes requests from it. A request may
+    be lost with a leader that dies: after a short silence it is sent again.
+    """
 
     def __init__(
         self,
@@ -115,7 +85,8 @@ class LeaderClient:
         self._connection = connection
         self._declarer = declarer
         self._publisher = publisher
-        self._requests = LeaderRequests(connection, session.exchange)
+        self._queues = {duty: leader_queue(session.exchange, duty) for duty in Duty}
+        self._rpcs = {duty: Rpc(connection, queue) for duty, queue in self._queues.items()}
         self._standing_by = False
         #: The leaders in this session.
         self._leaders: dict[Duty, Leader] = {}
@@ -150,12 +121,12 @@ class LeaderClient:
         while self._connection.error is None:
             try:
                 leader = None
-                if not await self._is_vacant(duty):
+                if not await self._is_vacant(duty, StandBy()):
                     was_led = True
                 elif (leader := await self._take(duty, fired, only_if_idle=True)) is None and self._leaders:
                     # Sessions share the duties: one that leads leaves the other duty to those that do not.
                     await self._rest(_LEFT_TO_OTHERS if was_led else _LEFT_AT_FIRST)
-                    if await self._is_vacant(duty):
+                    if await self._is_vacant(duty, StandBy()):
                         leader = await self._take(duty, fired)
                 if leader is not None:
                     await self._rest(await self._lead(leader))
@@ -165,8 +136,10 @@ class LeaderClient:
                     log.warning("cannot lead error=%r", str(error))
             await self._rest(random.uniform(*_LOOK_EVERY))
 
-    async def _is_vacant(self, duty: Duty) -> bool:
-        return await self._requests.is_vacant(duty, await self._publisher(), StandBy())
+    async def _is_vacant(self, duty: Duty, operation: Operation[None] | None = None) -> bool:
+        """Whether the duty has no leader. A leader gets the operation. Raises the session's error."""
+        request = b"" if operation is None else operations.write(operation)
+        return not await (await self._publisher()).finds(self._queues[duty], request)
 
     async def _rest(self, seconds: float) -> None:
         """Wait so long, or until the connection is lost."""
@@ -178,26 +151,27 @@ class LeaderClient:
         Returns the seconds after which this session may lead again.
         """
         log.info("leading duty=%s exchange=%s", leader.duty, self._session.exchange)
-        running = asyncio.ensure_future(leader.run())
-        lost = asyncio.ensure_future(self._connection.lost.wait())
-        try:
-            await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                await running
-        except HandsOver as error:
-            level = logging.WARNING if isinstance(error, NewerFormat) else logging.INFO
-            log.log(level, "handing over duty=%s reason=%r", leader.duty, str(error))
-            return _HANDED_OVER
-        except PalermoError as error:
-            if self._connection.error is None:
+        match await self._run(leader, self._connection.lost.wait()):
+            case HandsOver() as error:
+                level = logging.WARNING if isinstance(error, NewerFormat) else logging.INFO
+                log.log(level, "handing over duty=%s reason=%r", leader.duty, str(error))
+                return _HANDED_OVER
+            case PalermoError() as error if self._connection.error is None:
                 log.warning("cannot lead duty=%s error=%r", leader.duty, str(error))
-        except Exception:  # the edge of a duty, which `_end` logs: a bug must end neither the other duty nor this one
-            return _AFTER_BUG
+            case Exception():  # `_end` logs it: a bug must end neither the other duty nor this one
+                return _HANDED_OVER
+        return AGAIN
+
+    async def _run(self, leader: "Leader", over: Coroutine[Any, Any, object]) -> BaseException | None:
+        """Lead until `over` is done. Returns the error that ended it before."""
+        running, ended = asyncio.ensure_future(leader.run()), asyncio.ensure_future(over)
+        try:
+            await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
+            return running.exception() if running.done() else None
         finally:
             del self._leaders[leader.duty]
-            lost.cancel()
+            ended.cancel()
             await finish(_end(leader, running))
-        return _AGAIN
 
     async def _take(
         self, duty: Duty, fired: OnJobs = ignore_jobs, *, only_if_idle: bool = False, stands_in: bool = False
@@ -209,38 +183,26 @@ class LeaderClient:
         async with self._taking:
             if self._closed or duty in self._leaders or (only_if_idle and self._leaders):
                 return None
-            found = self._session, self._connection.unreadable, self._declarer, self.ask_over
+            found = self._session, self._connection.unreadable, self._declarer, self.ask
             leader = await Leader.take(duty, *found, fired, stands_in=stands_in)
             if leader is not None:
                 self._leaders[duty] = leader
             return leader
 
-    async def ask(self, operation: Operation[T]) -> T:
+    async def ask(self, operation: Operation[T], /) -> T:
         """The leader's reply. Without a leader this session stands in for some seconds.
 
         The operation may be done twice. Raises BrokerUnavailable; BrokerRefused if this user may not lead.
         """
-        return await self._ask(operation, self._requests)
-
-    def ask_over(self, connection: Connection) -> Ask:
-        """`ask` over the connection of a leader: one that leads no more without knowing it can ask for nothing."""
-        requests = LeaderRequests(connection, self._session.exchange)
-
-        async def ask(operation: Operation[T], /) -> T:
-            return await self._ask(operation, requests)
-
-        return ask
-
-    async def _ask(self, operation: Operation[T], requests: LeaderRequests) -> T:
         loop, is_brief, duty = asyncio.get_running_loop(), isinstance(operation, BriefOperation), operation.duty
-        until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else _LONG_PATIENCE)
+        until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else LONG_PATIENCE)
         failed: LeaderFailed | None = None
-        while requests.connection.error is None and loop.time() < until:
+        while self._connection.error is None and loop.time() < until:
             # A worker waits, however long an alarm lasts; a person is told.
-            if not self._session.takes and (trouble := trouble_of(requests.connection)) is not None:
+            if not self._session.takes and (trouble := trouble_of(self._connection)) is not None:
                 raise BrokerBlocked(trouble.text)
             try:
-                reply = await requests.ask(operation)
+                reply = await self._request(operation)
                 if reply is not None:
                     return read_reply(operation, reply)
                 await self._stand_in(duty)
@@ -250,25 +212,30 @@ class LeaderClient:
                     raise
             except HandsOver as error:
                 failed = LeaderFailed(str(error))
-                await asyncio.sleep(_SOON)
+                await asyncio.sleep(SOON)
             except LeaderFailed as error:
                 failed = LeaderFailed(f"the {duty} leader could not do it: {error}")
                 if not is_brief:
                     raise failed from None
-                await asyncio.sleep(_SOON)
-        if requests.connection.error is not None:
-            raise requests.connection.error
+                await asyncio.sleep(SOON)
+        if self._connection.error is not None:
+            raise self._connection.error
         if failed is not None:
             raise LeaderUnavailable(str(failed))
         raise await self._unavailable(duty)
 
+    async def _request(self, operation: Operation[Any]) -> bytes | None:
+        """The leader's reply, which `read_reply` reads; None without: then ask again. Raises the session's error."""
+        silence = _SILENCE if isinstance(operation, BriefOperation) else PATIENCE
+        return await self._rpcs[operation.duty].ask(operations.write(operation), silence=silence)
+
     async def why_silent(self) -> LeaderUnavailable | None:
         """The error of a main leader that does not answer; None if it answers, or none leads. Raises BrokerError."""
-        if Duty.MAIN in self._leaders or await self._requests.is_vacant(Duty.MAIN, await self._publisher()):
+        if Duty.MAIN in self._leaders or await self._is_vacant(Duty.MAIN):
             return None
         with suppress(TimeoutError):
-            async with asyncio.timeout(_SIGN):
-                if await self._requests.ask(GiveSign()) is not None:
+            async with asyncio.timeout(AGAIN):
+                if await self._request(GiveSign()) is not None:
                     return None
         return await self._unavailable(Duty.MAIN)
 
@@ -289,13 +256,13 @@ class LeaderClient:
         """How many jobs the leader has read for a page of scheduled jobs, and how many it reads; None if unknown."""
         operation = ListingProgress()
         with suppress(LeaderFailed, HandsOver):
-            reply = await self._requests.ask(operation)
+            reply = await self._request(operation)
             return None if reply is None else read_reply(operation, reply)
         return None
 
     async def tell(self, operation: Operation[None]) -> None:
         """Have the leader do something that may be lost; without a leader do nothing. Raises the session's error."""
-        await self._requests.tell(operation)
+        await self._rpcs[operation.duty].tell(operations.write(operation), within=_SILENCE)
 
     async def _stand_in(self, duty: Duty) -> None:
         """Lead in this duty, if no session does, until no request has come for some seconds. Raises BrokerRefused.
@@ -307,23 +274,21 @@ class LeaderClient:
         is_left = asyncio.get_running_loop().time() < self._left_until.get(duty, 0.0)
         if not (self._standing_by or is_left) and (leader := await self._take(duty, stands_in=True)) is not None:
             lingering = spawn(self._lingering, self._linger(leader))
-            await asyncio.wait({lingering}, timeout=_SOON)
+            await asyncio.wait({lingering}, timeout=SOON)
             if leader.refused is not None:
                 raise leader.refused
         else:
-            await asyncio.sleep(_SOON)
+            await asyncio.sleep(SOON)
 
     async def _linger(self, leader: "Leader") -> None:
         loop = asyncio.get_running_loop()
-        running = asyncio.ensure_future(leader.run())
-        try:
-            while not running.done() and ((left := leader.asked_at + _LINGER - loop.time()) > 0 or leader.busy):
-                await asyncio.wait({running}, timeout=max(left, _SOON))
-            if running.done() and isinstance(running.exception(), HandsOver):
-                self._left_until[leader.duty] = loop.time() + _HANDED_OVER
-        finally:
-            del self._leaders[leader.duty]
-            await finish(_end(leader, running))
+
+        async def idle() -> None:
+            while (left := leader.asked_at + _LINGER - loop.time()) > 0 or leader.busy:  # noqa: ASYNC110 - no event says it
+                await asyncio.sleep(max(left, SOON))
+
+        if isinstance(await self._run(leader, idle()), HandsOver):
+            self._left_until[leader.duty] = loop.time() + _HANDED_OVER
 
     async def close(self) -> None:
         """Stop leading, if this session only stands in."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
+from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, SAY_EVERY
 from palermo.contract import clock
 from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, LimitInfo, PermitTable, RunLater, RunNow
 
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
     from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between two questions to the workers, while a job waits for a permit.
-_LOOK_EVERY = 0.5
-
-#: Seconds between two log lines that say that no permit is given yet.
-_TELL_EVERY = 60.0
 
 
 class LeaderLimits:
@@ -65,7 +60,7 @@ class LeaderLimits:
         if not self._learnt:
             async with self._learning:
                 self._learnt = self._learnt or await self._ask_workers(first=True)
-        if not self._learnt and time.monotonic() - self._told_at > _TELL_EVERY:
+        if not self._learnt and time.monotonic() - self._told_at > SAY_EVERY:
             self._told_at = time.monotonic()
             log.warning(
                 "jobs with a limit or a rate wait, because a worker does not answer and may run some of them;"
@@ -75,7 +70,7 @@ class LeaderLimits:
     async def run(self) -> None:
         """Free the permits of runs that are gone, and give them to waiting jobs; until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(LOOK_EVERY)
             if self._permits.has_waiting:
                 await self._ask_workers()
                 self._call()

@@ -34,7 +34,6 @@ from palermo.contract.broker import KeyPage, SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import OnJobs
 from palermo.core.message import Message
-from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import lock_of
 from palermo.core.unique_rules import StartAnswer
 
@@ -59,12 +58,11 @@ class MainDuty(Work):
         """
         self._exchange = session.exchange
         self._connection = connection
-        self._tenant_queues = outbox.tenant_queues
         self._ask = ask
         self._stands_in = stands_in
         states = versions.arguments(session.queue_type, connection.version)
         self._unique_keys = UniqueKeys(session.exchange, connection, outbox, states, answers, now=wall_clock)
-        keys = RabbitmqKeys(session, connection, outbox, self.handle)
+        keys = RabbitmqKeys(session, connection, outbox, self.handle, self._same_connection)
         workflows = RabbitmqWorkflows(session, connection, outbox, self.handle, self._same_connection)
 
         async def leaving(jobs: Iterable[Message]) -> None:
@@ -98,11 +96,6 @@ class MainDuty(Work):
             session.exchange, connection, outbox, facts, self._workflows, self._scheduled_jobs, self.has_jobs
         )
         self._recurring_jobs = RecurringJobs(session.exchange, connection, outbox, states, now=wall_clock, fired=fired)
-
-    @property
-    def busy(self) -> bool:
-        """See Work.busy."""
-        return self._unique_keys.busy
 
     async def begin(self) -> None:
         """See Work.begin."""
@@ -157,20 +150,16 @@ class MainDuty(Work):
                 return await keys.enqueue([claim.value for claim in claims])
             case operations.ReadmitJobs(messages):
                 return await keys.readmit([message.value for message in messages])
-            case operations.RemoveJobs(jobs):
-                return await keys.gone(jobs)
+            case operations.RemoveJobs(jobs, drop_next):
+                return await keys.gone(jobs, drop_next=drop_next)
             case operations.CancelJobs(ids):
                 return await keys.cancelled(ids)
             case operations.FreeKeys(names):
                 return await keys.free(names)
-            case operations.EmptyQueue(queue, delete):
-                return await self._empty(queue, delete=delete)
-            case operations.ListKeys(text, offset, limit, exact):
-                return _page(await (keys.named(text) if exact else keys.page(text, offset=offset, limit=limit)))
-            case operations.ListReplaced(names):
-                return _page(await keys.replaced(names))
-            case operations.ClearTenants(queue, tenant):
-                return await self._clear(queue, tenant)
+            case operations.ListKeys(text, offset, limit):
+                return _page(await keys.page(text, offset=offset, limit=limit))
+            case operations.FindKeys(names):
+                return _page(await keys.find(names))
             case operations.RequestPermit() | operations.EndRun() | operations.ListLimits():
                 await self._limits.learn()
                 return self._decide_limit(operation)
@@ -214,56 +203,6 @@ class MainDuty(Work):
     async def has_jobs(self, tenant_queue: TenantQueue) -> bool:
         """Whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
         return await self._ask(operations.HasTenantJobs(tenant_queue.queue, tenant_queue.tenant))
-
-    async def _empty(self, queue: str, *, delete: bool) -> int | None:
-        """Purge or delete a queue; before that free the keys of the jobs that wait in it, and then cancel the steps."""
-        count: int | None = None
-
-        async def empty() -> None:
-            nonlocal count
-            # The tenants' queues first, so that none of their jobs comes into the queue after it is emptied.
-            apart = await self._purge_tenants(queue, None)
-            empty = self._connection.delete if delete else self._connection.purge
-            count = await empty(amqp_queue(self._exchange, queue))
-            if count is not None:
-                count += apart
-
-        async def empty_all() -> None:
-            if await self._unique_keys.is_needed():
-                await self._unique_keys.emptied(queue, empty)
-            else:
-                await empty()
-
-        await self._lost_steps.purged(lambda job: job.queue == queue, empty_all)
-        return count
-
-    async def _clear(self, queue: str, tenant: str | None) -> int:
-        """Remove the waiting jobs of one tenant of a queue, or of all with None, with their keys and steps.
-
-        Returns how many.
-        """
-        removed = 0
-
-        async def clear() -> None:
-            nonlocal removed
-            removed = await self._purge_tenants(queue, tenant)
-
-        async def clear_all() -> None:
-            if await self._unique_keys.is_needed():
-                await self._unique_keys.emptied(queue, clear, tenant=tenant, apart=True)
-            else:
-                await clear()
-
-        def clears(job: Message) -> bool:
-            return job.queue == queue and (bool(job.tenant) if tenant is None else job.tenant == tenant)
-
-        await self._lost_steps.purged(clears, clear_all)
-        return removed
-
-    async def _purge_tenants(self, queue: str, tenant: str | None) -> int:
-        if not await self._tenant_queues.are_there():
-            return 0
-        return await self._ask(operations.PurgeTenants(queue, tenant))
 
 
 def _start(answer: StartAnswer) -> operations.Start:

@@ -147,6 +147,8 @@ class RemoveJobs(BriefOperation[None], frozen=True):
     """Free the keys of jobs that are about to be removed, unless they run: pairs of a key and an id."""
 
     jobs: list[tuple[str, str]]
+    #: Whether the jobs that were to follow them are dropped too, because the whole queue is emptied.
+    drop_next: bool = False
 
 
 class CancelJobs(BriefOperation[None], frozen=True):
@@ -161,13 +163,6 @@ class FreeKeys(BriefOperation[list[str]], frozen=True):
     names: list[str]
 
 
-class EmptyQueue(BriefOperation[int | None], frozen=True):
-    """Purge or delete a queue, and free the keys of its jobs. The reply is their number; None if no queue exists."""
-
-    queue: str
-    delete: bool
-
-
 class Keys(Struct, frozen=True):
     """A page of keys, and the number of all."""
 
@@ -176,31 +171,17 @@ class Keys(Struct, frozen=True):
 
 
 class ListKeys(BriefOperation[Keys], frozen=True):
-    """The reply is a page of the keys that have the text, or of the one key with this name if `exact`."""
+    """The reply is a page of the keys that have the text."""
 
     text: str
     offset: int
     limit: int
-    exact: bool = False
 
 
-class ListReplaced(BriefOperation[Keys], frozen=True):
-    """The reply has those of these keys whose jobs run with other arguments than their own.
+class FindKeys(BriefOperation[Keys], frozen=True):
+    """The reply is the keys with these names. Its total is the number of names that the leader has looked up."""
 
-    Its total is the number of names that the leader has looked up.
-    """
-
-    replaced: list[str]
-
-
-class ClearTenants(Operation[int], frozen=True):
-    """Remove the waiting jobs of one tenant of a queue, or of all with None. The reply is their number.
-
-    The main leader frees their keys, and asks the leader in tenants to remove the jobs.
-    """
-
-    queue: str
-    tenant: str | None
+    names: list[str]
 
 
 # -- limits
@@ -380,16 +361,6 @@ class HasTenantJobs(TenantOperation[bool], frozen=True):
 
     queue: str
     tenant: str
-
-
-class PurgeTenants(TenantOperation[int], frozen=True):
-    """Purge the queue of one tenant of a job queue, or those of all with None. The reply is the number of jobs.
-
-    The main leader asks for it after it has freed their keys.
-    """
-
-    queue: str
-    tenant: str | None
 
 
 # -- on the wire

@@ -28,11 +28,6 @@ class Work(ABC):
     A leader that stands in only does what requests need: it publishes no job because of the time or a tenant's turn.
     """
 
-    @property
-    def busy(self) -> bool:
-        """Whether something is under way that another leader would have to do again."""
-        return False
-
     async def begin(self) -> None:  # noqa: B027 - not every duty needs it
         """Do what comes before the first request is answered."""
 

@@ -52,7 +52,6 @@ class RabbitmqWorkflows:
         self._gathered = Gathered(self._write, size=lambda end: len(end[1]))
         self._ask = ask
         self._reading = reading
-        self._there = False
 
     async def all(self) -> list[WorkflowInfo]:
         return await self._ask(operations.ListWorkflows(None)) if await self.exist() else []
@@ -153,9 +152,7 @@ class RabbitmqWorkflows:
 
     async def exist(self) -> bool:
         """Whether anybody has ever run a workflow here; if not, the leader need not be asked."""
-        if not self._there:
-            self._there = await self._queue.exists(await self._reading())
-        return self._there
+        return await self._queue.exists(await self._reading())
 
 
 def _bare(message: Message) -> Message:

@@ -18,6 +18,7 @@ from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts, fact
 from palermo.brokers.rabbitmq.connections import Connections
+from palermo.brokers.rabbitmq.seconds import LAST_WORDS
 from palermo.contract.broker import SessionParameters
 from palermo.contract.tasks import wait_for_any
 from palermo.core.topics import distributor, gateway
@@ -61,9 +62,6 @@ class EventTopology:
         for topic in topics:
             await channel.bind(amqp_name, self.distributor, routing_key=topic)
 
-
-#: Seconds that `done` waits until the queues that were found are registered, unless the stream of the facts is down.
-_LAST_WORDS = 2.0
 
 #: Seconds until a queue that was found is registered, at least and at most, or sooner if a caller waits in `done`: jobs
 #: come first. Of many sessions that find a queue at once the first writes its name, and most others see that.
@@ -114,7 +112,7 @@ class QueueRegistration:
         """Wait for a moment until the queues that were found are registered, unless an alarm keeps them from that."""
         if self._working is not None and not self._connection.blocked:
             self._hurry.set()
-            await asyncio.wait({self._working}, timeout=_LAST_WORDS)
+            await asyncio.wait({self._working}, timeout=LAST_WORDS)
 
     async def _register_all_found(self) -> None:
         await wait_for_any(self._hurry, timeout=random.uniform(*_SOON))

@@ -8,10 +8,8 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import RecordQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.seconds import AGAIN
 from palermo.errors import NotFound, PublishRefused
-
-#: Seconds between two attempts to write down an end that was refused.
-_AGAIN = 0.5
 
 
 class EndWriter:
@@ -46,5 +44,5 @@ class EndWriter:
                 self._queue.forget()
                 await self._queue.ensure()
             except PublishRefused:
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(AGAIN)
             future = await self._send(body)

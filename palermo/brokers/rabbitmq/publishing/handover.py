@@ -10,10 +10,11 @@ Promise:
 * A job that can never be published, since its headers do not fit a frame of this connection, goes to `failed` in its
   place (`unpublishable`): other jobs must not wait behind it for ever.
 * kill -9 of the leader, or a lost session: the message is in its old place, in its new one, or with one id in both,
-  and never in none. The next leader looks for a message that the last one may have handed over (`traces`) before it
-  publishes it again. A job runs twice only after two deaths at once: of the leader between the confirm and the
-  acknowledgement, and of the worker that had taken the job. Here a worker that does not answer counts as dead, and a
-  message that another session holds just then, to look at its queue, is not seen.
+  and never in none. So a delayed job, or one of a tenant, may run twice. A ledger (ledger.py) looks for a job that the
+  last leader may have published (`traces`) before it publishes it again. Such a job runs twice only after two deaths
+  at once: of the leader between the confirm and the acknowledgement, and of the worker that had taken the job. Here a
+  worker that does not answer counts as dead, and a message that another session holds just then, to look at its
+  queue, is not seen.
 * kill -9 of the broker: the promise of a publisher confirm holds. RabbitMQ forgets acknowledgements that it had not
   written to the disk.
 """
@@ -27,8 +28,9 @@ from contextlib import suppress
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.browsing.sweep import Reader
+from palermo.brokers.rabbitmq.browsing.sweep import Reader, ids_in
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers, jobs_of_workers
+from palermo.brokers.rabbitmq.seconds import SAY_EVERY
 from palermo.core.failure import from_exception
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
@@ -36,9 +38,6 @@ from palermo.core.topology import CLASSIC
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between two log lines about a place that goes on refusing.
-_SAY_EVERY = 60.0
 
 #: The most messages of a queue to search for a job: a longer queue is taken not to have it.
 _READ = 5_000
@@ -102,7 +101,7 @@ class Refusals:
         """Note a refusal. Returns seconds until the next attempt. `some` says that other messages were stored."""
         self._pause = self._first if some or not self._pause else min(2 * self._pause, self._last)
         now = time.monotonic()
-        if self._said is None or now - self._said >= _SAY_EVERY:
+        if self._said is None or now - self._said >= SAY_EVERY:
             self._said = now
             log.warning("the broker refuses %s, they are kept and tried again error=%r", self._what, str(error))
         return self._pause
@@ -130,7 +129,8 @@ async def traces(
     for queue in sorted(set(jobs.values())):
         try:
             if await kind(queue) == CLASSIC:
-                found |= jobs.keys() & await _waiting(connection, exchange, queue)
+                reader = Reader(connection, exchange, queue, only_look=True)
+                found |= jobs.keys() & await ids_in(reader, most=_READ)
         except PalermoError as error:
             if connection.error is not None:
                 raise
@@ -147,19 +147,3 @@ async def traces(
         # A message that was seen may not be stored yet: a kill -9 of the broker would lose it, as it is not confirmed.
         await asyncio.sleep(_WRITTEN)
     return frozenset(found)
-
-
-async def _waiting(connection: Connection, exchange: str, queue: str) -> set[str]:
-    """The ids of the messages that wait in a queue; none of a long queue."""
-    reader = Reader(connection, exchange, queue, only_look=True)
-    found: set[str] = set()
-    try:
-        count = await reader.count()
-        if count <= _READ:
-            async for _, page in reader.pages(count):
-                found |= {str(got.properties.message_id) for got in page}
-    except NotFound:
-        return found
-    finally:
-        await reader.close()
-    return found

@@ -17,6 +17,7 @@ from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.seconds import PATIENCE, SOON
 from palermo.contract.broker import SessionParameters
 from palermo.core.due_times import Bucket, Intake
 from palermo.core.limits import has_reservation
@@ -35,9 +36,6 @@ _TRUSTED = 5.0
 
 #: Seconds that a tenant's queue stays empty before it is deleted: longer than any session assumes that it exists.
 LINGER = 2 * _TRUSTED
-
-#: Seconds between two checks whether the leader is deleting queues of tenants.
-_AGAIN = 0.02
 
 #: The most tenants' queues that a session remembers to have made.
 _REMEMBERED = 50_000
@@ -125,7 +123,7 @@ class TenantQueues:
                 await (together(listing, self._connection.persist_queues()) if are_new else listing)
                 if not await self._are_deleted():
                     break
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(SOON)
             # A leader may have died while it deleted one.
             names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in missing]
             if not all(probe.exists for probe in (await probe_all(self._connection, names)).values()):
@@ -155,9 +153,6 @@ class TenantQueues:
         return any(one.error is None and not one.messages and not one.consumers for one in probes.values())
 
 
-#: Seconds that asking for the type of a queue may take once the job is stored in it.
-_ASK_WITHIN = 5.0
-
 #: Where a message goes: a job queue by its name, a tenant's queue, or an intake.
 Place = str | TenantQueue | Intake
 
@@ -181,17 +176,13 @@ class JobDestinations:
         self.publisher = publisher
         self._failed_log = failed_log
 
-    def at(self, place: Place, priority: int = 0) -> Destination:
-        """The destination for a message with this priority."""
-        return Destination(partial(self.ensure, place, priority), partial(self.forget, place))
-
     async def publish(self, place: Place, message: Message) -> None:
         """Store a job at its place. See palermo.brokers.rabbitmq.amqp.publisher."""
 
         async def send() -> None:
             await (await self.publisher()).send_job(*self.route(place), message)
 
-        await self.at(place, message.priority).publish(send)
+        await Destination(partial(self.ensure, place, message.priority), partial(self.forget, place)).publish(send)
         await self.note_failed(place, [message])
 
     async def note_failed(self, place: Place, messages: Sequence[Message]) -> None:
@@ -199,7 +190,7 @@ class JobDestinations:
         if not isinstance(place, str) or not is_failed(place):
             return
         with suppress(PalermoError, TimeoutError):  # the jobs are stored, and the next sweep puts the log right
-            async with asyncio.timeout(_ASK_WITHIN):
+            async with asyncio.timeout(PATIENCE):
                 kind = await self._declarer.kind(place)
             if kind == QUORUM:
                 await self._failed_log.stored(place, messages)

@@ -24,6 +24,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
     TenantQueues,
     delay_queue_name,
 )
+from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, SOON
 from palermo.contract.broker import OnPublished, SessionParameters, ignore_count
 from palermo.contract.clock import wall_clock
 from palermo.core.due_times import Intake, intake_of
@@ -34,12 +35,6 @@ from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRef
 #: Messages that are sent together when many are published: the broker stores them while the next are prepared. The
 #: queues of their tenants are made together too.
 _TOGETHER = 100
-
-#: Seconds between two attempts to publish to a quorum queue without a leader: doubled from the first to the last.
-_FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
-
-#: Seconds between two looks at whether an alarm is over.
-_ALARM_EVERY = 0.2
 
 
 class Outbox:
@@ -138,17 +133,15 @@ class Outbox:
             window.stored += 1
 
     async def _ensure_tenant_queues(self, messages: list[Message]) -> None:
-        """Make the queues of these messages' tenants, all of one priority at once."""
+        """Make the queues of these messages' tenants together. If one has a priority, all new ones get priorities."""
         missing: dict[TenantQueue, int] = {}
         for message in messages:
             if message.tenant:
                 place = _place(message, message.queue)
                 if isinstance(place, TenantQueue) and not self.tenant_queues.has(place):
                     missing[place] = max(missing.get(place, 0), message.priority)
-        for priority in sorted(set(missing.values()), reverse=True):
-            await self.tenant_queues.ensure(
-                *(tenant_queue for tenant_queue, highest in missing.items() if highest == priority), priority=priority
-            )
+        if missing:
+            await self.tenant_queues.ensure(*missing, priority=max(missing.values()))
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
         """Store the message in this queue, or where it waits to be put there.
@@ -183,7 +176,7 @@ class Outbox:
     async def _alarm_over(self, message: Message) -> None:
         say_blocked(f"job {message.id}")
         while self._connection.blocked and self._connection.error is None:  # noqa: ASYNC110 - seldom, and pika has no event for it
-            await asyncio.sleep(_ALARM_EVERY)
+            await asyncio.sleep(LOOK_EVERY)
 
     def _late(self, message: Message) -> BrokerUnavailable:
         return unconfirmed(self._connection, f"job {message.id}", self._session.timeout)
@@ -214,7 +207,7 @@ class Outbox:
         counted jobs in it: then it is full. Without a leader RabbitMQ counts none.
         """
         self.destinations.forget(place)
-        pause, is_first, has_leader = _FIRST_PAUSE, True, False
+        pause, is_first, has_leader = SOON, True, False
         try:
             async with asyncio.timeout(self._session.timeout):
                 while True:
@@ -231,7 +224,7 @@ class Outbox:
                     if isinstance(error, NotFound):
                         self.destinations.forget(place)
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, _LAST_PAUSE)
+                    pause = min(2 * pause, LOOK_EVERY)
         except TimeoutError:
             raise (error if isinstance(error, PublishRefused) else self._late(message)) from None
 

@@ -7,13 +7,11 @@ from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
 from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
+from palermo.brokers.rabbitmq.seconds import AGAIN
 from palermo.contract.tasks import wait_for_any
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds until the next turn after an error.
-AGAIN = 1.0
 
 #: Does what there is to do, and returns the seconds until its next call.
 Turn = Callable[[], Coroutine[Any, Any, float]]

@@ -29,13 +29,11 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_nam
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.scheduled_index import ScheduledIndex
+from palermo.brokers.rabbitmq.seconds import LOOK_EVERY
 from palermo.core.due_times import Bucket, Intake, bucket_of
 from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, internal
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, StoreInvalid
-
-#: Seconds between two looks while there is nothing to move.
-_LOOK_EVERY = 0.5
 
 #: The most jobs that are moved out of one queue before the others have their turn, and before requests have theirs.
 _TURN = 300
@@ -127,7 +125,7 @@ class Buckets:
                 # If this call is cancelled in the meantime, nobody else asks why the moving failed.
                 self._moving.add_done_callback(lambda task: task.cancelled() or task.exception())
                 moved, refused = await asyncio.shield(self._moving)
-                pause = 0.0 if moved else _LOOK_EVERY
+                pause = 0.0 if moved else LOOK_EVERY
                 if refused is not None:
                     pause = self._refusals.refused(refused, some=moved > 0)
                 await self._names.tidy()

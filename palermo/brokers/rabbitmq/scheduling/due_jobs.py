@@ -2,8 +2,7 @@
 
 They wait in the intake SOON, and are held unacknowledged until they are published. The leader publishes a job at its
 instant, by this machine's wall clock, and acknowledges it once the publish is confirmed. If the queue refuses a job,
-the leader keeps holding it, and the jobs that come due after it for the same queue wait behind it. From its instant on
-a job cannot be cancelled any more.
+the leader keeps holding it and tries it again. From its instant on a job cannot be cancelled any more.
 
 A job that can never be published goes to `failed` at once: its queue's name is invalid, or its headers do not fit a
 frame of the leader's connection.
@@ -28,16 +27,13 @@ from palermo.brokers.rabbitmq.browsing.sweep import waits
 from palermo.brokers.rabbitmq.publishing.handover import is_mark, unpublishable, write_acks
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
 from palermo.brokers.rabbitmq.publishing.ledger import RefusedJobs
+from palermo.brokers.rabbitmq.seconds import LOOK_EVERY
 from palermo.contract.clock import seconds_until
 from palermo.contract.tasks import spawn
 from palermo.core.due_times import Intake
 from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed
-from palermo.errors import HeadersTooLarge, NotFound, PalermoError, PublishRefused, QueueNameInvalid
-
-#: The wall clock may jump: the leader looks at it this often, in seconds, however far away the next job is. So often it
-#: also has RabbitMQ write acknowledgements: a kill -9 of the broker doubles no more jobs than come due in that time.
-_LOOK_EVERY = 0.5
+from palermo.errors import HeadersTooLarge, NotFound, PalermoError, QueueNameInvalid
 
 #: Jobs published at once, before the event loop runs other tasks.
 _AT_ONCE = 200
@@ -97,10 +93,9 @@ class DueJobs:
         self._loop = asyncio.get_running_loop()
         #: Publishes that are not confirmed yet, and channels that are opened.
         self._under_way: set[asyncio.Future[None]] = set()
-        #: The due jobs that were refused, by id, and how many of them each place has refused.
+        #: The due jobs that were refused, by id.
         self._refused = RefusedJobs(connection, self._publish_refused, "delayed jobs")
         self._waiting: dict[str, HeldJob] = {}
-        self._refusing: Counter[str | TenantQueue] = Counter()
         #: Whether jobs were acknowledged since the last mark.
         self._acked = False
         self._closed = False
@@ -119,7 +114,7 @@ class DueJobs:
             if self._acked:
                 self._acked = False
                 await write_acks(await self._open_publisher(), self._queue)
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(LOOK_EVERY)
 
     async def _consume(self) -> None:
         channel = await self._connection.channel()
@@ -225,7 +220,7 @@ class DueJobs:
         if self._timer is not None:
             self._timer.cancel()
         if wait is None:
-            wait = min(_LOOK_EVERY, seconds_until(self._heap[0].due, self._now))
+            wait = min(LOOK_EVERY, seconds_until(self._heap[0].due, self._now))
         self._timer = self._loop.call_later(wait, self._ring)
 
     def _ring(self) -> None:
@@ -250,9 +245,7 @@ class DueJobs:
     def _publish(self, held: HeldJob) -> None:
         held.gone = True
         place, publisher = held.place, self._publisher
-        if self._refusing[place]:
-            self._keep(held, PublishRefused("its queue refuses the jobs before it."))
-        elif publisher is None or not publisher.is_open or _is_for_failed(place) or not self._destinations.has(place):
+        if publisher is None or not publisher.is_open or _is_for_failed(place) or not self._destinations.has(place):
             spawn(self._under_way, self._see_to(held))
         else:
             # Fast path: most jobs need no task (benchmarks.growth due).
@@ -299,7 +292,6 @@ class DueJobs:
                 self._waiting[id] = held  # RabbitMQ took the other back, and has delivered it again.
             return
         self._waiting[id] = held
-        self._refusing[held.place] += 1
         self._refused.add([held.message], {id: error})
 
     async def _publish_refused(self, message: Message) -> None:
@@ -312,7 +304,6 @@ class DueJobs:
                     raise
                 self._fail(held, error)
         del self._waiting[message.id]
-        self._refusing[held.place] -= 1
 
 
 def _is_hopeless(held: HeldJob, error: PalermoError) -> bool:

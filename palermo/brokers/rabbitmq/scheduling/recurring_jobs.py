@@ -14,7 +14,8 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Table
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.publishing.turns import AGAIN, take_turns
+from palermo.brokers.rabbitmq.publishing.turns import take_turns
+from palermo.brokers.rabbitmq.seconds import AGAIN, LOOK_EVERY
 from palermo.contract.clock import seconds_until
 from palermo.contract.recurring_entries import RECURRING, EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs
@@ -24,9 +25,6 @@ from palermo.core.topology import internal
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between two readings of the wall clock, however far the next tick is: the clock may jump.
-_LOOK_EVERY = 0.5
 
 #: Entries and jobs in one commit, after which no entry is added to it.
 _SLICE = 2_000
@@ -105,7 +103,7 @@ class RecurringJobs:
             while not self._closed and (names := self._due.until(self._now())):
                 await self._fire(names)
             await self._ledger.tidy(self._entries)
-        return _LOOK_EVERY if self._due.first is None else min(_LOOK_EVERY, seconds_until(self._due.first, self._now))
+        return LOOK_EVERY if self._due.first is None else min(LOOK_EVERY, seconds_until(self._due.first, self._now))
 
     async def _fire(self, names: Iterable[str]) -> None:
         left, waiting = deque(names), set(self._refused().values())

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
-from palermo.brokers.rabbitmq.unique.batching import in_turns
+from palermo.brokers.rabbitmq.publishing.turns import take_turns
+from palermo.brokers.rabbitmq.unique.known_keys import in_turns
 from palermo.contract.broker import OrphanedKey
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import Key, KeyHolder
-from palermo.errors import PalermoError
 
 if TYPE_CHECKING:
     from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
@@ -86,19 +86,18 @@ async def watch(
 ) -> None:
     """Free orphaned keys for as long as this process is the leader."""
     before: Suspects = {}
-    while True:
-        await asyncio.sleep(LOOK_EVERY)
-        try:
-            keys = await unique_keys.known() if unique_keys.knows else []
-            found = await suspects(exchange, connection, keys, now=now(), apart=apart)
-            strays = [one for one in found if one in before]
-            before = found
-            for name in await unique_keys.free_strays(strays) if strays else ():
-                log.warning("a key was freed, its job is nowhere key=%s", name)
-        except PalermoError as error:
-            if connection.error is not None:
-                raise
-            log.warning("cannot look for keys without jobs error=%r", str(error))
+
+    async def look() -> float:
+        nonlocal before
+        keys = await unique_keys.known() if unique_keys.knows else []
+        found = await suspects(exchange, connection, keys, now=now(), apart=apart)
+        strays = [one for one in found if one in before]
+        for name in await unique_keys.free_strays(strays) if strays else ():
+            log.warning("a key was freed, its job is nowhere key=%s", name)
+        before = found
+        return LOOK_EVERY
+
+    await take_turns(look, asyncio.Event(), connection, "cannot look for keys without jobs")
 
 
 def _is_due(holder: KeyHolder, now: float) -> bool:

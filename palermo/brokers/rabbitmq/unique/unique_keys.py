@@ -11,65 +11,52 @@ The keys are kept in memory. After any error they are read again from the log.
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
-from palermo.brokers.rabbitmq.publishing.ledger_records import NewerFormat
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.unique.batching import (
-    CODED_AT_ONCE,
-    BatchRequest,
-    KeyChanges,
-    KnownKeys,
-    RequestBatches,
-    in_turns,
-)
+from palermo.brokers.rabbitmq.publishing.turns import take_turns
+from palermo.brokers.rabbitmq.seconds import LOOK_EVERY, TIDY_EVERY
+from palermo.brokers.rabbitmq.unique.known_keys import CODED_AT_ONCE, KeyChanges, KnownKeys, in_turns
 from palermo.brokers.rabbitmq.unique.run_ends import RunEnd, key_queue
 from palermo.contract.broker import KeyPage
 from palermo.contract.clock import seconds_until
-from palermo.contract.tasks import wait_for_any
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, KeyUpdate, StartAnswer, StartReason
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two checks for jobs that are due, and for keys that may be forgotten.
-_LOOK_EVERY, _TIDY_EVERY = 0.5, 2.0
+T = TypeVar("T")
 
 #: Seconds after the start of a run in which a redelivered copy of its job is not started: the worker that asks may have
 #: asked the others before they showed that run.
 _YOUNG = 2.0
 
-#: Seconds until the log is tried again after an error.
-_AGAIN = 1.0
+#: The most requests in one batch, and the bytes of bodies beyond which none is added.
+_BATCH, _BATCH_BYTES = 500, 4 * 1024 * 1024
 
 #: Bytes of arguments after which an answer ends.
 _ANSWER_BYTES = 1024 * 1024
 
-#: Seconds for which the names that a listing has found are kept for its next pages.
-_LISTED = 10.0
 
+class Request(Struct, Generic[T]):
+    """Something to be done in a batch."""
 
-class ListedKeys(Struct, frozen=True):
-    """The names of the keys that have a text, in order, as they were at a time of the loop's clock."""
-
-    text: str
-    names: list[str]
-    at: float
+    do: Callable[[KeyChanges], T]
+    future: "asyncio.Future[T]"
+    size: int = 0
+    result: Any = None
 
 
 class UniqueKeys:
-    """Decides about the keys of unique jobs; see the module's first lines.
-
-    A session that leads for a single request does without `run`.
-    """
+    """Decides about the keys of unique jobs; see the module's first lines."""
 
     def __init__(
         self,
@@ -92,60 +79,38 @@ class UniqueKeys:
         #: Whether `_known` holds all that is in the log, and the keys that the batch being stored changes.
         self._learnt = False
         self._changing: Collection[str] = ()
-        self._batches = RequestBatches(self._prepare, self._store, self._lose)
-        self._ask = self._batches.ask
+        #: The requests that wait for the next batch.
+        self._asked: list[Request[Any]] = []
+        #: Held while a batch is stored.
+        self._turn = asyncio.Lock()
         self._news = asyncio.Event()
+        self._tidied_at = self._loop.time()
+        self._closed = False
         #: When each run was allowed in the last seconds, on the loop's clock, and when the log was read.
         self._allowed: dict[str, float] = {}
         self._learnt_at = 0.0
-        self._listed: ListedKeys | None = None
 
     async def run(self) -> None:
-        """Publish the jobs that are due, until the call is cancelled."""
-        while not await self._ledger.exists():
-            await wait_for_any(self._news, timeout=_TIDY_EVERY)
-            self._news.clear()
-        tidied = self._loop.time()
-        while True:
-            self._news.clear()
-            wait = _LOOK_EVERY
-            try:
-                if (due := await self._ask(KeyChanges.publish_due)) is not None:
-                    wait = min(wait, seconds_until(due, self._now))
-                if self._loop.time() - tidied >= _TIDY_EVERY:
-                    tidied = self._loop.time()
-                    await self._ask(KeyChanges.forget, after=self._tidy)
-            except NewerFormat:
-                raise
-            except PalermoError as error:
-                if self._connection.error is not None:
-                    raise
-                log.warning("keys of unique jobs cannot be looked after now error=%r", str(error))
-                await asyncio.sleep(_AGAIN)
-            await wait_for_any(self._news, timeout=wait)
+        """Answer requests, and publish the jobs that are due, until the call is cancelled."""
+        await take_turns(self._look, self._news, self._connection, "keys of unique jobs cannot be looked after now")
 
     async def close(self) -> None:
-        """Stop deciding. Requests that wait fail with BrokerUnavailable."""
-        await self._batches.close()
+        """Stop deciding, once the batch under way is stored. Requests that wait fail with BrokerUnavailable."""
+        self._closed = True
+        failed, self._asked = self._asked, []
+        self._fail(failed, _leads_no_more())
+        async with self._turn:
+            pass
 
     @property
     def _is_ready(self) -> bool:
         """Whether `_known` is right about every key that no batch is changing now."""
-        return self._learnt and self._ledger.is_open and not self._batches.closed
+        return self._learnt and self._ledger.is_open and not self._closed
 
     @property
     def knows(self) -> bool:
         """Whether this leader has read the log of keys."""
         return self._ledger.is_open
-
-    @property
-    def busy(self) -> bool:
-        """Whether a batch is being stored."""
-        return self._batches.busy
-
-    async def is_needed(self) -> bool:
-        """Whether any job of this exchange has ever had a key."""
-        return self._ledger.is_open or await self._ledger.exists()
 
     # -- requests
 
@@ -248,23 +213,26 @@ class UniqueKeys:
             may = await self._ask(do)
         return may
 
-    async def gone(self, jobs: Iterable[tuple[str, str]]) -> None:
-        """Free the keys of these jobs, pairs of key and id, unless they run: they are about to be removed."""
+    async def gone(self, jobs: Iterable[tuple[str, str]], *, drop_next: bool) -> None:
+        """Free the keys of these jobs, pairs of key and id, unless they run: they are about to be removed.
+
+        With `drop_next` the jobs that were to follow them are removed too.
+        """
         named = list(jobs)
-        await self._take(lambda changes: ((changes.get(name), id) for name, id in named))
+        await self._take(lambda changes: ((changes.get(name), id) for name, id in named), drop_next=drop_next)
 
     async def cancelled(self, ids: Iterable[str]) -> None:
         """Free the keys of these cancelled jobs, unless they run."""
-        named = list(ids)
-        await self._take(lambda changes: ((key, id) for id in named for key in changes.held_by(id)))
+        named = frozenset(ids)
+        await self._take(lambda changes: changes.held_by(named))
 
-    async def _take(self, find: Callable[[KeyChanges], Iterable[tuple[Key, str]]]) -> None:
+    async def _take(self, find: Callable[[KeyChanges], Iterable[tuple[Key, str]]], *, drop_next: bool = False) -> None:
         """Free the keys that `find` returns when the batch is made, and publish the jobs that wait for them."""
 
         def do(changes: KeyChanges) -> bool:
             runs = False
             for key, id in find(changes):
-                changes.put(unique_rules.job_removed(key, id, changes.now))
+                changes.put(unique_rules.job_removed(key, id, changes.now, drop_next=drop_next))
                 runs |= key.holder is not None and key.holder.id == id and key.holder.phase is Phase.RUNNING
             return runs
 
@@ -272,27 +240,6 @@ class UniqueKeys:
             # A job that the leader takes to be running may be waiting again by now.
             await self._catch_up()
             await self._ask(do)
-
-    async def emptied(
-        self, queue: str, empty: Callable[[], Awaitable[None]], *, tenant: str | None = None, apart: bool = False
-    ) -> None:
-        """Free the keys of all jobs that wait in a queue, and await `empty` before anything else is decided.
-
-        With `apart` only the keys of tenants' jobs: of one `tenant`, or of all with None.
-        """
-
-        def do(changes: KeyChanges) -> None:
-            for key in changes.all():
-                holder = key.holder
-                if holder is None or holder.queue != queue or (holder.run_at or 0) > changes.now:
-                    continue
-                if apart and not (holder.tenant if tenant is None else holder.tenant == tenant):
-                    continue
-                whole = tenant is None or (key.next is not None and key.next.message.tenant == tenant)
-                changes.put(unique_rules.job_removed(key, holder.id, changes.now, drop_next=whole))
-
-        await self._catch_up()
-        await self._ask(do, after=empty)
 
     async def free(self, names: Iterable[str]) -> list[str]:
         """See palermo.contract.broker.UniqueKeys."""
@@ -325,28 +272,17 @@ class UniqueKeys:
         return await self._ask(do)
 
     async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
-        """See palermo.contract.broker.UniqueKeys.
-
-        A page that does not begin at 0 is one of the names that the listing with this text found a moment ago.
-        """
-        listed = self._listed
-        if not offset or listed is None or listed.text != text or self._loop.time() - listed.at > _LISTED:
-            listed = self._listed = ListedKeys(text, await self._names(text), self._loop.time())
-        found = list[Key]()
-        async for some in in_turns(listed.names[offset : offset + limit]):
-            keys = (unique_rules.current(self._known.get(name), self._now()) for name in some)
-            found += (key for key in keys if key.is_shown())
-        return KeyPage(keys=tuple(found), total=len(listed.names))
-
-    async def named(self, name: str) -> KeyPage:
-        """A page with the key of this name, if something is known of it."""
+        """See palermo.contract.broker.UniqueKeys."""
         await self._catch_up()
-        key = unique_rules.current(self._known.get(name), self._now())
-        found = (key,) if key.is_shown() else ()
-        return KeyPage(keys=found, total=len(found))
+        names = list[str]()
+        async for some in in_turns(list(self._known.keys)):
+            names += (name for name in some if self._current(name).is_shown(text))
+        names.sort()
+        keys = (self._current(name) for name in names[offset : offset + limit])
+        return KeyPage(keys=tuple(keys), total=len(names))
 
-    async def replaced(self, names: Sequence[str]) -> KeyPage:
-        """Those of these keys whose jobs run with other arguments than their own; `total` is how many were looked at.
+    async def find(self, names: Sequence[str]) -> KeyPage:
+        """The keys with these names, as far as something is known of them; `total` is how many were looked at.
 
         It ends where the arguments are too large for one answer.
         """
@@ -356,24 +292,18 @@ class UniqueKeys:
             if size > _ANSWER_BYTES:
                 break
             looked += 1
-            key = unique_rules.replaced(unique_rules.current(self._known.get(name), self._now()))
-            if key is not None:
+            if not (key := self._current(name)).is_free:
                 found.append(key)
-                size += sum(len(one.content.message.body) for one in key.holders if one.content is not None)
+                contents = [key.next, *(one.content for one in key.holders)]
+                size += sum(len(one.message.body) for one in contents if one is not None)
         return KeyPage(keys=tuple(found), total=looked)
+
+    def _current(self, name: str) -> Key:
+        return unique_rules.current(self._known.get(name), self._now())
 
     async def known(self) -> list[Key]:
         """All keys that jobs have, get or had, by name."""
         return list((await self.page("", offset=0, limit=sys.maxsize)).keys)
-
-    async def _names(self, text: str) -> list[str]:
-        """The sorted names of the keys that have the text."""
-        await self._catch_up()
-        found = list[str]()
-        async for some in in_turns(list(self._known.keys)):
-            keys = (unique_rules.current(self._known.get(name), self._now()) for name in some)
-            found += (key.name for key in keys if key.is_shown(text))
-        return sorted(found)
 
     async def _catch_up(self) -> None:
         """Wait until the leader knows all ends of runs that are stored by now."""
@@ -381,6 +311,62 @@ class UniqueKeys:
         await self._ledger.reach()
 
     # -- batches
+
+    def _ask(self, do: Callable[[KeyChanges], T], *, size: int = 0, first: bool = False) -> "asyncio.Future[T]":
+        """Have `do` called in a batch. The future has its result once the batch is stored. `size` is the bytes it adds.
+
+        With `first` it is done before all other requests that wait.
+        """
+        future: asyncio.Future[T] = self._loop.create_future()
+        request = Request(do, future, size)
+        if self._closed:
+            self._fail([request], _leads_no_more())
+        else:
+            self._asked.insert(0 if first else len(self._asked), request)
+            self._news.set()
+        return future
+
+    @staticmethod
+    def _fail(requests: Iterable["Request[Any]"], error: PalermoError) -> None:
+        for request in requests:
+            if not request.future.done():
+                request.future.set_exception(error)
+                request.future.exception()  # of several requests the caller awaits only the first
+
+    async def _look(self) -> float:
+        """Store one batch after another until no request waits. Returns the seconds until the next look."""
+        async with self._turn:
+            if not (self._asked or self._learnt_at or await self._ledger.exists()):  # no job has ever had a key
+                return TIDY_EVERY
+            batch: list[Request[Any]] = []
+            try:
+                while not batch or self._asked:
+                    await self._prepare()
+                    batch = self._next()
+                    await self._store(batch)
+                    if self._closed or not batch:
+                        break
+                if self._loop.time() - self._tidied_at >= TIDY_EVERY:
+                    self._tidied_at = self._loop.time()
+                    KeyChanges(self._known, self._now()).forget()
+                    await self._ledger.tidy(self._known.keys)
+            except Exception as error:
+                self._lose()
+                failed, self._asked = [*batch, *self._asked], []
+                if isinstance(error, PalermoError):
+                    self._fail(failed, error)
+                    raise
+                log.exception("a batch of keys cannot be stored")
+                self._fail(failed, PublishRefused(f"a job cannot be stored: {error!r}."))
+            due = self._known.next_alarm
+            return LOOK_EVERY if due is None else min(LOOK_EVERY, seconds_until(due, self._now))
+
+    def _next(self) -> list["Request[Any]"]:
+        batch, size = list[Request[Any]](), 0
+        while self._asked and len(batch) < _BATCH and size <= _BATCH_BYTES:
+            batch.append(self._asked.pop(0))
+            size += batch[-1].size
+        return batch
 
     def _enqueue(self, claim: KeyRequest) -> "asyncio.Future[EnqueueAnswer]":
         def do(changes: KeyChanges) -> EnqueueAnswer:
@@ -403,14 +389,15 @@ class UniqueKeys:
             for report in told:
                 self._on_report(report, read_again=True)
         self._learnt = True
-        self._news.set()
 
     def _lose(self) -> None:
         self._ledger.let_go()
         self._learnt = False
 
-    async def _store(self, batch: list[BatchRequest[Any]]) -> None:
+    async def _store(self, batch: list["Request[Any]"]) -> None:
+        """Do and store these requests, and publish the jobs that are due."""
         changes = KeyChanges(self._known, self._now())
+        changes.publish_due()
         for asked in batch:
             asked.result = asked.do(changes)
         self._changing = changes.changed
@@ -418,19 +405,15 @@ class UniqueKeys:
             if changes.changed or changes.jobs:
                 refused = await self._commit(changes)
                 batch = await self._take_back(batch, changes.changed, refused)
-                if any(key.alarm is not None for key in changes.changed.values()):
-                    self._news.set()
             for asked in batch:
-                if asked.after is not None:
-                    await asked.after()
                 if not asked.future.done():
                     asked.future.set_result(asked.result)
         finally:
             self._changing = ()
 
     async def _take_back(
-        self, batch: list[BatchRequest[Any]], keys: Mapping[str, Key], refused: Mapping[str, PalermoError]
-    ) -> list[BatchRequest[Any]]:
+        self, batch: list["Request[Any]"], keys: Mapping[str, Key], refused: Mapping[str, PalermoError]
+    ) -> list["Request[Any]"]:
         """Free the keys of jobs that this batch enqueued and their queues refused. Their callers get the error.
 
         They get it last: until the log says that such a job is withdrawn, the next leader would publish it.
@@ -457,11 +440,9 @@ class UniqueKeys:
                     f" it may run later. {error}"
                 ) from error
         for asked in withdrawn:
-            if not asked.future.done():
-                asked.future.set_exception(refused[asked.result.id])
-                asked.future.exception()  # the caller may have left at the first error of several
+            self._fail([asked], refused[asked.result.id])
         again = [asked for asked in answered if asked.result.id in gone and not asked.future.done()]
-        self._batches.ask_again(again)
+        self._asked[:0] = again
         return [asked for asked in batch if not any(asked is one for one in again)]
 
     async def _commit(self, changes: KeyChanges) -> dict[str, PalermoError]:
@@ -495,12 +476,11 @@ class UniqueKeys:
                 self._known.remember(step.key)
                 self._ledger.keep(held)
                 return
-        asked = self._ask(
-            lambda changes: changes.put(ended(changes.get(told.key), changes.now)), before_others=read_again
-        )
+        asked = self._ask(lambda changes: changes.put(ended(changes.get(told.key), changes.now)), first=read_again)
         asked.add_done_callback(
             lambda done: None if done.cancelled() or done.exception() else self._ledger.settle(held)
         )
 
-    async def _tidy(self) -> None:
-        await self._ledger.tidy(self._known.keys)
+
+def _leads_no_more() -> BrokerUnavailable:
+    return BrokerUnavailable("this process is no longer the leader; the request was not carried out.")

@@ -22,7 +22,8 @@ from palermo.brokers.features.workflows import Ending, EndKey, Workflows
 from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Report, Table
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.publishing.turns import AGAIN, take_turns
+from palermo.brokers.rabbitmq.publishing.turns import take_turns
+from palermo.brokers.rabbitmq.seconds import AGAIN, LOOK_EVERY, TIDY_EVERY
 from palermo.brokers.rabbitmq.workflows.step_reports import StepReport, runs_in, workflow_queue
 from palermo.contract.clock import seconds_until, wall_clock
 from palermo.contract.tasks import wait_for_any
@@ -36,12 +37,6 @@ from palermo.errors import PalermoError
 log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
-
-#: Seconds between two looks, however far the next timeout is, since the clock may jump.
-_LOOK_EVERY = 0.5
-
-#: Seconds between two looks whether anybody needs workflows.
-_NEEDED_EVERY = 2.0
 
 #: Between a workflow's id and the name of a part of it, in the name of a state; and the bytes of parts in one commit.
 _OF, _PART_BYTES = "\x1f", 1_048_576
@@ -186,7 +181,7 @@ class LeaderWorkflows:
     async def run(self) -> None:
         """Decide about workflows until the call is cancelled. Raises the connection's error when that is lost."""
         while not await self._ledger.exists():
-            await wait_for_any(self._news, timeout=_NEEDED_EVERY)
+            await wait_for_any(self._news, timeout=TIDY_EVERY)
             self._news.clear()
         await take_turns(self._look, self._news, self._connection, "workflows cannot be continued now")
 
@@ -194,10 +189,6 @@ class LeaderWorkflows:
         """Wait until what is on its way is stored."""
         async with self._turn:
             pass
-
-    async def is_needed(self) -> bool:
-        """Whether anybody has ever run a workflow here."""
-        return self._ledger.is_open or await self._ledger.exists()
 
     @property
     def states(self) -> dict[str, Packed]:
@@ -243,7 +234,7 @@ class LeaderWorkflows:
         if self._reports:
             return AGAIN
         due = self._store.first_due
-        return _LOOK_EVERY if due is None else min(_LOOK_EVERY, seconds_until(due, wall_clock))
+        return LOOK_EVERY if due is None else min(LOOK_EVERY, seconds_until(due, wall_clock))
 
     async def _read(self) -> None:
         if self._ledger.is_open:
@@ -259,46 +250,41 @@ class LeaderWorkflows:
     async def _take_reports(self) -> None:
         """Handle the ends that workers have written: those of one workflow together, and all in few commits.
 
-        After an error, the records with those that are not handled wait for the next call.
+        After an error, the records with ends of that workflow wait for the next call, which finds some handled.
         """
         reports, self._reports = self._reports, []
-        held: list[_Held] = []
         ends: dict[str, list[_End]] = {}
+        held: list[tuple[Report, set[str]]] = []
         for report in reports:
-            found = self._connection.unreadable.attempt(self._queue, report[0], partial(_ends_of, report))
+            found = self._connection.unreadable.attempt(self._queue, report[0], partial(_ends_of, report[0]))
             if not found:
                 self._ledger.keep(report[1])
                 continue
-            held.append(found[0].held)
+            held.append((report, {end.ending.workflow for end in found}))
             for end in found:
                 ends.setdefault(end.ending.workflow, []).append(end)
-        try:
-            errors = await asyncio.gather(*(self._handle(*some) for some in ends.items()), return_exceptions=True)
-            for error in errors:
-                if error is not None:
-                    raise error
-        finally:
-            self._reports[:0] = [one.report for one in held if one.left]
+        errors = await asyncio.gather(*(self._handle(*some) for some in ends.items()), return_exceptions=True)
+        failed = {id: error for id, error in zip(ends, errors, strict=True) if error is not None}
+        for report, ids in held:
+            if ids.isdisjoint(failed):
+                self._ledger.settle(report[1])
+            else:
+                self._reports.append(report)
+        for id, error in failed.items():
+            if not isinstance(error, PalermoError) or not self._ledger.is_open:
+                raise error
+            log.warning("a workflow cannot be continued now id=%s error=%r", id, str(error))
 
     async def _handle(self, id: str, left: list["_End"]) -> None:
         """Handle these ends of one workflow."""
-        try:
-            while left:
-                together = list(takewhile(lambda end: end.graph is None, left))
-                if together:
-                    await self._engine.end_together(id, [end.ending for end in together])
-                else:
-                    together = left[:1]
-                    await self._add(together[0])
-                for end in together:
-                    end.held.left -= 1
-                    if not end.held.left:
-                        self._ledger.settle(end.held.report[1])
-                del left[: len(together)]
-        except PalermoError as error:
-            if not self._ledger.is_open:
-                raise
-            log.warning("a workflow cannot be continued now id=%s error=%r", id, str(error))
+        while left:
+            together = list(takewhile(lambda end: end.graph is None, left))
+            if together:
+                await self._engine.end_together(id, [end.ending for end in together])
+            else:
+                together = left[:1]
+                await self._add(together[0])
+            del left[: len(together)]
 
     async def _add(self, end: "_End") -> None:
         """Handle the end of a run that added steps."""
@@ -308,32 +294,24 @@ class LeaderWorkflows:
         except PalermoError:
             raise
         except Exception as error:  # another program wrote steps that cannot be
-            self._connection.unreadable.skip(self._queue, end.held.report[0], error)
-
-
-class _Held(Struct):
-    """A record of ends, and how many of these are not handled yet."""
-
-    report: Report
-    left: int
+            self._connection.unreadable.skip(self._queue, end.record, error)
 
 
 class _End(Struct, frozen=True):
     """The end of a run, as a record has it."""
 
-    held: _Held
     ending: Ending
+    record: Mapping[str, Any]
     #: What the run added, and its job. A run that is no step has always added something.
     graph: Graph | None = None
     message: Message | None = None
 
 
-def _ends_of(report: Report) -> list[_End]:
+def _ends_of(record: Mapping[str, Any]) -> list[_End]:
     """The ends in a record. Raises one of palermo.contract.stored_records.UNREADABLE."""
-    if runs := runs_in(report[0]):
-        held = _Held(report, len(runs))
-        return [_End(held, Ending(run.workflow, run.end, run.output, None, ())) for run in runs]
-    added = StepReport.from_record(report[0])
+    if runs := runs_in(record):
+        return [_End(Ending(run.workflow, run.end, run.output, None, ()), record) for run in runs]
+    added = StepReport.from_record(record)
     id, path, generation = step_of(added.message.extra) or (added.message.id, "", 0)
     end = StepEnd(path=path, how=How.DONE, generation=generation)
-    return [_End(_Held(report, 1), Ending(id, end, None, None, ()), added.graph, added.message)]
+    return [_End(Ending(id, end, None, None, ()), record, added.graph, added.message)]

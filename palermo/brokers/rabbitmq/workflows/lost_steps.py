@@ -1,7 +1,7 @@
-"""Looks after steps whose jobs are nowhere: purged with their queue, or removed or lost by another program.
+"""Looks after steps whose jobs are nowhere: removed or lost by another program.
 
-Promise: the steps whose jobs are purged through Palermo are cancelled. A job that is lost in any other way is published
-again, once; if that one is lost too, its step fails.
+Promise: a job that is lost is published again, once; if that one is lost too, its step fails. Steps whose jobs Palermo
+itself removes are cancelled: see RabbitmqWorkflows.leaving.
 Cost: every 20 seconds a look at the workflows in which nothing has changed since the last one. Only if one of their
 queues is empty or gone, the workers and the index of scheduled jobs are asked.
 
@@ -11,7 +11,7 @@ moved to another queue: while jobs wait in any queue, none is published again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -22,9 +22,10 @@ from palermo.brokers.rabbitmq.cluster.facts import Facts
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.publishing.turns import take_turns
 from palermo.brokers.rabbitmq.scheduling.scheduled_jobs import ScheduledJobs
-from palermo.brokers.rabbitmq.unique.batching import in_turns
-from palermo.brokers.rabbitmq.unique.orphaned_keys import LOOK_EVERY, ON_ITS_WAY, Apart, running
+from palermo.brokers.rabbitmq.unique.known_keys import in_turns
+from palermo.brokers.rabbitmq.unique.orphaned_keys import LOOK_EVERY, Apart, running
 from palermo.brokers.rabbitmq.workflows.leader_workflows import LeaderWorkflows, Packed
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import ScheduledFilter
@@ -35,12 +36,9 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import amqp_queue, is_failed
 from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How
-from palermo.errors import NotFound, PalermoError
+from palermo.errors import NotFound
 
 log = logging.getLogger("palermo.rabbitmq")
-
-#: Seconds between the two looks for jobs that were purged: only a worker that was just getting one may have it.
-_PURGED = 1.0
 
 #: Workflows that are read in one turn of the loop.
 _AT_ONCE = 50
@@ -72,48 +70,29 @@ class LostSteps:
         self._workflows = workflows
         self._scheduled_jobs = scheduled_jobs
         self._apart = apart
+        #: The workflows at the last look, and the jobs that it missed.
+        self._before: Mapping[str, Packed] = {}
+        self._missed: Jobs = {}
         #: The steps whose jobs were published again.
         self._again: set[StepRun] = set()
 
     async def watch(self) -> None:
         """Publish lost jobs again for as long as this process is the leader."""
-        before: Mapping[str, Packed] = {}
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            now = self._workflows.states
-            still = [id for id, state in now.items() if before.get(id) is state]
-            before = now
-            self._again = {run for run in self._again if run[0] in now}
-            try:
-                jobs: Jobs = {}
-                async for some in in_turns(still, at_once=_AT_ONCE):
-                    jobs = {**jobs, **await self._workflows.ask(partial(self._out, ids=some))}
-                found = await self._nowhere(await self._missing(jobs), ON_ITS_WAY)
-                if found and await self._is_quiet():
-                    await self._workflows.ask(partial(self._mend, lost=found))
-            except PalermoError as error:
-                if self._connection.error is not None:
-                    raise
-                log.warning("cannot look for lost steps error=%r", str(error))
+        await take_turns(self._look, asyncio.Event(), self._connection, "cannot look for lost steps")
 
-    async def purged(self, purges: Callable[[Message], bool], purge: Callable[[], Awaitable[None]]) -> None:
-        """Purge queues, and cancel the steps whose jobs waited there; `purges` says whether a waiting job is one."""
-        if not await self._workflows.is_needed():
-            await purge()
-            return
-
-        async def purging(engine: Workflows) -> Jobs:
-            jobs = await self._out(engine, list(self._workflows.states))
-            await purge()
-            return {run: job for run, job in jobs.items() if purges(job)}
-
-        async def cancelling(engine: Workflows) -> None:
-            for job in found.values():
-                await engine.end(job, How.CANCELLED, (), ())
-
-        found = await self._nowhere(await self._workflows.ask(purging), _PURGED)
-        if found:
-            await self._workflows.ask(cancelling)
+    async def _look(self) -> float:
+        before, self._before = self._before, self._workflows.states
+        still = [id for id, state in self._before.items() if before.get(id) is state]
+        self._again = {run for run in self._again if run[0] in self._before}
+        jobs: Jobs = {}
+        async for some in in_turns(still, at_once=_AT_ONCE):
+            jobs = {**jobs, **await self._workflows.ask(partial(self._out, ids=some))}
+        found = await self._nowhere(await self._missing(jobs))
+        lost = {run: job for run, job in found.items() if run in self._missed}
+        if lost and await self._is_quiet():
+            await self._workflows.ask(partial(self._mend, lost=lost))
+        self._missed = found
+        return LOOK_EVERY
 
     async def _out(self, engine: Workflows, ids: Iterable[str]) -> Jobs:
         """The jobs of these workflows that wait or run."""
@@ -145,14 +124,8 @@ class LostSteps:
         probes = (await self._facts.probe(self._connection, queues)).values()
         return not any(probe.exists and probe.messages for probe in probes)
 
-    async def _nowhere(self, jobs: Jobs, patience: float) -> Jobs:
+    async def _nowhere(self, jobs: Jobs) -> Jobs:
         """Those of these jobs, which are in no queue, that no worker has and that are not scheduled."""
-        found = await self._without_workers(jobs)
-        if found:
-            await asyncio.sleep(patience)
-        return await self._without_workers(found)
-
-    async def _without_workers(self, jobs: Jobs) -> Jobs:
         with_workers = await running(self._exchange, self._connection) if jobs else None
         if with_workers is None:
             return {}
