@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,6 +11,7 @@ from palermo.cli.command_group import FAILED, NOT_FOUND, Context, exit_code, not
 from palermo.cli.job_ids import known_ids
 from palermo.cli.options import parse_duration, query_options
 from palermo.cli.output import is_terminal, print_facts, print_json, printed_json, wants_json
+from palermo.contract.clock import wall_clock
 from palermo.contract.rows import Row
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.text import one_line, safe, shorter
@@ -132,7 +132,7 @@ def _showing() -> Iterator[Callable[[Record], None]]:
 @contextmanager
 def _lines() -> Iterator[ShowProgress]:
     """A line now and then; none for progress from before the command, since the job may have ended since."""
-    began, last = time.time(), dict[str, float]()
+    began, last = wall_clock(), dict[str, float]()
 
     def show(record: Record) -> None:
         id, at, fraction = record["id"], record["at"], record.get("fraction")
