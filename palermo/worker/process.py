@@ -128,8 +128,8 @@ class Title:
         self._text = text
         self._call_soon = call_soon
         self._show = show
-        #: Whether it will be shown soon, and whether it must not be shown any more.
-        self._queued = self._closed = False
+        #: Whether it will be shown soon.
+        self._queued = False
 
     def update(self) -> None:
         """Show the title soon. Cheap, as it is called for every job; any thread may call it."""
@@ -137,14 +137,9 @@ class Title:
             self._queued = True
             self._call_soon(self._update)
 
-    def close(self) -> None:
-        """Show the title no more."""
-        self._closed = True
-
     def _update(self) -> None:
         self._queued = False
-        if not self._closed:
-            self._show(self._text())
+        self._show(self._text())
 
 
 def busy_slots(busy: int, slots: int) -> str:

@@ -74,10 +74,9 @@ ORDERS: tuple[OrderRow, ...] = (
 class StackDumps:
     """Collects the stacks of one worker, and writes them to its log."""
 
-    def __init__(self, pool: Pool, slots: Sequence[SlotTask], *, pid: int) -> None:
+    def __init__(self, pool: Pool, slots: Sequence[SlotTask]) -> None:
         self._pool = pool
         self._slots = slots
-        self._pid = pid
         self._asking = asyncio.Lock()
 
     async def each(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
@@ -96,7 +95,7 @@ class StackDumps:
         """Log them."""
         async for job, text in self.each():
             if job is None:
-                log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": text})
+                log.info("stacks of the worker pid=%d", os.getpid(), extra={"stacks": text})
             else:
                 log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": text})
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 
 from palermo.contract.broker import Broker
@@ -69,19 +69,10 @@ async def count_pending(broker: Broker, selection: QueueSelection, put_aside: Co
 class EmptyQueues:
     """Notices that no job waits any more in the queues of one worker: it asks the broker while all slots are idle."""
 
-    def __init__(
-        self,
-        worker: WorkerState,
-        serving: Serving,
-        shutdown: Shutdown,
-        *,
-        on_empty: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`on_empty` calls the hook, once until another job has run."""
+    def __init__(self, worker: WorkerState, serving: Serving, shutdown: Shutdown) -> None:
         self._serving = serving
         self._worker = worker
         self._shutdown = shutdown
-        self._on_empty = on_empty
 
     async def run(self) -> None:
         """Ask whenever they may be empty, until cancelled."""
@@ -114,7 +105,8 @@ class EmptyQueues:
         return self._worker.put_aside if self._worker.options.burst_waits_for_limits else ()
 
     async def _emptied(self) -> None:
-        await self._on_empty()
+        if self._worker.processed:
+            await self._worker.hook("queue_empty")
         serving = self._serving
         if not self._worker.options.burst or not self._worker.taking:
             return

@@ -118,8 +118,8 @@ class Worker:
         self._slots = [SlotTask(n, worker_tag(pid, host, n), self.shared) for n in range(1, options.concurrency + 1)]
         pool.on_report = lambda number, report: self._slots[number - 1].progress.add(report)
         self._serving = Serving(self._slots, self.shared, slot_lost=self._shutdown.give_up)
-        self._empty_queues = EmptyQueues(self.shared, self._serving, self._shutdown, on_empty=self._on_queues_empty)
-        self._stack_dumps = StackDumps(pool, self._slots, pid=pid)
+        self._empty_queues = EmptyQueues(self.shared, self._serving, self._shutdown)
+        self._stack_dumps = StackDumps(pool, self._slots)
         self._orders = Orders(self.shared, self._slots, self._stack_dumps, act=self.order, state=lambda: self.state)
 
     async def run(self) -> int | RestartReason:
@@ -201,7 +201,7 @@ class Worker:
                 if not serving.paused and not stopping:
                     serving.paused = True
                     self._serving.stop()
-                    self._spawn(self._hook("before_pause"))
+                    self._spawn(self.shared.hook("before_pause"))
             case Action.WAKE:
                 if not stopping:
                     serving.quiet = False
@@ -247,18 +247,14 @@ class Worker:
     def _resume(self) -> None:
         if self._serving.paused:
             self._serving.paused = False
-            self._spawn(self._hook("after_pause"))
+            self._spawn(self.shared.hook("after_pause"))
         if not self._serving.quiet:
             self._serving.start()
-
-    async def _on_queues_empty(self) -> None:
-        if self.shared.processed:
-            await self._hook("queue_empty")
 
     async def _finish(self) -> None:
         await self._serving.wait()
         await self.shared.adopted_jobs.wait()
-        await self._hook("shutdown")
+        await self.shared.hook("shutdown")
 
     # The session with the broker.
 
@@ -285,14 +281,10 @@ class Worker:
 
     # Hooks, background tasks, title, end.
 
-    async def _hook(self, name: str) -> None:
-        if name in self.shared.registered.hooks:
-            await self.shared.pool.hook(name)
-
     async def _exit_hook(self) -> None:
         """Have the hook worker_exit run, last of all: the worker has left its broker. A hook that hangs is given up."""
         try:
-            await asyncio.wait_for(self._hook("worker_exit"), EXIT_TIMEOUT)
+            await asyncio.wait_for(self.shared.hook("worker_exit"), EXIT_TIMEOUT)
         except TimeoutError:
             log.error("worker_exit hook still runs after %.0f s, killing it", EXIT_TIMEOUT)
             self.shared.pool.kill()
@@ -302,7 +294,6 @@ class Worker:
         return parent_title(state=self.state, queues=str(self.shared.selection), busy=busy, slots=len(self._slots))
 
     async def _close(self) -> None:
-        self._title.close()
         self._shutdown.close()
         self.shared.adopted_jobs.close()
         tasks = list(self._tasks)

@@ -47,6 +47,11 @@ class WorkerState(Struct, kw_only=True, eq=False):
     processed: int = 0
     failed: int = 0
 
+    async def hook(self, name: str) -> None:
+        """Have the worker hooks of this name run, if there are any."""
+        if name in self.registered.hooks:
+            await self.pool.hook(name)
+
     def job_began(self) -> None:
         """A slot has taken a job."""
         self.busy += 1
