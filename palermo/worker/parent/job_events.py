@@ -378,7 +378,7 @@ class Progress:
 
     __slots__ = (
         *("_reported", "_save", "_timer", "_unsaved", "_unwritten", "_write"),
-        *("fraction", "lines", "runs", "saved", "text"),
+        *("fraction", "lines", "saved", "text"),
     )
 
     def __init__(self, write: Write, save: Callable[[str], None]) -> None:
@@ -386,8 +386,6 @@ class Progress:
 
         `save` has the broker keep what the job has saved, at most once a second.
         """
-        #: Whether a job runs. What comes after its end is left out.
-        self.runs = False
         self.fraction: float | None = None
         self.text = ""
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
@@ -402,9 +400,7 @@ class Progress:
         self._unsaved: str | None = None
 
     def add(self, report: Report) -> None:
-        """Take a report of the job."""
-        if not self.runs:
-            return
+        """Take a report of the job, which runs."""
         self._reported = True
         for line in report.lines:
             self.lines.append(line)
@@ -423,7 +419,6 @@ class Progress:
         saved = self.saved
         if self._reported:
             self._forget()
-        self.runs = False
         return saved
 
     def _forget(self) -> None:

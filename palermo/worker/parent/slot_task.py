@@ -55,7 +55,7 @@ from palermo.errors import (
     PalermoError,
     WorkerDied,
 )
-from palermo.worker.ipc.frames import MAX_TEXT
+from palermo.worker.ipc.frames import MAX_TEXT, Report
 from palermo.worker.parent.broker_session import BrokerSession, backoff
 from palermo.worker.parent.job_events import (
     SETTLED,
@@ -271,7 +271,6 @@ class SlotTask:
                 self.started_at = ended_at = clock.now()
                 message = replace(message, companions=tuple(each.message for each in taken[1:]))
             worker.job_events.run_began(self.number, message, self.started_at)
-            self.progress.runs = True
             if delivery.cancelled:
                 results = (Cancelled(),)
             elif delivery.duplicate_of:
@@ -306,6 +305,11 @@ class SlotTask:
             self.number, message, result, began_at=times[0], ended_at=times[1], settled=settled, by=by, written=written
         )
         self._worker.job_ended(message, result, settled=settled)
+
+    def reported(self, report: Report) -> None:
+        """Take a report of its job; one that comes after the end of the job is left out."""
+        if self._taken:
+            self.progress.add(report)
 
     def _job_reported(self, kind: RecordKind, said: Mapping[str, Any]) -> None:
         """Record the progress or a log line of its job, or of the first of a batch."""
@@ -345,7 +349,6 @@ class SlotTask:
         self._free.clear()
         worker.job_began()
         worker.job_events.run_began(self.number, message, self.started_at)
-        self.progress.runs = True
         if log.isEnabledFor(logging.DEBUG):
             self._log_received(delivery)
             log_step("started", self.number, message)
