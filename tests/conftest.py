@@ -19,8 +19,11 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from palermo.client import client as clients
+from palermo.client.client import Client
 from palermo.core.address import parse_url
+from palermo.inspector.inspector import Inspector
 from palermo.jobs import hooks, registry
+from palermo.settings.settings import Settings
 from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
 from tests.debian import NotInstalled
 from tests.harness.rig import Rig
@@ -159,6 +162,18 @@ def channel(rabbitmq_url: str) -> Iterator[BlockingChannel]:
     """Another program's way to the broker."""
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         yield connection.channel()
+
+
+@pytest.fixture
+def client(settings: Settings) -> Iterator[Client]:
+    """A client of the broker that the fixture `settings` names."""
+    with Client(settings) as client:
+        yield client
+
+
+@pytest.fixture
+def inspector(client: Client) -> Inspector:
+    return Inspector(client)
 
 
 @pytest.fixture

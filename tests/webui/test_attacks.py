@@ -14,6 +14,7 @@ from palermo.settings.settings import Settings
 from palermo.webui.render.formats import pretty_json
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.security.request import MAX_BODY
+from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import BROKER_PATIENCE
 from tests.webui.scheduled_jobs import due, retrying, schedule
@@ -41,7 +42,8 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
         reason = replace(failure(_XSS, _XSS), stack_trace=trace)
         publish_failed(web.client, (message("bad", _XSS, **texts), reason), (message(f"1{_XSS}", **texts), reason))
         publish(web.client, message(f"2{_XSS}", _XSS, queue=_XSS, **texts), message("3", tenant=_XSS, **texts))
-        web.client.enqueue("shop.mail", [_XSS], {_XSS: _XSS}, queue="mail", id=f"4{_XSS}")
+        key = {"unique": "until_done", "unique_key": _XSS}
+        web.client.enqueue("shop.mail", [_XSS], {_XSS: _XSS}, queue="mail", id=f"4{_XSS}", **key)
         schedule(web.client, due(f"5{_XSS}", 900, _XSS, queue=_XSS, **texts), retrying("6", 900, queue=_XSS, **texts))
         web.inspector.recurring.put(_XSS, _XSS, every=3_600, args=[_XSS], queue=_XSS.replace("*", "x"))
         topics = Subscription(group=f"g{_XSS}", queue=f"palermo_g{_XSS}", topics=(f"o.{_XSS}",), function=_XSS)
@@ -53,7 +55,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     "path",
     [
         *("/", "/queues", "/queues/mail", "/queues/{}", "/tenants?queue=mail", "/topics", "/api/docs", "/{}"),
-        *("/problems", "/history", "/audit", "/search?q={}", "/classes", "/classes/{}"),
+        *("/unique", "/problems", "/history", "/audit", "/search?q={}", "/classes", "/classes/{}"),
         *("/recurring", "/recurring?ask=add", "/recurring?ask={}", "/recurring/{}", "/recurring/{}?ask=edit"),
         *("/scheduled", "/scheduled?filter=queue:{}+job:{}", "/scheduled/confirm?act=cancel&id=5{}"),
         *("/scheduled/confirm?act=cancel&all=1&filter=queue:{}", "/retries", "/retries/confirm?act=retry&id=6"),
@@ -101,6 +103,8 @@ def test_bodies_addresses_and_headers_are_of_a_bounded_size(web: Web) -> None:
 
     assert web.http.post("/api/jobs", content=b"x" * (MAX_BODY + 1), headers=json).status_code == 413
     assert web.http.post("/api/jobs", content=chunks, headers=json).status_code == 413
+    for many in ("failed/discard", "scheduled/cancel"):
+        assert web.http.post(f"/api/{many}", json={"ids": ["x"] * 10_001}).status_code == 422
     assert web.http.get(f"/queues?{'x' * 9_000}").status_code == 414
     assert web.http.get("/queues", headers={f"X-{n}": "x" * 1_000 for n in range(70)}).status_code in (400, 431)
 
@@ -119,6 +123,7 @@ def test_a_job_made_of_hash_collisions_is_not_decoded_for_the_pages(web: Web) ->
     small = json.dumps([{"$palermo": "set", "value": [n * (2**61 - 1) for n in range(1_000)]}]).encode()
     publish_failed(web.client, (hostile, failure()), (replace(message("2"), body=small, preview=None), failure()))
     publish(web.client, replace(hostile, queue="mail"))
+    eventually(lambda: web.http.get("/queues/mail").status_code == 200)
 
     for page in ("/", "/queues", "/queues/mail", "/failures", "/jobs/1"):
         web.shown(page)

@@ -6,7 +6,6 @@ import stat
 import subprocess
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 from palermo.cli import main
@@ -55,26 +54,14 @@ def test_its_users_sign_in(start: Start, tmp_path: Path) -> None:
     assert web.stop(signal.SIGINT) == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--host", "0.0.0.0"), "authentication"),
-        (("--host", "::"), "authentication"),
-        (("--allow-host", "jobs.example.com"), "authentication"),
-        (("--users", "nowhere"), "cannot be read"),
-        (("--prefix", "jobs"), "beginning of a path"),
-        (("no_such_module",), "cannot be imported"),
-        (("--port", "70000"), "70000"),
-        (("--host", "192.0.2.1", "--users", "users"), "cannot listen on 192.0.2.1"),
-    ],
-)
-def test_what_cannot_be_served_is_said_in_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_an_address_that_cannot_be_listened_on_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "users").write_text(f"ada:admin:sha256:{'0' * 64}")
     (tmp_path / "users").chmod(0o600)  # else a line says that all can read it
 
-    done = run("web", *arguments)
+    done = run("web", "--host", "192.0.2.1", "--users", "users")
 
-    assert (done.exit_code, done.stderr.count("\n"), said in done.stderr) == (2, 1, True), done.output
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "cannot listen on 192.0.2.1" in done.stderr
 
 
 def test_the_file_that_web_user_is_sent_to_is_for_nobody_elses_eyes(tmp_path: Path) -> None:

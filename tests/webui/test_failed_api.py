@@ -1,7 +1,6 @@
 """Failed jobs in the API and on their page."""
 
 import json
-import logging
 from typing import Any
 
 import httpx
@@ -14,7 +13,7 @@ from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
 from tests.helpers import eventually
-from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
+from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.conftest import BROKER_PATIENCE, Serve
 from tests.webui.server import Web
 
@@ -42,25 +41,6 @@ def discarded(web: Web, text: str) -> int:
     return taken
 
 
-def test_jobs_are_requeued_with_changes_or_by_their_ids(web: Web, caplog: pytest.LogCaptureFixture) -> None:
-    publish_many_failed(web.client, 6)
-    changed = {"args": ["right"], "queue": "slow"}
-
-    asked = web.http.post("/api/failed/5/requeue", json=changed)
-    done = web.http.post("/api/failed/5/requeue", json={**changed, "unserved": True})
-    with caplog.at_level(logging.INFO, logger="palermo.audit"):
-        row = ended(web, web.http.post("/api/failed/requeue", json={"ids": ["1", "3", "3", "nowhere"]}))
-        eventually(lambda: "requeue ended" in caplog.text)
-
-    assert (asked.status_code, '"unserved": true' in asked.json()["error"]) == (409, True)
-    assert (done.status_code, done.json()["taken"]) == (200, 1)
-    assert [row["args"] for row in web.inspector.jobs.list("slow")] == [["right"]]
-    assert (row["taken"], row["gone"], row["outcome"]) == (2, 1, "Requeued 2 jobs, 1 had gone.")
-    assert web.ids("failed") == ["0", "2", "4"]
-    assert "requeue by=local" in caplog.text
-    assert "jobs=2 gone=1 of=1, 3, nowhere" in caplog.text
-
-
 def test_blanks_around_a_text_are_part_of_it_and_blank_fields_no_filter(web: Web) -> None:
     texts = ["order 1 is late", "order 10", "order 13", "ORDER 1 again"]
     publish_failed(web.client, *((message(f"{n}"), failure(text=text)) for n, text in enumerate(texts)))
@@ -74,16 +54,6 @@ def test_blanks_around_a_text_are_part_of_it_and_blank_fields_no_filter(web: Web
     assert "All are chosen, without a filter." in blank
     assert (discarded(web, "order 1 "), discarded(web, "\ud800")) == (2, 0)
     assert web.ids("failed") == ["1", "2"]
-
-
-def test_a_text_filters_failed_jobs_and_chooses_those_to_discard(web: Web) -> None:
-    publish_failed(web.client, (message("1"), failure()), (message("2"), failure("KeyError")))
-    eventually(lambda: web.ids("failed") == ["1", "2"])
-
-    assert web.ids("failed", filter="state:failed error:key") == ["2"]
-    chosen = {"filter": {"filter": "error:key"}}
-    assert ended(web, web.http.post("/api/failed/discard", json=chosen))["taken"] == 1
-    assert web.http.get("/api/failed", params={"filter": "eror:key"}).status_code == 422
 
 
 def test_a_group_is_named_by_its_error_and_not_its_fingerprint(web: Web) -> None:
@@ -183,8 +153,6 @@ def test_failed_jobs_in_quorum_queues_are_shown_and_stay_there(rabbitmq_url: str
     left = ["0", "2", "4", "5"]
     assert sorted(web.ids("failed")) == left
     assert sorted(row["id"] for row in web.inspector.failed.list()) == left
-    another = serve(settings)
-    eventually(lambda: sorted(another.ids("failed")) == left)
 
     # What the log does not know is said.
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:

@@ -15,7 +15,6 @@ from palermo.core.topology import FAILED_QUEUE
 from palermo.errors import BrokerUnavailable, StoreInvalid
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import GroupJudge
-from palermo.settings.settings import Settings
 from palermo.views.facts import facts_of_failed
 from palermo.views.filter import JobFilter
 from palermo.webui import tuning
@@ -37,17 +36,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[Client]:
-    with Client(settings) as client:
-        yield client
-
-
-@pytest.fixture
-def inspector(client: Client) -> Inspector:
-    return Inspector(client)
 
 
 @pytest.fixture
@@ -111,15 +99,6 @@ def commands(inspector: Inspector, view: FailedView) -> Commands:
 
 def command(action: str, **more: Any) -> Operation:
     return Operation(action=action, by="tester", about="jobs", **more)
-
-
-def test_looking_takes_nothing_and_leaves_the_order(client: Client, inspector: Inspector, view: FailedView) -> None:
-    publish_many_failed(client, 50)
-
-    assert view.update(20).ready
-
-    assert ids(view) == [str(n) for n in reversed(range(50))]
-    assert [row["id"] for row in inspector.failed.list(limit=1_000)] == [str(n) for n in range(50)]
 
 
 def test_changes_of_others_are_seen(client: Client, inspector: Inspector, read: FailedView, clock: Clock) -> None:
@@ -349,14 +328,6 @@ def test_groups_are_those_of_the_command_line_and_hold_their_jobs(index: Index) 
     one = JobFilter(group=groups[0].fingerprint)
     assert sorted(ids_in(index, one)) == sorted(each.id for each in JOBS if one.matches(facts_of_failed(each)))
     assert index.count(one) == groups[0].count == 2
-
-
-def test_a_history_counts_each_failure_once(index: Index) -> None:
-    put(index, [failed(str(n), failure(at=1_000 + n)) for n in range(100)])
-
-    [group], _ = index.groups(JobFilter(), parts=10)
-
-    assert group.history == (10,) * 10
 
 
 def test_newest_first_is_by_time_then_by_place_and_a_copy_counts_not(index: Index) -> None:

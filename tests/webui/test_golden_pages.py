@@ -68,6 +68,7 @@ SHOP = {
     "class": "/classes/shop.send",
     "past-the-end": "/scheduled?page=9",
     "job-whole-life": "/jobs/life-1",
+    "job-every-step": "/jobs/life-2",
     "job-waits-again": "/jobs/again-2",
     "job-attempts": "/jobs/bad-4",
     "search-nothing": "/search?q=nobody",
@@ -156,7 +157,7 @@ def shop(folder: Path) -> Iterator[Web]:
     with Web(Settings(url=f"sqlite:///{folder}/shop.db", publish_timeout=BROKER_PATIENCE)) as web:
         fill(web)
         assert journal_views(web.app.state.site).following.wait(60)
-        eventually(lambda: web.http.get("/api/audit").json()["total"] == 5)
+        eventually(lambda: web.http.get("/api/audit").json()["total"] == 6)
         eventually(lambda: "limited-1" in web.http.get("/").text)
         yield web
 
@@ -171,17 +172,29 @@ def fill(web: Web) -> None:
         {**ended("life-1", "log", at=NOON + 35, attempt=2), "text": "page 3 of 4"},
         ended("life-1", at=NOON + 40, attempt=2, result=result, **attempt),
     ]
+    every = [
+        enqueued("life-2", run_at=NOON + 60, instead_of="life-2"),
+        {"kind": "fired", "at": NOON + 1, "id": "life-2", "name": "nightly"},
+        {"kind": "limited", "at": NOON + 2, "id": "life-2", "key": "sync", "limit": 3, "rate": "50/s"},
+        failed_run("life-2", "retried", at=NOON + 3, delay=90),
+        ended("life-2", "snoozed", at=NOON + 4, delay=5, attempt=2),
+        ended("life-2", "released", at=NOON + 5, attempt=3),
+        ended("life-2", "discarded", at=NOON + 6, attempt=3, reason="too late"),
+        ended("life-2", "cancelled", at=NOON + 8, took=None, by="anna"),
+    ]
     life = [enqueued("done-1", job="shop.send"), ended("done-1", at=NOON + 9, job="shop.send")]
     write(
         web.client,
         whole,
+        every,
         life,
+        [done_by("anna", "cancel", at=NOON + 7, ids=["life-2"], outcome="refused")],
         [failed_run("over-1", at=NOON + 20), done_by("anna", "requeue", ids=["over-1"], count=1)],
         [{"kind": "worker_down", "at": NOON + 60}],
         writer="client:1@host",
     )
-    # Actions are listed as they came: this one is the oldest.
-    eventually(lambda: web.http.get("/api/audit").json()["total"] == 1)
+    # Actions are listed as they came: these are the oldest.
+    eventually(lambda: web.http.get("/api/audit").json()["total"] == 2)
     publish_failed(
         web.client,
         (message("bad-1", "order 1"), failure()),

@@ -9,7 +9,7 @@ from palermo.client.client import Client
 from palermo.settings.settings import Settings
 from palermo.webui.state.journal_views import journal_views
 from tests.helpers import eventually
-from tests.history.written import NOON, done_by, ended, enqueued, failed, write
+from tests.history.written import NOON, done_by, failed, write
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.tcp_proxy import TcpProxy
 from tests.webui.conftest import Serve
@@ -20,24 +20,11 @@ XSS = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 
 @pytest.fixture(scope="module")
 def told(served: Web) -> Web:
-    """The pages of a journal of 60 jobs and three actions; `a` is among the last, and has a whole life."""
+    """The pages of a journal with two failed jobs and two actions, in one of which all text is markup."""
     web = served
-    many = [[enqueued(f"j-{n:02}"), ended(f"j-{n:02}", at=NOON + n, took=n / 10)] for n in range(57)]
-    write(web.client, *many)
-    life = [
-        *(enqueued("a", queue="slow"), failed("a", "retried", at=NOON + 101, queue="slow", delay=15, took=0.5)),
-        {**ended("a", "log", at=NOON + 120, queue="slow", attempt=2), "text": "the first line"},
-        {**ended("a", "progress", at=NOON + 121, queue="slow", attempt=2), "fraction": 0.4, "text": "page 4 of 10"},
-        failed("a", at=NOON + 122, queue="slow", message=XSS, attempt=2),
-        ended("a", at=NOON + 140, queue="slow", attempt=3, took=2.5),
-    ]
-    write(web.client, life, [failed("b", at=NOON + 150), ended("c", "discarded", at=NOON + 151, reason="too late")])
-    actions = [
-        done_by("anna", "requeue", at=NOON + 130, ids=["a"], count=1),
-        done_by("bert", "pause", at=NOON + 160, queue="mail"),
-        done_by(XSS, "purge", at=NOON + 170, queue=XSS, outcome="refused", what=XSS),
-    ]
-    write(web.client, actions, writer="")
+    write(web.client, [failed("a", message=XSS), failed("b", at=NOON + 150)])
+    purge = done_by(XSS, "purge", at=NOON + 170, queue=XSS, outcome="refused", what=XSS)
+    write(web.client, [done_by("anna", "requeue", at=NOON + 130, ids=["a"], count=1), purge], writer="")
     assert journal_views(web.app.state.site).following.wait(60)
     return web
 
@@ -49,14 +36,11 @@ def listed(web: Web, path: str) -> list[str]:
     return re.findall(r'<th scope="row".*?href="/jobs/([^"?]+)', page.text, re.DOTALL)
 
 
-def test_what_people_did_is_listed_with_who_and_when(told: Web) -> None:
+def test_markup_in_the_journal_is_text_and_actions_are_filtered(told: Web) -> None:
     for path in ("/audit", "/history", "/jobs/a"):
         assert XSS not in told.http.get(path).text
-    text, of_anna = told.shown("/audit"), told.shown("/audit?filter=by:anna")
-    assert re.search(r"purge queue .*refused.* pause queue bert via web mail .* requeue anna via web 1 job a ", text)
-    assert ("requeue anna via web" in of_anna, "bert" in of_anna) == (True, False)
-    assert "No action matches." in told.shown("/audit?filter=by:anna+action:pause")
-    assert "requeue anna via web" in told.shown("/audit?filter=action:re*")
+    of_anna = told.shown("/audit?filter=by:anna")
+    assert ("requeue anna via web" in of_anna, "purge" in of_anna) == (True, False)
 
 
 def test_a_failed_job_shows_what_the_journal_and_the_queue_know(told: Web) -> None:
@@ -66,18 +50,6 @@ def test_a_failed_job_shows_what_the_journal_and_the_queue_know(told: Web) -> No
 
     assert ("builtins.ValueError at pid:7@host/worker-2" in page, "no such thing" in page) == (True, True)
     assert ("Edit and requeue" in page, "Not found" in page) == (True, False)
-
-
-def test_rows_and_lives_and_actions_for_programs(told: Web) -> None:
-    found = told.api("history", limit=2, text="j-5", page=2)
-    assert (found["total"], [row["id"] for row in found["rows"]]) == (7, ["j-54", "j-53"])
-    (row,) = told.api("history", text="j-56")["rows"]
-    assert (row["state"], row["took"], row["wait"], row["attempt"]) == ("done", 5.6, 0.25, 1)
-    kinds = "enqueued retried log progress failed action succeeded"
-    assert [step["kind"] for step in told.api("history/a")["rows"]] == kinds.split()
-    assert told.http.get("/api/history/nobody").status_code == 404
-    assert [row["action"] for row in told.api("audit", by="b*")["rows"]] == ["pause"]
-    assert told.api("audit")["total"] == 3
 
 
 def test_where_nothing_is_written_down_the_api_says_so(settings: Settings, serve: Serve) -> None:

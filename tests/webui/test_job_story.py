@@ -20,9 +20,8 @@ from palermo.webui.state.job import FoundJob
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.history.written import NOON, ended, enqueued, failed
-from tests.inspector.jobs import failure, message, publish, publish_failed
+from tests.inspector.jobs import message, publish
 from tests.webui.conftest import BROKER_PATIENCE, Serve
-from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web
 
 
@@ -178,58 +177,6 @@ def test_what_is_not_recorded_is_said_and_how_to_record_it(web: Web, settings: S
 # -- edit
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_job_in_any_state_is_changed_or_put_off_and_keeps_its_id(web: Web) -> None:
-    publish(web.client, *(message(f"m-{number}", number, queue="mail", retries=2) for number in range(3)))
-    publish_failed(web.client, (message("bad", 4, queue="slow"), failure("KeyError", "no", at=1_700_000_000)))
-    schedule(web.client, due("later", 300, 1), due("other", 300, 2), retrying("again", 300, 3, times=2))
-    eventually(lambda: web.http.get("/failures/bad/edit").status_code == 200)
-
-    def edit(page: str, **fields: str) -> httpx.Response:
-        return web.form(page, page, **fields)
-
-    slow = {"queue": "slow", "unserved": "slow"}
-    assert "Changed 1 job." in edit("/jobs/m-1/edit?queue=mail", args="[42]", priority="4", **slow).text
-    edit("/jobs/m-2/edit?queue=mail", when="1d")
-    edit("/jobs/later/edit", args='["new"]', kwargs='{"fast": true}', **slow)
-    edit("/jobs/again/edit", priority="7", when="5d")
-    edit("/failures/bad/edit", args="[5]", priority="6", when="2d")
-    assert web.form("/queues", "/jobs/nobody/edit", args="[1]").status_code == 404
-
-    eventually(lambda: [row["id"] for row in web.inspector.jobs.list("mail")] == ["m-0"])
-    (changed,) = web.inspector.jobs.list("slow")
-    assert (changed["id"], changed["args"], changed["priority"], changed["retries"]) == ("m-1", [42], 4, 2)
-    rows = {row["id"]: row for row in web.inspector.scheduled.list()}
-    assert list(rows)[2:] == ["m-2", "bad", "again"]
-    assert (rows["m-2"]["args"], rows["m-2"]["queue"]) == ([2], "mail")
-    assert (rows["later"]["args"], rows["later"]["kwargs"], rows["later"]["queue"]) == (["new"], {"fast": True}, "slow")
-    assert (rows["other"]["args"], rows["other"]["queue"]) == ([2], "mail")
-    again, bad = rows["again"], rows["bad"]
-    assert (again["args"], again["priority"], again["state"]) == ([3], 7, "retrying")
-    assert [one["message"] for one in again["attempts"]] == ["try 1", "try 2"]
-    assert (bad["args"], bad["priority"], bad["retries"]) == ([5], 6, 1)
-    assert web.inspector.failed.list().rows == []
-    [told] = eventually(lambda: [row for row in web.inspector.history.audit() if row["ids"] == ["m-1"]])
-    assert (told["action"], told["queue"], told["what"]) == ("edit", "slow", "with other arguments")
-
-
-def test_a_program_runs_jobs_again_and_edits_them(web: Web) -> None:
-    write(web, "over", body="[1]")
-    write(web, "long", inexact="shortened", preview="1, ...")
-    schedule(web.client, due("later", DAY, 1))
-
-    asked = web.http.post("/api/jobs/over/again", json={"queue": "slow"})
-    again = web.http.post("/api/jobs/over/again", json={"queue": "slow", "unserved": True})
-    refused = web.http.post("/api/jobs/long/again", json={"args": [1]})
-    edited = web.http.post("/api/jobs/later/edit", json={"args": [2], "priority": 3})
-
-    assert (asked.status_code, "No worker serves" in asked.json()["error"]) == (409, True)
-    assert (again.status_code, refused.status_code) == (201, 422)
-    assert [(row["id"], row["args"]) for row in web.inspector.jobs.list("slow")] == [(again.json()["id"], [1])]
-    assert edited.json() == {"id": "later", "job": "shop.send", "queue": "mail"}
-    assert [(row["args"], row["priority"]) for row in web.inspector.scheduled.list()] == [([2], 3)]
-
-
 # -- the steps of a life
 
 
@@ -242,41 +189,6 @@ def action(what: str, outcome: str = "done", at: str = "2026-11-21T09:00:09Z") -
 
 
 STARTED = {**ended("a", "started"), "took": None}
-
-
-AT = "at pid:7@h/worker-2"
-
-
-@pytest.mark.parametrize(
-    ("records", "steps"),
-    [
-        ([enqueued("a"), ended("a")], ["Enqueued to mail", f"Started {AT}", f"Done {AT}"]),
-        ([enqueued("a"), STARTED, ended("a")], ["Enqueued to mail", f"Started {AT}", f"Done {AT}"]),
-        (
-            [failed("a", "retried", delay=90)],
-            [f"Started {AT}", f"Failed builtins.ValueError {AT}, tried again in 1 min 30 s"],
-        ),
-        ([ended("a", "cancelled", took=None, by="anna")], ["Cancelled by anna"]),
-        ([ended("a", "discarded", reason="too late")], [f"Started {AT}", "Discarded too late"]),
-        ([ended("a", "snoozed", delay=5)], [f"Started {AT}", "Snoozed runs again in 5.0 s"]),
-        (
-            [{"kind": "limited", "at": NOON, "id": "a", "key": "sync", "limit": 3, "rate": "50/s"}],
-            ["Put aside sync may run 3 at once and 50/s"],
-        ),
-        ([ended("a", "released")], [f"Started {AT}", f"Given back {AT}, which stopped or lost its session"]),
-        ([enqueued("a", run_at=NOON + 60)], ["Enqueued to mail, to run at 2026-11-21T09:01:00Z"]),
-        ([{"kind": "fired", "at": NOON, "id": "a", "name": "nightly"}], ["Enqueued by the recurring job nightly"]),
-        (
-            [enqueued("a", displaced="a")],
-            ["Enqueued to mail, in place of the enqueue before it, which had not begun"],
-        ),
-        ([enqueued("a"), action("cancel", "refused")], ["Enqueued to mail", "Cancel by anna via cli: refused"]),
-    ],
-)
-def test_a_life_is_told_in_steps(records: list[dict[str, Any]], steps: list[str]) -> None:
-    events = timeline(FoundJob(id="a", state="failed"), life(*records))
-
-    assert [f"{event.title} {event.detail}" for event in events] == steps
 
 
 def test_a_life_ends_in_its_run_or_wait_and_a_short_run_has_a_beginning() -> None:

@@ -33,38 +33,15 @@ pytestmark = pytest.mark.usefixtures("patient")
 LISTS = {
     "/failures": ["bad-1", "bad-2"],
     "/failures?filter=queue:bill*": ["bad-1"],
-    "/failures?filter=job:shop.Send*": ["bad-2"],
-    "/failures?filter=error:KeyError": ["bad-2"],
-    "/failures?filter=%22ORDER+1058%22": ["bad-1"],
-    "/failures?filter=since:1h": ["bad-1"],
     "/failures?filter=until:1h": ["bad-2"],
-    "/failures?filter=worker:pid:1@test": ["bad-1", "bad-2"],
-    "/failures?filter=worker:pid:2@test": [],
-    "/failures?filter=tenant:=acme": ["bad-1"],
-    "/failures?filter=requeued:true": [],
     "/scheduled": ["later-1"],
     "/scheduled?filter=queue:m*+job:=shop.send": [],
-    "/scheduled?filter=queue:billing": [],
-    "/scheduled?filter=job:shop.SendReceipt": ["later-1"],
     "/scheduled?filter=due_from:10m": ["later-1"],
-    "/scheduled?filter=due_until:10m": [],
     "/retries": ["again-1"],
-    "/retries?filter=queue:mail+job:shop.send": ["again-1"],
-    "/retries?filter=queue:billing": [],
-    "/retries?filter=job:shop.SendReceipt": [],
     "/retries?filter=due_from:10m": [],
     "/history": ["over-1", "done-1"],
     "/history?filter=state:done": ["done-1"],
-    "/history?filter=queue:mail+job:shop.Charge": ["done-1"],
-    "/history?filter=queue:billing": [],
-    "/history?filter=error:ValueError": ["over-1"],
-    "/history?filter=worker:pid:7@host": ["over-1", "done-1"],
-    "/history?filter=worker:pid:8@host": [],
-    "/history?filter=%221058+AGAIN%22": ["over-1"],
-    "/history?filter=longer:10s": [],
     "/history?filter=shorter:10s": ["over-1", "done-1"],
-    "/history?filter=since:10s": [],
-    "/history?filter=until:10s": ["over-1", "done-1"],
     "/queues/billing": ["wait-1"],
     "/queues/mail?newest=1": ["wait-2"],
 }
@@ -109,10 +86,6 @@ def test_the_page_and_the_api_list_the_same_jobs(orders: Web, address: str) -> N
         return True
 
     eventually(listed)
-
-
-def test_scheduled_jobs_are_listed_with_or_without_retries(orders: Web) -> None:
-    assert [orders.ids(f"scheduled?retries={each}") for each in ("true", "false")] == [["again-1"], ["later-1"]]
 
 
 def test_waiting_jobs_of_all_queues_are_found_by_the_filter(orders: Web) -> None:
@@ -293,14 +266,6 @@ def act(web: Web, query: str, **more: Any) -> str:
     return text_of(web.press(web.http.get(f"{CONFIRM}?{query}"), "/queues/mail/act", **more))
 
 
-def test_a_selection_is_moved_to_another_queue_or_discarded(filled: Web) -> None:
-    assert "Moved 2 jobs." in act(filled, "act=move&id=j1&id=j4", queue="slow", unserved="slow")
-    assert listed(filled, "slow") == ["j1", "j4"]
-    # What a worker took meanwhile is told.
-    assert "Discarded 1 job, 1 had gone." in act(filled, "act=discard&id=j2&id=nobody")
-    eventually(lambda: listed(filled) == ["j0", "j3", "j5"])
-
-
 def test_all_that_match_the_filter_of_the_page_are_meant_and_no_others(filled: Web) -> None:
     shown = filled.shown("/queues/mail?filter=job:shop.mail.*")
     assert ("to-1" in shown, "to-0" in shown) == (True, False)
@@ -338,24 +303,22 @@ def test_a_count_says_how_far_it_looked(filled: Web, monkeypatch: pytest.MonkeyP
     assert "Discarded 3 jobs." in act(filled, "act=discard&all=1&filter=job:shop.mail.*")
 
 
-def test_a_move_to_no_queue_or_a_mistyped_one_asks_and_makes_no_queue(filled: Web) -> None:
+def test_a_move_to_a_mistyped_queue_asks_and_makes_no_queue(filled: Web) -> None:
     async def serve(broker: Broker) -> None:
         await consume(broker, "legacy")
 
     filled.client.run(serve)
     eventually(lambda: "No worker serves legacy" not in text_of(filled.http.get("/queues/legacy")))
     page = filled.http.get(f"{CONFIRM}?act=move&id=j1")
-    wrong = {"": "Queue name", "a*": "palermo worker -q", "mail": "already in queue mail", "legcy": "mean 'legacy'"}
 
-    def asked(queue: str, said: str) -> httpx.Response:
-        answer = filled.press(page, "/queues/mail/act", queue=queue)
-        assert (answer.status_code, said in text_of(answer)) == (422, True)
+    def asked() -> httpx.Response:
+        answer = filled.press(page, "/queues/mail/act", queue="legcy")
+        assert (answer.status_code, "mean 'legacy'" in text_of(answer)) == (422, True)
         return answer
 
-    for queue, said in wrong.items():
-        # The pages know which queues are served from a snapshot that may be a moment old.
-        answer = eventually(lambda queue=queue, said=said: asked(queue, said))  # type: ignore[misc]
-        assert 'name="queue" aria-invalid="true" aria-describedby="confirm-queue-problem" autofocus' in answer.text
+    # The pages know which queues are served from a snapshot that may be a moment old.
+    answer = eventually(asked)
+    assert 'name="queue" aria-invalid="true" aria-describedby="confirm-queue-problem" autofocus' in answer.text
 
     assert len(listed(filled)) == 6
     assert "legcy" not in [row["name"] for row in filled.inspector.queues.list()]

@@ -55,6 +55,8 @@ def test_jobs_are_watched_and_led_from_enqueue_to_done(web: Web, rig: Rig) -> No
     eventually(lambda: web.ids("failed") == [bad])
     web.page("/failures", bad, "no such order")
     web.page(f"/jobs/{first}", "done")
+    counted = ("processed=3", "failed=1", "workers=1", "working=0", "pending=0", "in_progress=0")
+    web.page("/stats.txt", *(f"palermo.{each}\n" for each in counted), "queues.jobs=0\n", "queues.failed=1\n")
 
     # It is requeued from its page with right arguments, and fails again; then it is discarded.
     web.form(f"/failures/{bad}/edit", f"/failures/{bad}/edit", args='["again"]')
@@ -63,9 +65,13 @@ def test_jobs_are_watched_and_led_from_enqueue_to_done(web: Web, rig: Rig) -> No
     assert web.http.delete(f"/api/failed/{bad}").status_code == 200
     eventually(lambda: web.ids("failed") == [])
 
-    # What was done is written down, and the worker stops when told to.
+    # What was done is written down, and the worker obeys.
     actions = {"pause", "resume", "requeue", "discard"}
     eventually(lambda: actions <= {row["action"] for row in web.http.get("/api/audit").json()["rows"]})
-    eventually(lambda: web.http.post(f"/api/workers/{quote(name, safe='')}/stop").status_code == 200)
+    orders = f"/api/workers/{quote(name, safe='')}"
+    eventually(lambda: web.http.post(f"{orders}/quiet").json().get("answered"))
+    eventually(lambda: web.api("workers")["rows"][0]["state"] == "quiet")
+    eventually(lambda: "Thread" in web.http.post(f"{orders}/stack").json().get("text", ""))
+    eventually(lambda: web.http.post(f"{orders}/stop").status_code == 200)
     assert worker.wait() == 0
     eventually(lambda: web.ids("workers") == [])

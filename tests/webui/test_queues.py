@@ -239,19 +239,6 @@ def test_oldest_jobs_are_known_of_queues_in_front_or_seen_before(web: Web, monke
 # -- problems
 
 
-def test_a_queue_without_a_worker_is_a_problem_everywhere(web: Web) -> None:
-    assert "Nothing is wrong" in web.http.get("/problems").text
-    publish(web.client, message("1"), message("2"))
-
-    page = web.page("/problems", "2 jobs wait, and no worker takes jobs from it")
-    assert "<code>palermo worker MODULE -q mail</code>" in page
-    assert 'href="/queues/mail">Queue mail</a>' in page
-    [row] = web.http.get("/api/problems").json()["rows"]
-    assert (row["kind"], row["names"], row["check"], row["level"]) == ("unserved", ["mail"], "queue mail", "warning")
-    assert row["text"] in [finding.text for finding in examine(web.client, [])]
-    web.page("/", "2 jobs wait, and no worker takes jobs from it", 'id="nav-problems">1</span>')
-
-
 def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(web: Web, rig: Rig) -> None:
     worker = rig.worker("-q", "mail")
     eventually(lambda: rig.workers() != [])

@@ -1,12 +1,9 @@
 """Recurring jobs in the API and on their page, on each broker."""
 
 import json
-import logging
 import re
 from typing import Any
 from urllib.parse import quote
-
-import pytest
 
 from palermo.jobs.redaction import MASK
 from tests.helpers import eventually
@@ -17,44 +14,6 @@ from tests.webui.server import Web, text_of
 def add(web: Web, name: str = "sweep", **more: Any) -> None:
     times = {} if "cron" in more else {"every": 3_600}
     web.inspector.recurring.put(name, more.pop("job", "shop.sweep"), **times, **more)
-
-
-def test_one_is_added_run_disabled_enabled_and_removed(web: Web, caplog: pytest.LogCaptureFixture) -> None:
-    http, body = web.http, {"name": "sweep", "job": "shop.sweep", "every": 60, "queue": "slow", "args": ["eu"]}
-
-    added, again = (http.post("/api/recurring", json=body) for _ in range(2))
-    assert (added.status_code, added.json()["words"], added.json()["enabled"]) == (201, "Every minute", True)
-    assert (again.status_code, "already" in again.json()["error"]) == (409, True)
-    assert http.post("/api/recurring", json={**body, "every": 3_600, "replace": True}).json()["words"] == "Every hour"
-    done = http.post("/api/recurring/sweep/run").json()
-    rows = [(row["id"], row["job"], row["args"]) for row in web.inspector.jobs.list("slow")]
-    assert rows == [(done["id"], done["job"], ["eu"])]
-    with caplog.at_level(logging.INFO, logger="palermo.audit"):
-        off = http.post("/api/recurring/sweep/disable").json()
-        assert (off["enabled"], off["next_run"]) == (False, None)
-        assert http.post("/api/recurring/sweep/enable").json()["enabled"] is True
-        assert http.delete("/api/recurring/sweep").json() == {"removed": 1}
-    assert web.inspector.recurring.list() == []
-    for action in ("disable", "enable", "remove"):
-        assert f"{action} recurring by=local role=admin from=127.0.0.1 name=sweep" in caplog.messages
-
-
-def test_everything_is_done_on_the_page(web: Web) -> None:
-    fields = {"name": "a b/c", "job": "shop.sweep", "every": "5m", "queue": "slow", "args": '["eu"]', "kwargs": ""}
-
-    done = text_of(web.form("/recurring?ask=add", "/recurring/add", **fields))
-    assert ("Added a b/c." in done, "Every 5 minutes" in done) == (True, True)
-    path = f"/recurring/{quote('a b/c', safe='')}"
-    for page, own in (("/recurring", {}), (path, {"own": "1"})):
-        assert "Enqueued a b/c now" in web.form(page, f"{path}/run", **own).text
-    assert [row["args"] for row in web.inspector.jobs.list("slow")] == [["eu"]] * 2
-    assert "Disabled a b/c" in web.form("/recurring", f"{path}/disable").text
-    assert "Enable a b/c" in web.http.get("/recurring").text
-    assert "Enabled a b/c." in web.form("/recurring", f"{path}/enable").text
-    ask = re.findall(r'href="/recurring\?ask=(remove-\w+)#', web.http.get("/recurring").text)[0]
-    assert f'<dialog id="{ask}" aria-labelledby="{ask}-title" open>' in web.http.get(f"/recurring?ask={ask}").text
-    assert "Removed a b/c." in web.form("/recurring", f"{path}/remove").text
-    assert web.inspector.recurring.list() == []
 
 
 def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(web: Web) -> None:

@@ -18,57 +18,7 @@ from tests.webui.server import Web
 KEY = 'shop.sync:<b>"eu/1"</b>'
 
 
-# -- tenants
-
-
-def test_tenants_are_listed_and_cleared(web: Web) -> None:
-    name = "acme / ü 100 %"
-    for tenant, count in ((name, 3), ("zebra", 1)):
-        web.client.enqueue_many([("shop.mail", [n], {}) for n in range(count)], queue="mail", tenant=tenant)
-    one = f"queues/mail/tenants/{quote(name, safe='')}"
-
-    listed = web.api("queues/mail/tenants")
-    assert [(row["tenant"], row["pending"]) for row in listed["rows"]] == [(name, 3), ("zebra", 1)]
-    assert listed["total"] == 2
-    found = web.api("queues/mail/tenants", tenant=name)
-    assert (found["rows"], found["total"]) == (listed["rows"][:1], 1)
-    assert web.api("queues/mail/tenants?tenant=nobody")["rows"] == []
-    nowhere = web.http.get("/api/queues/nowhere/tenants")
-    assert (nowhere.status_code, "'nowhere'" in nowhere.text) == (404, True)
-    for path in ("/tenants?queue=mail", "/tenants", "/queues/mail"):
-        assert name in web.http.get(path).text
-    assert "4 jobs of tenants" in web.http.get("/queues/mail").text
-
-    assert web.http.delete(f"/api/{one}").json() == {"removed": 3}
-    assert web.http.delete(f"/api/{one}").status_code == 404
-    answer = web.form("/tenants?queue=mail", "/tenants/mail/clear", tenant="zebra")
-    assert "Removed 1 job of zebra from mail." in answer.text
-    assert web.inspector.queues.size("mail") == 0
-
-
 # -- keys
-
-
-def enqueue(web: Web, key: str) -> str:
-    return web.client.enqueue("shop.sync", [1], unique="until_done", unique_key=key).id
-
-
-def test_keys_are_listed_filtered_and_freed(web: Web) -> None:
-    id = enqueue(web, '<b>"eu/1"</b>')
-    enqueue(web, "us")
-
-    answer = web.api("unique")
-    assert answer == {"rows": web.inspector.keys.list(), "total": 2, "page": 1, "limit": 100}
-    row = answer["rows"][0]
-    assert (row["key"], row["id"], row["state"], row["unique"]) == (KEY, id, "waiting", "until_done")
-    assert [row["key"] for row in web.api("unique?text=us")["rows"]] == ["shop.sync:us"]
-    text = web.http.get("/unique").text
-    assert (KEY in text, KEY in unescape(text)) == (False, True)
-
-    assert "Freed shop.sync:us" in web.form("/unique", "/unique/free", key="shop.sync:us").text
-    assert web.http.post("/api/unique/free", json={"keys": [KEY]}).json() == {"freed": [KEY]}
-    assert web.http.post("/api/unique/free", json={"keys": [KEY]}).status_code == 404
-    assert web.inspector.keys.list() == []
 
 
 def test_the_page_of_a_job_shows_the_next_job_of_its_key(web: Web) -> None:
@@ -93,28 +43,6 @@ def subscribe(web: Web, group: str = "mail", *topics: str, prefix: str = "") -> 
     one = Subscription(group=group, queue=queue, topics=topics or ("order.*",), function=f"shop.{group}")
     web.client.run(lambda broker: broker.events.subscribe(one))
     return one
-
-
-def test_rows_are_those_of_the_library_and_can_be_acted_on(web: Web) -> None:
-    subscribe(web)
-    subscribe(web, "audit", "#", "order.#")
-    for number in range(3):
-        web.client.publish("order.paid", number)
-
-    answer = web.api("topics")
-
-    assert answer["rows"] == web.inspector.events.groups()
-    assert [each["group"] for each in answer["rows"]] == ["audit", "mail"]
-    assert (answer["gateway"], answer["distributor"]) == ("palermo_gateway", "palermo_distributor")
-    assert (answer["kept"], answer["unsubscribed"], answer["total"]) == (3, "keep", 2)
-    assert answer["rows"][1]["pending"] == 3
-    assert web.http.post("/api/topics/mail/replay", json={}).json() == {"told": 3}
-    assert web.http.post("/api/topics/mail/replay", json={"topic": "bill.*", "age": 60}).json() == {"told": 0}
-    assert web.inspector.queues.size("palermo_mail") == 6
-    assert web.http.post("/api/topics/mail/replay", json={"topic": "a..b"}).status_code == 422
-    assert web.http.delete("/api/topics/mail").json() == {"removed": 1}
-    assert web.http.delete("/api/topics/mail").status_code == 404
-    assert [each["group"] for each in web.inspector.events.groups()] == ["audit"]
 
 
 def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: Web) -> None:

@@ -20,7 +20,7 @@ from palermo.webui.render.charts import durations_plot, runs_plot
 from tests.helpers import eventually
 from tests.history.written import done_by, ended, write
 from tests.history.written import failed as failed_run
-from tests.inspector.jobs import failure, message, publish_failed
+from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.server import Web
 
 _NASTY = "<b>&\"a/b' ?window=x"
@@ -186,6 +186,8 @@ def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -
     text = dict(line.rsplit("=", 1) for line in web.http.get("/stats.txt").text.splitlines())
     assert (text["journal.processed"], text["journal.failed"], text["journal.enqueued"]) == ("6", "3", "9")
     assert int(text["journal.since"]) <= time.time()
+    publish(web.client, message("1", queue="a=b"))
+    web.page("/stats.txt", "queues.a%3Db=1\n")
 
 
 def test_chart_numbers_are_on_the_page_with_links_to_the_jobs(web: Web) -> None:

@@ -1,4 +1,4 @@
-"""Getting into the pages in a browser: by the link of `palermo web`, by a password, by an OpenID provider."""
+"""Getting into the pages in a browser: by the link of `palermo web`, and by a password."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,6 @@ from palermo.webui import Role
 from palermo.webui.security.user_file import password_line
 from tests.webui.browser.conftest import PHONE
 from tests.webui.browser.looks import misfits, violations
-from tests.webui.openid_provider import OpenIdProvider
 from tests.webui.process import WebProcess
 from tests.webui.server import CHEAP, Web
 
@@ -28,22 +27,6 @@ def page(chromium: Browser) -> Iterator[Page]:
     with chromium.new_context() as window:
         window.set_default_timeout(20_000)
         yield window.new_page()
-
-
-def test_the_link_opens_the_pages_and_hides_the_token(web: WebProcess, page: Page) -> None:
-    web.http.post("/api/jobs", json={"job": "shop.mail", "queue": "mail"})
-    page.goto(f"{web.url}/queues")
-    expect(page.get_by_role("alert")).to_contain_text("open the link that was printed")
-
-    page.goto(web.link)
-    expect(page).to_have_url(f"{web.url}/")
-    page.goto(f"{web.url}/queues/mail")
-    page.get_by_role("button", name="Pause").first.click()
-
-    expect(page.get_by_role("button", name="Resume").first).to_be_visible()
-    assert page.evaluate("document.cookie") == ""
-    page.go_back()
-    assert "token" not in page.url
 
 
 def test_a_link_of_another_site_leads_in_where_the_browser_has_the_token(web: WebProcess, page: Page) -> None:
@@ -67,16 +50,12 @@ def test_a_link_of_another_site_leads_in_where_the_browser_has_the_token(web: We
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    """Pages with one user of a file, ada, and a provider that calls her lovelace."""
+    """Pages with one user of a file, ada."""
     folder = tmp_path_factory.mktemp("guarded")
     users = folder / "users"
     users.write_text(password_line("ada", Role.ADMIN, "pässwörd", hasher=CHEAP) + "\n")
-    with OpenIdProvider() as provider:
-        provider.claims = {"sub": "17", "preferred_username": "lovelace"}
-        settings = Settings(url=f"sqlite:///{folder}/jobs.db")
-        options = {**provider.options, "oidc_roles": ("*=operator",)}
-        with Web(settings, users=str(users), **options) as web:
-            yield web
+    with Web(Settings(url=f"sqlite:///{folder}/jobs.db"), users=str(users)) as web:
+        yield web
 
 
 def test_signing_in_leads_to_the_page_and_signing_out_ends_it(guarded: Web, page: Page) -> None:
@@ -99,14 +78,6 @@ def test_signing_in_leads_to_the_page_and_signing_out_ends_it(guarded: Web, page
     page.bring_to_front()
     page.keyboard.press("r")
     expect(page.get_by_role("heading", name="Sign in to Palermo")).to_be_visible()
-
-
-def test_the_provider_signs_in_with_one_click(guarded: Web, page: Page) -> None:
-    page.goto(f"{guarded.url}/queues")
-    page.get_by_role("link", name="Sign in with 127.0.0.1").click()
-
-    expect(page).to_have_url(f"{guarded.url}/queues")
-    expect(page.get_by_role("button", name="Sign out lovelace")).to_be_visible()
 
 
 def test_the_form_fits_its_window_and_is_clean_for_axe(guarded: Web, chromium: Browser) -> None:

@@ -139,44 +139,13 @@ def test_everything_is_read_and_done_without_script(web: Web, open_page: Open) -
     expect(page.get_by_text("dog.png")).to_be_visible()
 
 
-def test_live_updates_wait_while_a_dialog_is_open_and_go_on_after(web: Web, open_page: Open) -> None:
-    web.client.enqueue("shop.resize", ["cat.png"], queue="images")
-    page = open_page("/queues/images")
-    page.get_by_role("button", name="Delete").click()
-    expect(page.locator(".live-state")).to_have_text("Held")
-
-    web.client.enqueue("shop.resize", ["dog.png"], queue="images")
-    expect(page.locator(".live-state[data-pending]")).to_have_text("Held")
-    expect(page.get_by_text("dog.png")).to_have_count(0)
-    page.keyboard.press("Escape")
-    expect(page.get_by_text("dog.png")).to_be_visible()
-
-    # Where the stream is blocked the page asks now and then.
+def test_a_page_whose_stream_is_blocked_asks_now_and_then(web: Web, open_page: Open) -> None:
+    page = open_page("/")
     page.route("**/live?*", lambda route: route.fulfill(status=204))
     page.evaluate("localStorage.setItem('palermo.every', '1')")
     page.goto(web.url + "/queues")
     web.client.enqueue("shop.resize", ["cat.png"], queue="later")
     expect(page.get_by_role("link", name="later")).to_be_visible()
-
-
-def test_a_form_in_a_dialog_is_there_again_with_its_mistake(web: Web, open_page: Open) -> None:
-    page = open_page("/recurring")
-    page.get_by_role("button", name="Add a recurring job").click()
-    dialog = page.get_by_role("dialog", name="Add a recurring job")
-    dialog.get_by_label("Name", exact=True).fill("nightly")
-    dialog.get_by_label("Job", exact=True).fill("shop.sweep")
-    dialog.get_by_label("Cron").fill("99 3 * * *")
-    dialog.get_by_role("button", name="Add", exact=True).click()
-
-    expect(page.get_by_role("alert")).to_contain_text("cron='99 3 * * *'")
-    expect(dialog.get_by_label("Name", exact=True)).to_have_value("nightly")
-    dialog.get_by_label("Cron").fill("0 3 * * *")
-    dialog.get_by_role("button", name="Add", exact=True).click()
-
-    expect(page.get_by_text("Added nightly.")).to_be_visible()
-    page.get_by_role("button", name="Remove nightly").click()
-    page.get_by_role("dialog", name="Remove nightly?").get_by_role("button", name="Remove", exact=True).click()
-    expect(page.get_by_text("There is no recurring job.")).to_be_visible()
 
 
 def test_theme_and_exact_times_are_kept_from_page_to_page(web: Web, open_page: Open) -> None:
