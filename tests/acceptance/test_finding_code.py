@@ -20,20 +20,6 @@ def unpack(rig: Rig) -> None:
         (rig.path / name).write_text(text)
 
 
-def test_a_job_below_the_given_modules_is_found_and_no_other(sqlite_rig: Rig) -> None:
-    rig = sqlite_rig
-    unpack(rig)
-    beyond = ["timed.stamp", "mill.__main__.run", "mill.script.run"]
-    for job in ("mill.deep.sift.flour", *beyond):
-        rig.client.enqueue(job, ["sifted"])
-
-    rig.burst("-q", "jobs", modules=("mill",))
-
-    assert rig.lines() == ["sifted"]
-    assert {row["job"] for row in rig.failed().values()} == {*beyond}
-    assert {error.class_name for error in rig.errors().values()} == {"palermo.errors.JobNotFound"}
-
-
 def test_a_worker_of_signed_jobs_imports_nothing_for_unsigned_ones(sqlite_rig: Rig) -> None:
     rig = sqlite_rig
     unpack(rig)

@@ -1,6 +1,5 @@
 """Recurring jobs that code, settings and commands declare, and the workers that run them."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 from tests.harness.processes import WorkerProcess
@@ -15,25 +14,6 @@ def worker(rig: Rig, *arguments: str, **environment: str) -> WorkerProcess:
 def recurring(rig: Rig) -> dict[str, dict[str, Any]]:
     """By name."""
     return {row["name"]: dict(row) for row in rig.inspector.recurring.list()}
-
-
-def test_each_tick_of_a_declared_job_runs_once_and_not_early(rig: Rig) -> None:
-    worker(rig)
-
-    ids = rig.await_lines(4, "ticks")
-
-    assert rig.lines("early") == []
-    ticks = [datetime.fromisoformat(id.removeprefix("recurs.tick@")).timestamp() for id in ids]
-    assert ticks == [ticks[0] + after for after in range(len(ticks))]
-    rows = {row["name"]: row for row in rig.rows("recurring", "list")}
-    assert set(rows) == {"recurs.tick", "sweep"}
-    assert rows["recurs.tick"]["origin"] == "code:recurs"
-    assert rows["recurs.tick"]["args"] == ["ticks"]
-    sweep = rows["sweep"]
-    assert (sweep["cron"], sweep["tz"], sweep["queue"]) == ("0 3 * * *", "Europe/Rome", "mail")
-    following = datetime.fromisoformat(sweep["next_run"])
-    assert datetime.now(UTC) < following
-    assert (following.hour, following.minute) in ((1, 0), (2, 0))
 
 
 def test_what_an_operator_changed_outlasts_the_worker_that_declared_it(sqlite_rig: Rig) -> None:

@@ -80,26 +80,3 @@ def test_the_history_lacks_nothing_that_ran_while_no_web_process_did(rabbitmq_ri
 
     assert [row["id"] for row in rig.rows("history", "--state", "failed")] == [bad]
     assert rig.rows("history", "--limit", "7") == found[:7]
-
-
-def test_stats_for_scripts_are_a_counter_a_line(sqlite_rig: Rig) -> None:
-    rig = sqlite_rig
-    with Web(rig.settings) as web:
-        rig.worker()
-        rig.enqueue("note", "x")
-        rig.enqueue("fail", "x")
-        rig.enqueue("hold", "held")
-        rig.enqueue("note", "waits")
-        rig.enqueue("note", "elsewhere", queue="a=b")
-        rig.await_lines(2)
-
-        expected = {"pending": 2, "in_progress": 1, "processed": 2, "failed": 1, "workers": 1, "working": 1}
-        wanted = {f"palermo.{name}": value for name, value in expected.items()}
-        wanted |= {"queues.jobs": 1, "queues.failed": 1, "queues.a%3Db": 1}
-
-        def counted() -> dict[str, int]:
-            text = web.http.get("/stats.txt").text
-            return {name: int(value) for name, _, value in (line.partition("=") for line in text.splitlines())}
-
-        eventually(lambda: counted().items() >= wanted.items())
-        rig.open_gate()

@@ -13,44 +13,15 @@ from palermo.errors import NotFound
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.views.filter import EVERYTHING as ALL
-from palermo.views.filter import JobFilter
 from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
-from tests.inspector.jobs import failure, message, publish, publish_failed, publish_many_failed
+from tests.inspector.jobs import message, publish, publish_many_failed
 from tests.scale import scaled
 
 
 @pytest.fixture(params=BROKERS)
 def settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
     return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=30)
-
-
-def ids(inspector: Inspector, queue: str) -> list[str]:
-    return [row["id"] for row in inspector.jobs.list(queue)]
-
-
-def test_an_operator_sees_requeues_moves_and_removes_jobs(client: Client, inspector: Inspector) -> None:
-    kinds = ("KeyError", "ValueError", "KeyError", "OSError")
-    publish_failed(client, *((message(f"f{nth}", nth), failure(kind)) for nth, kind in enumerate(kinds)))
-    publish(client, message("w1", "ann"), message("w2", "bob"), message("w3", "ann"))
-    eventually(lambda: inspector.queues.size("mail") == 3)
-
-    assert next((row["count"], row["error"]) for row in inspector.failed.groups()) == (2, "KeyError")
-    assert inspector.failed.show("f1")["args"] == [1]
-    assert [job.id for job in inspector.failed.requeue(JobFilter(error="KeyError"), queue="slow")] == ["f0", "f2"]
-    eventually(lambda: ids(inspector, "slow") == ["f0", "f2"])
-    inspector.failed.requeue("f1", args=["new"])
-    eventually(lambda: inspector.jobs.list("mail")[-1]["args"] == ["new"])
-    assert [job.id for job in inspector.failed.discard(ALL)] == ["f3"]
-
-    assert inspector.jobs.dequeue("shop.send", ["bob"], queue="mail") == 1
-    assert [job.id for job in inspector.jobs.move("mail", JobFilter(text="ann"), "aside")] == ["w1", "w3"]
-    eventually(lambda: (ids(inspector, "mail"), ids(inspector, "aside")) == (["f1"], ["w1", "w3"]))
-    assert inspector.queues.purge("slow") == 2
-    assert inspector.queues.delete("aside") == 2
-    eventually(
-        lambda: {row["name"]: row["pending"] for row in inspector.queues.list()} == {"failed": 0, "mail": 1, "slow": 0}
-    )
 
 
 @pytest.mark.slow

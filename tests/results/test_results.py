@@ -233,20 +233,6 @@ def test_a_result_outlasts_a_worker_killed_before_it_acknowledges(any_rig: Rig) 
     assert rig.pending() == 0
 
 
-@pytest.mark.slow
-def test_no_job_is_acknowledged_without_its_result_if_workers_die(rig: Rig) -> None:
-    kept = [enqueue(rig, "counts", str(rig.notes_path), number) for number in range(120)]
-    for part in (20, 50, 80):
-        worker = rig.worker("-c", "4", "--log-level", "error", modules=(MODULE,))
-        eventually(lambda part=part: len(set(rig.lines())) >= part, every=0.001)  # type: ignore[misc]
-        worker.end()
-
-    # No burst: it ends if the broker has not yet taken jobs back from the dead.
-    rig.worker("-c", "4", "--log-level", "error", modules=(MODULE,))
-
-    assert [job.result(60) for job in kept] == list(range(120))
-
-
 def test_with_the_journal_off_jobs_run_and_asking_for_results_says_so(tmp_path: Path) -> None:
     rig = Rig(tmp_path, journal="off")
     job = enqueue(rig, "add", 1)

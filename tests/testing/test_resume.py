@@ -257,42 +257,33 @@ def test_the_steps_behind_a_resumed_step_wait_for_its_end(palermo: Palermo, job:
     assert done == [1, 2, 3, "copied"]
 
 
-@pytest.mark.parametrize(
-    ("key", "error", "text"),
-    [
-        (lambda row: object(), EncodeError, "the key of the loop, <object object at .*, cannot be saved"),
-        (lambda row: "x" * MAX_SAVED, EncodeError, "would save 1,0.. bytes with the key of the loop, 'xxxx"),
-        (lambda row: float, EncodeError, "the key of the loop, <class 'float'>, cannot be saved"),
-    ],
-)
-def test_a_key_that_cannot_be_saved_is_named_with_what_to_do(
-    palermo: Palermo, job: Declare, key: Callable[[int], object], error: type[Exception], text: str
-) -> None:
-    @job(name="bad")
-    def bad() -> None:
-        for _ in module.resume(rows, key=key):
-            pass
-
-    bad.enqueue()
-    with pytest.raises(error, match=text):
-        palermo.work()
-
-
 @dataclass
 class Unregistered:
     page: int
 
 
+def saves(value: object) -> Callable[[Any], object]:
+    return lambda current: current.save(value)
+
+
+def loops(key: object) -> Callable[[Any], object]:
+    """Do a loop whose items all have this key."""
+    return lambda current: list(module.resume(rows, key=lambda row: key))
+
+
 @pytest.mark.parametrize(
-    ("value", "error", "text"),
+    ("save", "error", "text"),
     [
-        ({"a": [object()]}, EncodeError, "the saved value, .*, cannot be saved: it.*a.*0.* is of type object"),
-        ("é" * 600, EncodeError, "would save 1,2.. bytes with the saved value, .*at most 1,024 fit. Save an id"),
-        (Unregistered(1), DecodeError, "Unregistered.*register_class"),
+        (saves({"a": [object()]}), EncodeError, "the saved value, .*, cannot be saved: it.*a.*0.* is of type object"),
+        (saves("é" * 600), EncodeError, "would save 1,2.. bytes with the saved value, .*at most 1,024 fit. Save an id"),
+        (saves(Unregistered(1)), DecodeError, "Unregistered.*register_class"),
+        (loops(object()), EncodeError, "the key of the loop, <object object at .*, cannot be saved"),
+        (loops("x" * MAX_SAVED), EncodeError, "would save 1,0.. bytes with the key of the loop, 'xxxx"),
+        (loops(float), EncodeError, "the key of the loop, <class 'float'>, cannot be saved"),
     ],
 )
-def test_a_value_that_cannot_be_saved_is_refused_at_once(
-    palermo: Palermo, job: Declare, value: object, error: type[Exception], text: str
+def test_what_cannot_be_saved_is_refused_at_once(
+    palermo: Palermo, job: Declare, save: Callable[[Any], object], error: type[Exception], text: str
 ) -> None:
     saved: list[object] = []
 
@@ -302,7 +293,7 @@ def test_a_value_that_cannot_be_saved_is_refused_at_once(
         assert current is not None
         current.save(1)
         try:
-            current.save(value)
+            save(current)
         finally:
             saved.append(current.saved)
 
