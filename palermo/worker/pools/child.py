@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -18,13 +18,10 @@ from palermo.core.lifecycle import SUCCEEDED, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobError, JobTerminated
 from palermo.worker import signals
-from palermo.worker.ipc.frames import Changed, Ended, FromSlot, Ready, Reported, Stack, fields_of, pack
+from palermo.worker.ipc.frames import Changed, Ended, FromSlot, Ready, Report, Reported, Stack, fields_of, pack
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.limits import Limits, rerun_timeout
-from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
-
-if TYPE_CHECKING:
-    from palermo.worker.pools.forked_pool import ForkedPool
+from palermo.worker.pools.children import CannotFork, Children, Process, SlotLost
 
 log = logging.getLogger("palermo.worker")
 
@@ -51,28 +48,37 @@ class Run(Struct, eq=False):
     rerun_timer: asyncio.TimerHandle | None = None
 
 
+class Owner(Protocol):
+    """The pool that owns the children, as they call it."""
+
+    def answered(self, child: "Child", run: Run, result: RunResult) -> None:
+        """A run has this result, and has left the child."""
+
+    def run_lost(self, child: "Child", run: Run, why: str) -> None:
+        """The child has died under a run, which has left it."""
+
+    def timed_out(self, run: Run, timeout: float) -> None:
+        """A run has taken as long as its timeout."""
+
+    def kill_job(self, run: Run, error: JobError) -> None:
+        """End a run by force: it ends with this error."""
+
+    def reported(self, slot: int, report: Report) -> None:
+        """The job of this slot reports its progress or log lines."""
+
+
 #: The signal that interrupts the job of its own process, by the error that it raises there. A timeout needs none:
 #: such a process watches it by itself.
 _SIGNALS: Mapping[type[JobError], int] = {JobCancelled: signals.CANCEL, JobTerminated: signals.TERMINATE}
 
 
-class Child:
+class Child(Process):
     """A child process, the jobs that run in it, and the answers that the parent waits for."""
 
-    def __init__(self, number: int, place: "Place", owner: "ForkedPool", *, retired: bool) -> None:
+    def __init__(self, number: int, place: "Place", owner: Owner, *, retired: bool) -> None:
         """A child that is `retired` from the beginning is for a single job."""
-        #: Its number in the frames to and from the template. No other live process has it.
-        self.number = number
+        super().__init__(number)
         self.place = place
-        #: None until the template has reported it.
-        self.pid: int | None = None
-        #: None before the fork, and once the socket pair is closed.
-        self.pipe: SlotPipe | None = None
-        loop = asyncio.get_running_loop()
-        #: Completes once the process waits for jobs, or raises SlotLost.
-        self.ready: asyncio.Future[None] = loop.create_future()
-        #: How the process ended, in words; None if the template died before it could report that.
-        self.end_reason: asyncio.Future[str | None] = loop.create_future()
         #: The jobs that run in it now, by slot.
         self.runs: dict[int, Run] = {}
         #: How many jobs ran in it when it ended.
@@ -99,20 +105,6 @@ class Child:
         """The parent's end of the socket pair, for a process that is being forked."""
         self.pipe = SlotPipe(0 if self.place.shared else self.number, self._ended, self._heard, self._disconnected)
         return self.pipe
-
-    def disconnect(self) -> None:
-        """Close the socket pair, so that the process exits. Its jobs get no result."""
-        pipe, self.pipe = self.pipe, None
-        if pipe is not None:
-            pipe.close()
-
-    def exited(self, how: str | None) -> None:
-        """The process has ended, or could not be forked; `how` is its `end_reason`."""
-        if not self.end_reason.done():
-            self.end_reason.set_result(how)
-        if self.pipe is not None:
-            # A process that a job left behind may hold the socket pair open.
-            asyncio.get_running_loop().call_later(LINGER, self.pipe.abort, "")
 
     def write(self, frame: tuple[Any, ...]) -> None:
         """Send this frame: at once to the process of one slot, else with the others of this turn of the loop."""
@@ -244,7 +236,7 @@ class Place:
         self,
         children: Children,
         limits: Limits,
-        owner: "ForkedPool",
+        owner: Owner,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         *,
         slot: int | None,

@@ -10,18 +10,16 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from msgspec import ValidationError, convert
 
 from palermo.contract.tasks import wait_for_any
 from palermo.worker.ipc.frames import FrameBuffer, InvalidFrame, pack, unpack_reply
+from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.options import WorkerFailed, WorkerMisused
 from palermo.worker.registered import Registered
 from palermo.worker.signals import KILLED, describe_status, kill
-
-if TYPE_CHECKING:
-    from palermo.worker.pools.child import Child
 
 log = logging.getLogger("palermo.worker")
 
@@ -44,6 +42,44 @@ class CannotFork(Exception):
     """No process can be started: the template is gone, or the worker stops."""
 
 
+class Process:
+    """A process that the template forks, from the order to fork it to its end."""
+
+    def __init__(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        #: Its number in the frames to and from the template. No other live process has it.
+        self.number = number
+        #: None until the template has reported it.
+        self.pid: int | None = None
+        #: None before the fork, and once the socket pair is closed.
+        self.pipe: SlotPipe | None = None
+        #: Completes once the process waits for jobs, or raises SlotLost.
+        self.ready: asyncio.Future[None] = loop.create_future()
+        #: How the process ended, in words; None if the template died before it could report that.
+        self.end_reason: asyncio.Future[str | None] = loop.create_future()
+
+    def connect(self) -> SlotPipe:
+        """The parent's end of the socket pair, for a process that is being forked."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Close the socket pair, so that the process exits. Its jobs get no result."""
+        pipe, self.pipe = self.pipe, None
+        if pipe is not None:
+            pipe.close()
+
+    def exited(self, how: str | None) -> None:
+        """The process has ended, or could not be forked; `how` is its `end_reason`."""
+        if not self.end_reason.done():
+            self.end_reason.set_result(how)
+        if self.pipe is not None:
+            # A process that a job left behind may hold the socket pair open.
+            asyncio.get_running_loop().call_later(LINGER, self.pipe.abort, "")
+
+
+P = TypeVar("P", bound=Process)
+
+
 class Children:
     """One template, from its fork to its end, and all children that it forks."""
 
@@ -64,7 +100,7 @@ class Children:
         #: The hooks that the template runs, in their order.
         self._hooks: list[asyncio.Future[float]] = []
         #: The children that live or are being forked, by number.
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, Process] = {}
 
     async def start(self) -> Registered:
         """Wait until the template has imported the user's modules. Raises WorkerFailed."""
@@ -91,7 +127,7 @@ class Children:
         self._order(("hook", name, *more))
         return await done
 
-    async def launch(self, new: Callable[[], "Child"]) -> "Child":
+    async def launch(self, new: Callable[[], P]) -> P:
         """Have the template fork a `new` child, another one after a failure. Returns once it is ready.
 
         Raises CannotFork.
@@ -114,7 +150,7 @@ class Children:
             await wait_for_any(self.gone, self.draining, timeout=pause)
             pause = min(pause * 2, _FORK_PAUSE_MAX)
 
-    async def _fork(self, child: "Child") -> None:
+    async def _fork(self, child: Process) -> None:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -128,7 +164,7 @@ class Children:
             raise
         await child.ready
 
-    async def ensure_end(self, child: "Child", why: str) -> str:
+    async def ensure_end(self, child: Process, why: str) -> str:
         """Kill a child whose socket pair has closed if it still lives.
 
         Returns how it ended, as words to follow "the job's process".
@@ -142,7 +178,7 @@ class Children:
                 return f"{why or 'closed its connection to the worker in mid-job'}, and was killed for that"
         return child.end_reason.result() or f"ended with the worker's template, which {self.template_end}"
 
-    async def end(self, child: "Child") -> None:
+    async def end(self, child: Process) -> None:
         """End an idle child: it gets LEAVE seconds to exit by itself, and is then killed. Returns when it is gone."""
         child.disconnect()
         await asyncio.wait([child.end_reason], timeout=LEAVE)
@@ -151,11 +187,11 @@ class Children:
             self.kill_child(child)
             await child.end_reason
 
-    def kill_child(self, child: "Child") -> None:
+    def kill_child(self, child: Process) -> None:
         """Have the template kill the child and its process group."""
         self._order(("kill", child.number))
 
-    def signal(self, child: "Child", number: int) -> None:
+    def signal(self, child: Process, number: int) -> None:
         """Have the template send the child a signal."""
         self._order(("signal", child.number, number))
 
@@ -249,6 +285,6 @@ class Children:
             child.exited(None)
 
 
-def _warn_stuck(child: "Child") -> None:
+def _warn_stuck(child: Process) -> None:
     """Say that a child is killed because it did not exit: a function that a job gave to atexit may hang."""
     log.warning("slot does not end by itself, killing it slot=%d pid=%s waited=%.1f", child.number, child.pid, LEAVE)

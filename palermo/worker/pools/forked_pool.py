@@ -221,10 +221,9 @@ class ForkedPool:
             (isinstance(result, Interrupted) and not stopping) or (isinstance(result, Cancelled) and not run.cancelled)
         )
 
-    # Called by the children.
+    # Called by the children (see Owner in child.py).
 
     def answered(self, child: Child, run: Run, result: RunResult) -> None:
-        """A run has this result, and has left the child."""
         if self._limits.replaces_processes:
             child.place.retire_if_due()
         if result is SUCCEEDED or self._is_possible(run, result):
@@ -235,11 +234,9 @@ class ForkedPool:
             self._kill_if_others_are_done(child)
 
     def run_lost(self, child: Child, run: Run, why: str) -> None:
-        """The child has died under a run, which has left it."""
         self._spawn(self._finish(run, self._result_after_crash(child, run, why)))
 
     def timed_out(self, run: Run, timeout: float) -> None:
-        """A run has taken as long as its timeout."""
         if run.child is not None:
             run.child.interrupt(run, timed_out(timeout))
         grace = self._limits.timeout_grace
@@ -255,7 +252,6 @@ class ForkedPool:
             asyncio.get_running_loop().call_later(self._limits.timeout_grace, self._kill, child)
 
     def reported(self, slot: int, report: Report) -> None:
-        """The job of this slot reports its progress or log lines."""
         if report.saved is not None:
             # If its process dies because of another job, it runs again here.
             run = self._runs[slot]
