@@ -144,6 +144,11 @@ class _Column(Struct, frozen=True):
     wide: bool = False
 
 
+def _of_jobs(value: Callable[[ScreenData, Row], str]) -> Callable[[ScreenData, Row], str]:
+    """The cell of a queue that is empty for failed jobs."""
+    return lambda data, row: "" if is_failed(row["name"]) else value(data, row)
+
+
 def _queue_state(data: ScreenData, row: Row) -> Text:
     if row["paused"]:
         return Text("paused", style="yellow")
@@ -173,7 +178,7 @@ def _rate(per_second: float | None) -> str:
 
 
 def _rate_of(name: str) -> Callable[[ScreenData, Row], str]:
-    return lambda data, row: _rate(getattr(data.rates.get(row["name"]), name, None))
+    return _of_jobs(lambda data, row: _rate(getattr(data.rates.get(row["name"]), name, None)))
 
 
 def _red(text: str, value: object) -> Text:
@@ -187,10 +192,10 @@ _QUEUES = (
     _Column(
         "Waiting", lambda data, row: _red(f"{row['pending']:,}", is_failed(row["name"]) and row["pending"]), number=True
     ),
-    _Column("In progress", lambda data, row: f"{row['in_progress']:,}", number=True),
+    _Column("In progress", _of_jobs(lambda data, row: f"{row['in_progress']:,}"), number=True),
     _Column("In/s", _rate_of("enqueued"), number=True, wide=True),
     _Column("Out/s", _rate_of("ended"), number=True, wide=True),
-    _Column("Workers", lambda data, row: f"{row['workers']:,}", number=True),
+    _Column("Workers", _of_jobs(lambda data, row: f"{row['workers']:,}"), number=True),
     _Column("", _queue_state),
 )
 
