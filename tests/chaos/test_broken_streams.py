@@ -1,7 +1,4 @@
-"""Streams that RabbitMQ never opens again, because it was killed within a second after it made its first one.
-
-Jobs are safe, and an operator deletes these streams as docs/guides/rabbitmq.md says.
-"""
+"""Streams that RabbitMQ never opens again, because it was killed within a second after it made its first one."""
 
 import asyncio
 import os
@@ -13,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.amqp import followed_stream
 from palermo.contract.broker import Broker, Page, SessionParameters, open_broker
 from palermo.contract.events import Subscription
 from palermo.contract.recurring_entries import EntryChange
@@ -27,7 +23,7 @@ from tests.contract.recurring import entry
 from tests.contract.tools import PATIENT
 from tests.contract.workers import consume
 from tests.helpers import Stopwatch
-from tests.rabbitmq_node import Node, NodeFailed, url_of
+from tests.rabbitmq_node import Node, url_of
 from tests.scale import chosen, scaled
 
 #: Seconds within which a job can be enqueued after the broker's return, and within which all can be listed.
@@ -121,15 +117,6 @@ async def kill(node: Node, broker: Broker) -> None:
     await asyncio.to_thread(node.start)
 
 
-async def delete_broken(node: Node, *streams: str) -> None:
-    for stream in streams:
-        try:
-            await asyncio.to_thread(node.ctl, "delete_queue", f"shop.~{stream}")
-        except NodeFailed:
-            name = f'rabbit_misc:r(<<"/">>, queue, <<"shop.~{stream}">>)'
-            await asyncio.to_thread(node.evaluate, f'rabbit_amqqueue:internal_delete({name}, <<"palermo">>)')
-
-
 @pytest.mark.parametrize("turn", range(TIMES))
 async def test_after_a_kill_soon_after_first_use_queues_are_listed_without_a_worker(
     node: Node, session: SessionParameters, killed_after: float, turn: int
@@ -142,23 +129,18 @@ async def test_after_a_kill_soon_after_first_use_queues_are_listed_without_a_wor
     watch = Stopwatch()
     await again(session, lambda broker: broker.publish(job("second")), within=ENQUEUED_WITHIN)
     assert not watch.is_over(ENQUEUED_WITHIN)
-    if killed_after < FORGETFUL:
-        await delete_broken(node, "facts", "cancels")
-        # Their names are known again.
-        await again(session, lambda broker: broker.publish(job("third")), within=ENQUEUED_WITHIN)
-        await again(session, lambda broker: broker.publish(job("fourth", queue="images")), within=ENQUEUED_WITHIN)
     watch = Stopwatch()
     queues = {queue.name: queue for queue in await again(session, lambda broker: broker.queues(), within=LISTED_WITHIN)}
     assert not watch.is_over(LISTED_WITHIN)
 
     assert "mail" in queues
     page = await again(session, all_of_mail, within=LISTED_WITHIN)
-    found = [one.id for one in page.messages if one.id != "third"]
+    found = [one.id for one in page.messages]
     # Once the leader has moved it out of its tenant's queue, it may be there twice, like the one below.
     assert set(found) - {"first", "second"} == {"of a tenant"}
     assert sorted(id for id in found if id != "of a tenant") == ["first", "second"]
     images = await again(session, lambda broker: broker.browse("images"), within=LISTED_WITHIN)
-    assert [one.id for one in images.messages if one.id != "fourth"] == ["other"]
+    assert [one.id for one in images.messages] == ["other"]
     if killed_after > FORGETFUL:
         assert queues.keys() == {"mail", "images"}
         assert [queue.name for queue in queues.values() if queue.paused] == ["mail"]
@@ -176,25 +158,21 @@ async def test_a_pause_after_such_a_kill_holds_for_the_next_session(node: Node, 
     broker = await open_broker(session)
     await use(broker)
     await kill(node, broker)
-    await delete_broken(node, "facts")
 
     await again(session, lambda broker: broker.pause("images"), within=2 * LISTED_WITHIN)
 
     queues = await again(session, lambda broker: broker.queues(), within=LISTED_WITHIN)
+    # What was paused before is paused still, if RabbitMQ wrote it in time.
     assert "images" in [queue.name for queue in queues if queue.paused]
 
 
-async def test_a_worker_runs_jobs_although_all_streams_are_broken(
-    node: Node, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(followed_stream, "_UNKNOWING", 1.0)
-    session = replace(session, timeout=1.0)
+async def test_a_worker_goes_on_when_all_streams_are_broken(node: Node, session: SessionParameters) -> None:
     broker = await open_broker(session)
     await use(broker)
     await kill(node, broker)
 
     async def run_all(broker: Broker) -> str:
-        consumer = await consume(broker, "mail")
+        consumer = await consume(broker, "*")
         async with asyncio.timeout(LISTED_WITHIN):
             delivery = await consumer.receive(1)
         return delivery.message.id
@@ -211,7 +189,6 @@ async def test_groups_get_events_while_the_event_stream_is_broken(node: Node, se
     await broker.events.publish(event("before"))
     assert await broker.events.kept() == 1
     await kill(node, broker)
-    await delete_broken(node, "facts")
 
     await again(session, lambda broker: broker.events.publish(event("after")), within=2 * ENQUEUED_WITHIN)
 
@@ -221,8 +198,6 @@ async def test_groups_get_events_while_the_event_stream_is_broken(node: Node, se
     assert [one.pending for one in queues if one.name == group.queue] == [2]
     groups = await again(session, lambda broker: broker.events.subscriptions(), within=LISTED_WITHIN)
     assert [one.group for one in groups] == ["mail"]
-
-    await delete_broken(node, "events")
 
     async def keep(broker: Broker) -> None:
         await broker.events.publish(event("kept"))

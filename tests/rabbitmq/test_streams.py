@@ -7,12 +7,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import journal
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, read_object
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
+from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream, exists
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.cluster import facts
 from palermo.brokers.rabbitmq.cluster.facts import PAUSE, QUEUE, QueueNames, fact
@@ -29,10 +31,22 @@ from tests.contract.tools import PATIENT, message, until
 from tests.contract.workers import consume, take_and_ack
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open, becomes
-from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
+from tests.rabbitmq_node import Node, add_user, binary, set_permissions, url_of
 from tests.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.usefixtures("patient")
+
+
+async def test_a_question_on_a_closing_connection_ends_with_its_error(connection: Connection, exchange: str) -> None:
+    """Otherwise a queue that is missing seems to exist, and a session looks for the next free name for ever."""
+    assert not await exists(connection, internal(exchange, "facts.2"))
+
+    closing = asyncio.ensure_future(connection.close())
+    await asyncio.sleep(0)
+    assert connection.error is None
+    with pytest.raises(BrokerUnavailable, match="has been closed"):
+        await exists(connection, internal(exchange, "facts.2"))
+    await closing
 
 
 async def test_a_reader_of_a_stream_that_became_shorter_ends(connection: Connection, exchange: str) -> None:
@@ -89,6 +103,36 @@ async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
     await until(is_being_made, False)
     assert await stream(connection).end(connection) == 0
     await far.close()
+
+
+async def test_a_stream_that_opens_late_replaces_its_stand_in(session: SessionParameters, shared_node: Node) -> None:
+    """It is down for as long as one that is broken, and comes back within the time of grace."""
+    session = replace(session, address=parse_url(url_of(shared_node)))
+    connection = await open_connection(session, "test")
+    if versions.ends_connections(connection.version):
+        await connection.close()
+        return  # no stream can be taken down there without its data
+
+    def stream() -> Stream:
+        name = internal(session.exchange, "records")
+        return Stream(name, partial(Publisher.open, connection), patience=PATIENT, holds="", grace=3.0)
+
+    async def stands_in() -> bool:
+        return await exists(connection, internal(session.exchange, "records.2"))
+
+    await stream().write({"number": 1})
+    record = f"{{resource, {binary('/')}, queue, {binary(stream().name)}}}"
+    shared_node.evaluate(f"begin [Q] = ets:lookup(rabbit_queue, {record}), persistent_term:put(taken, Q) end")
+    shared_node.evaluate(f"mnesia:dirty_delete(rabbit_queue, {record})")
+    found = list[Record]()
+    following = asyncio.ensure_future(stream().follow(connection, found.append))
+    await until(stands_in, True)
+    shared_node.evaluate("mnesia:dirty_write(rabbit_queue, persistent_term:get(taken))")
+
+    assert await following is not None
+    assert found == [{"format": 1}, {"format": 1, "number": 1}]
+    assert not await stands_in()
+    await connection.close()
 
 
 # -- the names of queues

@@ -381,6 +381,10 @@ class Connection:
         self.blocked = ""
         self._spare: list[Channel] = []  #: Open channels that are not in use.
 
+    async def another(self, purpose: str) -> "Connection":
+        """Another connection to the same broker, for what RabbitMQ may answer by closing the connection."""
+        return await open_connection(self._session, purpose)
+
     def translated(self, error: BaseException) -> PalermoError:
         return translate(error, self.where, user=self.address.username, vhost=self.address.vhost)
 

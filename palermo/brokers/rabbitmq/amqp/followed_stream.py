@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from palermo.brokers.rabbitmq.amqp.alarms import unconfirmed
 from palermo.brokers.rabbitmq.amqp.connection import RETRY_EVERY, Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
+from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN, Follower, Record, Stream
 from palermo.contract.tasks import wait_for_any
 from palermo.errors import BrokerRefused, PalermoError
 
@@ -22,6 +22,9 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds between two attempts to read a stream that is down.
 _AGAIN = 2.0
 
+
+#: Seconds that a stream may stay down once RabbitMQ has made another one in its place: it is small, and opens at once.
+_GRACE = 0.5
 #: Seconds for which a watcher waits for a stream that it cannot read.
 _UNKNOWING = 30.0
 
@@ -55,9 +58,10 @@ class FollowedStream(Generic[S]):
     ) -> None:
         """`connection` is the one that the stream is written on; `fresh` returns an empty state.
 
-        `patience` is how many seconds reading or storing a record may take; see Stream for the rest.
+        `patience` is how many seconds storing a record may take; see Stream for the rest.
         """
-        self.stream = Stream(name, publisher, patience=patience, holds=holds, arguments=arguments)
+        within = max(patience, REPLACED_WITHIN)
+        self.stream = Stream(name, publisher, patience=within, holds=holds, arguments=arguments, grace=_GRACE)
         self.stream.refill = lambda: self.state.records()
         self._writing = connection
         self._fresh = fresh

@@ -19,7 +19,7 @@ RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
 NOT_ALLOWED = 530
 
-#: Texts of a 404 and of two 406 that mean "not now": the queue or stream exists, but has no process, or none here.
+#: Texts of a 404 and of two 406 that mean "not now": the queue or stream exists, but has no process yet, or none here.
 _DOWN = "down or inaccessible"
 _NOT_RUNNING = "does not have a running replica on the local node"
 _NOT_HERE = "does not have a replica on the local node"
@@ -43,6 +43,10 @@ _NOT_NOW = ("is reached", "is down")
 #: The reply code and text in the text that pika makes of a connection which RabbitMQ closed: Python's own quotes, which
 #: are double ones around a text with quotes in it.
 _REPLY = re.compile(r"""ConnectionClosedByBroker: \((\d+)\) (['"])(?:[A-Z_]+ - )?(.*)\2""")
+
+
+class NotOnThisNode(BrokerUnavailable):
+    """A stream has no replica on the node that this session is connected to."""
 
 
 class QueueInUse(BrokerRefused):
@@ -99,9 +103,9 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
                 " docs/guides/rabbitmq.md says what a user with fewer permissions sees."
             )
         case exceptions.ChannelClosedByBroker() if _is_down(error):
-            return BrokerUnavailable(
-                f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting, or a node is away."
-            )
+            return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting.")
+        case exceptions.ChannelClosedByBroker() if _NOT_HERE in str(error.reply_text):
+            return NotOnThisNode(f"RabbitMQ at {where}: {reply_text(error)}. It may come back soon.")
         case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND:
             return NotFound(f"RabbitMQ at {where}: {reply_text(error)}.")
         case exceptions.ChannelClosedByBroker():
@@ -148,7 +152,7 @@ def _is_in_use(error: exceptions.ChannelClosedByBroker) -> bool:
 def _is_down(error: exceptions.ChannelClosedByBroker) -> bool:
     """Whether the queue or stream is there, and has no process that answers."""
     text = str(error.reply_text)
-    return (error.reply_code == NOT_FOUND and _DOWN in text) or _NOT_RUNNING in text or _NOT_HERE in text
+    return (error.reply_code == NOT_FOUND and _DOWN in text) or _NOT_RUNNING in text
 
 
 def _login_ended(said: str, where: str, user: str, vhost: str) -> PalermoError:

@@ -9,23 +9,28 @@ A stream exists before it has a leader, and RabbitMQ 3.10.8 closes every connect
 that. A cancelled task makes the stream to its end: RabbitMQ would continue anyway, and the lock would be free before
 the leader is there.
 
-A stream is down for a moment after a start of RabbitMQ, which opens its queues first, and while its nodes are away.
-Reading and writing it wait for `patience` seconds and then raise BrokerUnavailable.
+A RabbitMQ that is killed within a second after it made its very first stream never opens that stream again (3.10 to
+4.3). It answers "home node is down" (up to 4.2, where it cannot delete the stream either), or closes the connection of
+each session that uses the stream (4.3: 541, 506). So a session that finds a stream down for some seconds makes another
+one, with the next name: `<stream>.2`. If RabbitMQ can do that and the first one stays down, it is broken, and all
+sessions use the new one. What was in the broken one is lost.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
 from pika import spec
 
+from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, RETRY_EVERY, Channel, Connection, uninterrupted
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, write_record
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
+from palermo.brokers.rabbitmq.amqp.replies import NotOnThisNode
 from palermo.contract.tasks import wait_for_any
 from palermo.errors import BrokerUnavailable, PalermoError
 
@@ -44,6 +49,9 @@ Placed = tuple[int, spec.BasicProperties, bytes]
 
 T = TypeVar("T")
 
+#: Seconds within which a stream that is broken has been replaced.
+REPLACED_WITHIN = 15.0
+
 #: The prefetch of a follower, and of a reader of whole jobs.
 _CREDIT, _READ_CREDIT = 1_000, 200
 
@@ -55,6 +63,10 @@ _LOOK_EVERY = 0.02
 
 #: Seconds without a record after which a stream counts as empty.
 _EMPTY_AFTER = 2.0
+
+#: Seconds for which a stream is down before another one is made: after a start RabbitMQ opens its queues first. Then
+#: seconds between two checks of a stream that is down.
+_DOWN_FOR, _CHECK_EVERY = 1.5, 0.5
 
 
 class Stream:
@@ -68,24 +80,35 @@ class Stream:
         patience: float,
         holds: str,
         arguments: Mapping[str, Any] | None = None,
+        grace: float = 5.0,
     ) -> None:
-        """`patience` is how many seconds to wait for a stream that is down.
+        """`patience` is how many seconds reading waits for a stream that is down: RabbitMQ starts its queues first.
 
-        `holds` describes its contents, for logs and errors; `arguments` bound it.
+        `holds` says what is in it, for logs and errors; `arguments` bound it. `grace` is how many seconds it may stay
+        down once RabbitMQ has made another one in its place.
         """
-        self.name = name
+        #: The name of the stream that is used now: another than the first one if that is broken.
+        self.name = self._first_name = name
         self._publisher = publisher
         self._patience = patience
         self.holds = holds
         self._arguments = dict(arguments or {})
+        self._grace = grace
         #: The records that the stream has when it is made.
         self.refill: Callable[[], Iterable[Record]] = tuple
         #: Whether the stream exists and can be used, as far as this session knows.
         self.made = False
+        #: When it was found down, at first and the last time, and how.
+        self._down: tuple[float, float, BrokerUnavailable] | None = None
         self._making = asyncio.Lock()
         prefix, _, suffix = name.rpartition("~")
         #: Held while the stream is made.
         self._mark = Mutex(f"{prefix}~making.{suffix}")
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it was down when this session last asked for it."""
+        return self._down is not None
 
     async def make(self) -> None:
         """Make the stream if it does not exist."""
@@ -98,13 +121,73 @@ class Stream:
     async def exists(self, connection: Connection) -> bool:
         """Whether the stream exists; waits for one that is being made. Raises BrokerUnavailable while it is down."""
         if not self.made:
-            # The stream is asked for before the lock: a stream that exists while the lock is free is complete.
-            self.made = (await connection.probe(self.name)).exists
-            for _ in range(round(self._patience / _LOOK_EVERY) if self.made else 0):
-                if not (await connection.probe(self._mark.queue)).exists:
-                    break
-                await asyncio.sleep(_LOOK_EVERY)
+            self.name = self._first_name
+            self.made = await self._find(connection)
         return self.made
+
+    async def _find(self, connection: Connection) -> bool:
+        """Whether the stream exists under one of its names: a session asks for the next one if it lacks the first."""
+        if self._down is not None and asyncio.get_running_loop().time() - self._down[1] < _CHECK_EVERY:
+            raise self._down[2].with_traceback(None)
+        while True:
+            fault = None
+            try:
+                if await self._is_made(connection) and await _is_sound(connection, self.name):
+                    self._down = None
+                    return True
+            except NotOnThisNode:
+                raise  # other nodes serve it
+            except BrokerUnavailable as error:
+                if connection.error is not None:
+                    raise
+                fault = error
+            following = self._following()
+            if await exists(connection, following):
+                self.name = following
+            elif fault is None:
+                return False
+            else:
+                self._bear(fault)
+                await uninterrupted(self._replace(connection, following))
+                await asyncio.sleep(_LOOK_EVERY)
+
+    def _following(self) -> str:
+        """The name of the stream that takes the place of this one if it is broken."""
+        number = self.name.removeprefix(self._first_name).removeprefix(".")
+        return f"{self._first_name}.{int(number or 1) + 1}"
+
+    async def _is_made(self, connection: Connection) -> bool:
+        """Whether the stream exists; waits for one that is being made. Raises BrokerUnavailable if it is down."""
+        # The stream is asked for before the lock: a stream that exists while the lock is free is complete.
+        found = (await connection.probe(self.name)).exists
+        for _ in range(round(self._patience / _LOOK_EVERY) if found else 0):
+            if not (await connection.probe(self._mark.queue)).exists:
+                break
+            await asyncio.sleep(_LOOK_EVERY)
+        return found
+
+    def _bear(self, fault: BrokerUnavailable) -> None:
+        """Note that the stream is down, and raise this, until it has been down for so long that it may be broken."""
+        now = asyncio.get_running_loop().time()
+        since = self._down[0] if self._down is not None else now
+        self._down = since, now, fault
+        if now - since < _DOWN_FOR:
+            raise fault.with_traceback(None)
+
+    async def _replace(self, connection: Connection, following: str) -> None:
+        """Make another stream, and use it if this one stays down although RabbitMQ can make streams."""
+        async with self._mark.held(connection, patience=0) as held:
+            if held:  # else another session does so
+                broken, self.name = self.name, following
+                await self._declare(connection)
+                await asyncio.sleep(self._grace)
+                with suppress(BrokerUnavailable):
+                    if await _is_sound(connection, broken):
+                        self.name = broken
+                if self.name == broken:
+                    await connection.delete(following)
+                else:
+                    log.error("a stream is broken, its records are lost stream=%s next=%s", broken, following)
 
     async def _make_alone(self, connection: Connection) -> bool:
         """Make the stream, unless another session does. Returns whether this one did."""
@@ -177,7 +260,7 @@ class Stream:
         channel = await connection.channel()
         come: asyncio.Queue[Got | None] = asyncio.Queue()
         channel.on_close(lambda: come.put_nowait(None))
-        channel.on_cancel(channel.abandon)
+        channel.raw.add_on_cancel_callback(lambda _: channel.abandon())
         try:
             await channel.prefetch(_READ_CREDIT)
             await channel.consume(self.name, come.put_nowait, arguments={"x-stream-offset": start}, late=True)
@@ -188,7 +271,7 @@ class Stream:
                 if offset >= last:
                     return
                 if entry.tag % _ACK_EVERY == 0 and channel.is_open:
-                    channel.ack(entry.tag, multiple=True)
+                    channel.raw.basic_ack(entry.tag, multiple=True)
             raise channel.error or BrokerUnavailable(f"{self.holds} was deleted while it was being read.")
         finally:
             await channel.close()
@@ -250,8 +333,8 @@ class Follower:
         #: The offset at which it has caught up, and that of the last entry that it has read.
         self._end, self._read = 0, -1
         channel.on_close(self._caught_up.set)
-        # The stream was deleted, or its node is away: nothing is left to read on this channel.
-        channel.on_cancel(channel.abandon)
+        # The stream was deleted: nothing is left to read on this channel.
+        channel.raw.add_on_cancel_callback(lambda _: channel.abandon())
 
     @property
     def caught_up(self) -> bool:
@@ -269,6 +352,7 @@ class Follower:
         Raises BrokerUnavailable if none comes for `patience` seconds: see `come_to_end`.
         """
         self._stream, self._end = stream, end
+        self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
         await _read(self._channel, stream, "first", self._on_message)
         if not await come_to_end(self._caught_up, lambda: self._read, patience=patience):
             raise BrokerUnavailable(f"{stream} did not answer within {patience:g} s.")
@@ -293,10 +377,15 @@ class Follower:
     async def close(self) -> None:
         await self._channel.close()
 
-    def _on_message(self, got: Got) -> None:
-        self._channel.ack(got.tag)
-        self._channel.connection.unreadable.take(self._stream, got.body, self._on_record)
-        self._read = offset_of(got.properties)
+    def _on_cancelled_by_broker(self, _: object) -> None:
+        # The stream was deleted, or its node has gone.
+        if self._channel.is_open:
+            self._channel.raw.close()
+
+    def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
+        self._channel.raw.basic_ack(method.delivery_tag)
+        self._channel.connection.unreadable.take(self._stream, body, self._on_record)
+        self._read = offset_of(properties)
         if self._read >= self._end:
             self._caught_up.set()
 
@@ -321,8 +410,8 @@ async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] 
     first = asyncio.Event()
     channel.on_close(first.set)
 
-    def on_record(got: Got) -> None:
-        seen.append((offset_of(got.properties), float(got.properties.timestamp or 0)))
+    def on_record(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
+        seen.append((offset_of(properties), float(properties.timestamp or 0)))
         first.set()
 
     try:
@@ -345,9 +434,33 @@ async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] 
         await channel.close()
 
 
-async def _read(channel: Channel, stream: str, offset: str, on_message: Callable[[Got], None]) -> None:
-    await channel.prefetch(_CREDIT)
-    await channel.consume(stream, on_message, arguments={"x-stream-offset": offset})
+async def _read(channel: Channel, stream: str, offset: str, callback: Callable[..., None]) -> None:
+    await channel.call(channel.raw.basic_qos, prefetch_count=_CREDIT)
+    await channel.call(channel.raw.basic_consume, stream, callback, arguments={"x-stream-offset": offset})
+
+
+async def _is_sound(connection: Connection, stream: str) -> bool:
+    """Whether RabbitMQ serves the stream; False if it is empty. Raises BrokerUnavailable if it is down.
+
+    Where a broken stream would end the connection, it is tried out on another one.
+    """
+    if not versions.ends_connections(connection.version):
+        return (await connection.probe(stream)).exists
+    scout = await connection.another("checking a stream")
+    try:
+        return await _last_entry(scout, stream) is not None
+    finally:
+        await scout.close()
+
+
+async def exists(connection: Connection, stream: str) -> bool:
+    """Whether the stream exists, even if it is broken or its node is away."""
+    try:
+        return (await connection.probe(stream)).exists
+    except BrokerUnavailable:
+        if not connection.raw.is_open:
+            raise
+        return True
 
 
 def offset_of(properties: spec.BasicProperties) -> int:

@@ -104,6 +104,11 @@ def cancels_late_consumers(text: str) -> bool:
     return parse(text) >= (4, 3)
 
 
+def ends_connections(text: str) -> bool:
+    """Whether the server closes the connection of a session that uses a broken stream, instead of the channel."""
+    return parse(text) >= (4, 3)
+
+
 def forgets_new_queues(text: str) -> bool:
     """Whether a server that is killed may forget a queue that it made in the last two seconds.
 

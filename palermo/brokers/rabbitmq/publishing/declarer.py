@@ -16,6 +16,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.replies import Difference
+from palermo.brokers.rabbitmq.amqp.stream import REPLACED_WITHIN
 from palermo.brokers.rabbitmq.cluster.facts import QUEUE, Facts, fact
 from palermo.brokers.rabbitmq.connections import Connections
 from palermo.brokers.rabbitmq.seconds import LAST_WORDS
@@ -113,6 +114,8 @@ class QueueRegistration:
         if self._working is not None and not self._connection.blocked:
             self._hurry.set()
             await asyncio.wait({self._working}, timeout=LAST_WORDS)
+            if self._facts.stream.is_down:
+                await asyncio.wait({self._working}, timeout=REPLACED_WITHIN)
 
     async def _register_all_found(self) -> None:
         await wait_for_any(self._hurry, timeout=random.uniform(*_SOON))
