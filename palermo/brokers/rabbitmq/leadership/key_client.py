@@ -108,13 +108,13 @@ class RabbitmqKeys:
     async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
         if not await self.exist():
             return KeyPage(keys=(), total=0)
-        found, end = list[Key](), offset + limit
-        while True:
-            some = await self._ask(operations.ListKeys(text, offset, min(_PAGE, end - offset)))
+        some = await self._ask(operations.ListKeys(text, offset, min(_PAGE, limit)))
+        total, found = some.total, [key.value for key in some.keys]
+        while len(some.keys) == _PAGE and len(found) < limit:
+            # After the last name, not by its number: keys come and go in the meantime.
+            some = await self._ask(operations.ListKeys(text, 0, min(_PAGE, limit - len(found)), found[-1].name))
             found += [key.value for key in some.keys]
-            offset += _PAGE
-            if offset >= min(end, some.total):
-                return KeyPage(keys=tuple(found), total=some.total)
+        return KeyPage(keys=tuple(found), total=total)
 
     async def why_silent(self) -> LeaderUnavailable | None:
         return None if self._why_silent is None else await self._why_silent()

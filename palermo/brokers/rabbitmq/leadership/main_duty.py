@@ -156,8 +156,8 @@ class MainDuty(Work):
                 return await keys.cancelled(ids)
             case operations.FreeKeys(names):
                 return await keys.free(names)
-            case operations.ListKeys(text, offset, limit):
-                return _page(await keys.page(text, offset=offset, limit=limit))
+            case operations.ListKeys(text, offset, limit, after):
+                return _page(await keys.page(text, offset=offset, limit=limit, after=after))
             case operations.FindKeys(names):
                 return _page(await keys.find(names))
             case operations.RequestPermit() | operations.EndRun() | operations.ListLimits():

@@ -171,11 +171,12 @@ class Keys(Struct, frozen=True):
 
 
 class ListKeys(BriefOperation[Keys], frozen=True):
-    """The reply is a page of the keys that have the text."""
+    """The reply is a page of the keys that have the text and whose names come after that one."""
 
     text: str
     offset: int
     limit: int
+    after: str = ""
 
 
 class FindKeys(BriefOperation[Keys], frozen=True):

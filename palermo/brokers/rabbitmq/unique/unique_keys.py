@@ -271,12 +271,12 @@ class UniqueKeys:
 
         return await self._ask(do)
 
-    async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
-        """See palermo.contract.broker.UniqueKeys."""
+    async def page(self, text: str, *, offset: int, limit: int, after: str = "") -> KeyPage:
+        """See palermo.contract.broker.UniqueKeys; of the keys whose names come after that one."""
         await self._catch_up()
         names = list[str]()
         async for some in in_turns(list(self._known.keys)):
-            names += (name for name in some if self._current(name).is_shown(text))
+            names += (name for name in some if name > after and self._current(name).is_shown(text))
         names.sort()
         keys = (self._current(name) for name in names[offset : offset + limit])
         return KeyPage(keys=tuple(keys), total=len(names))
