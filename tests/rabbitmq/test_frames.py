@@ -340,6 +340,12 @@ def test_an_ack_and_the_next_question_leave_in_one_write(loop: asyncio.AbstractE
     assert writes == [method(1, spec.Basic.Ack(1)) + method(1, spec.Basic.Get(queue="mail"))]
 
 
+def test_subscriptions_are_pikas_byte_for_byte() -> None:
+    consume = spec.Basic.Consume(queue="ü", consumer_tag="t:ü", nowait=True)
+    assert frames.consume(7, "ü", "t:ü") == method(7, consume)
+    assert frames.cancel(7, "t:ü") == method(7, spec.Basic.Cancel("t:ü", nowait=True))
+
+
 def test_a_count_is_incomplete_at_every_byte_but_the_last() -> None:
     counted = method(1, spec.Queue.DeclareOk("mail", 70_000, 3))
     for short_of in range(8, len(counted)):
@@ -376,6 +382,17 @@ def acks(data: bytes) -> tuple[int, list[tuple[int, bool]]]:
     told: list[tuple[int, bool]] = []
     read = frames.acks(data, {1: lambda tag, multiple: told.append((tag, multiple))})
     return read, told
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE])
+@pytest.mark.parametrize(("channel", "key"), [(1, "mail"), (65_535, "é" * 100)])
+def test_a_message_is_what_pika_makes_of_it(size: int, channel: int, key: str) -> None:
+    properties, body = Properties(delivery_mode=2, message_id="1", headers={"id": "1"}), b"a" * size
+
+    pieces = frames.message(channel, "palermo", key, b"".join(properties.encode()), body, frame_max=FRAME_MAX)
+
+    publish = spec.Basic.Publish(exchange="palermo", routing_key=key, mandatory=True)
+    assert b"".join(pieces) == b"".join(parts(channel, publish, properties, body))
 
 
 @given(

@@ -222,6 +222,17 @@ async def test_a_job_that_came_back_starts_again_unless_its_worker_runs_a_copy(
 # -- instants
 
 
+def test_names_come_at_their_instants_and_in_their_order() -> None:
+    instants = Instants()
+    for name, instant in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("gone", 1.5), ("moved", 1.0)):
+        instants.put(name, instant)
+    instants.put("gone", None)
+    instants.put("moved", 5.0)
+
+    assert [instants.until(now) for now in (2.0, 2.0, 9.0)] == [["a", "b"], [], ["c", "moved"]]
+    assert instants.first is None
+
+
 def test_a_name_that_moves_very_often_takes_no_more_room() -> None:
     instants = Instants()
     instants.put("still", 7.0)
