@@ -1,7 +1,7 @@
-"""`palermo`, whose worker stops between having a result stored and acknowledging its job: a file tells when."""
+"""`palermo`, whose worker is killed between having a result stored and acknowledging its job: a file tells when."""
 
-import asyncio
 import os
+import signal
 from pathlib import Path
 
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
@@ -12,7 +12,7 @@ from palermo.cli import main
 
 async def never(self, delivery, settlement):
     Path(os.environ["BRINK"]).touch()  # noqa: ASYNC240 - at once
-    await asyncio.sleep(3_600)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 RabbitmqConsumer.settle = RedisConsumer.settle = SqliteConsumer.settle = never
