@@ -43,3 +43,16 @@ def test_an_installed_unsafe_serializer_is_read_only_if_it_is_accepted(sqlite_ri
     (error,) = rig.errors().values()
     assert error.class_name == "palermo.errors.MediaTypeUnknown"
     assert "application/x-shouting" in error.message
+
+
+def test_a_serializer_that_a_module_registers_can_be_accepted(sqlite_rig: Rig) -> None:
+    rig = sqlite_rig
+    (rig.path / "loud.py").write_text(
+        f"{SHOUTING}\nimport palermo, shop\nfrom palermo import serializers\nserializers.register(Shouting())\n\n"
+        "@palermo.job(serializer='shouting')\ndef shout(text):\n    shop.write('notes', text)\n"
+    )
+    rig.python("import loud; loud.shout.enqueue('hello')")
+
+    rig.burst("--accept-only", "shouting", modules=("loud",))
+
+    assert rig.lines() == ["HELLO"]

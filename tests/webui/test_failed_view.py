@@ -330,6 +330,14 @@ def test_groups_are_those_of_the_command_line_and_hold_their_jobs(index: Index) 
     assert index.count(one) == groups[0].count == 2
 
 
+def test_a_history_counts_each_failure_once(index: Index) -> None:
+    put(index, [failed(str(n), failure(at=1_000 + n)) for n in range(100)])
+
+    [group], _ = index.groups(JobFilter(), parts=10)
+
+    assert group.history == (10,) * 10
+
+
 def test_newest_first_is_by_time_then_by_place_and_a_copy_counts_not(index: Index) -> None:
     copy = failed("1", failure(at=70))
     put(index, [failed("1", failure(at=50)), failed("2", failure(at=70)), failed("3", failure(at=50)), copy])

@@ -70,8 +70,12 @@ def test_one_is_run_once_with_other_arguments_and_edited_on_its_page(web: Web) -
     assert "Enqueued shop.sweep, as job" in ran.text
     waiting = [(row["args"], row["kwargs"]) for row in web.inspector.jobs.list("slow")]
     assert waiting == [(["us"], {"password": "hunter2"})]
-    for action, wrong, said in (("edit", "{}", "must be a JSON list"), ("run-with", "[", "are not JSON")):
-        again = web.form(own, f"{own}/{action}", every="5m", args=wrong)
+    for above, action, wrong, said in (
+        (own, "edit", "{}", "must be a JSON list"),
+        (own, "run-with", "[", "are not JSON"),
+        ("/recurring", "add", "{}", "must be a JSON list"),
+    ):
+        again = web.form(above, f"{above}/{action}", every="5m", args=wrong)
         assert (again.status_code, said in text_of(again)) == (422, True)
         assert f'<dialog id="{action}" aria-labelledby="{action}-title" open>' in again.text
     assert web.inspector.recurring.list() == before

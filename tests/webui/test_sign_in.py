@@ -154,7 +154,7 @@ def test_neither_a_wrong_password_nor_another_sites_form_begins_a_session(web: W
 
 def test_a_user_of_the_provider_gets_their_highest_role(with_openid: Web, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "palermo.audit")
-    assert "Sign in with 127.0.0.1" in with_openid.http.get("/sign-in").text
+    assert 'then=%2Fqueues">Sign in with 127.0.0.1' in with_openid.http.get("/sign-in?then=/queues").text
 
     seen = _by_provider(with_openid, then="/queues")
 

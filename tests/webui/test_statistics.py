@@ -187,7 +187,7 @@ def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -
     assert (text["journal.processed"], text["journal.failed"], text["journal.enqueued"]) == ("6", "3", "9")
     assert int(text["journal.since"]) <= time.time()
     publish(web.client, message("1", queue="a=b"))
-    web.page("/stats.txt", "queues.a%3Db=1\n")
+    web.page("/stats.txt", "palermo.pending=1\n", "queues.a%3Db=1\n")
 
 
 def test_chart_numbers_are_on_the_page_with_links_to_the_jobs(web: Web) -> None:

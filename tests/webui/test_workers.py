@@ -188,6 +188,7 @@ def test_a_workers_stacks_and_death_are_shown_everywhere(web: Web, rig: Rig, mon
     worker = rig.worker("-q", "jobs")
     eventually(lambda: rig.lines() == ["held begins"])
     name = rig.only_worker()["id"]
+    web.page("/stats.txt", "palermo.in_progress=1\n", "palermo.working=1\n")
 
     def stacks() -> str:
         """Of a slot that gets no turn for 2 s there are none."""
