@@ -63,6 +63,7 @@ SHOP = {
     "queue-paused": "/queues/paused",
     "queue-confirm": "/queues/mail/confirm?act=move&id=wait-1&id=wait-2",
     "scheduled-confirm": "/scheduled/confirm?act=move&all=1",
+    "scheduled-cancel": "/scheduled/confirm?act=cancel&all=1",
     "retries-confirm": "/retries/confirm?act=give%20up&id=again-1",
     "recurring-job": "/recurring/nightly",
     "class": "/classes/shop.send",
