@@ -1,5 +1,7 @@
 """Broker URLs, read and printed; a password is never printed."""
 
+import traceback
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -95,7 +97,7 @@ def test_whatever_is_printed_of_a_url_shows_no_password(scheme: str, user: str, 
     try:
         address = parse_url(url)
     except UrlInvalid as error:
-        shown = str(error)
+        shown = "".join(traceback.format_exception(error))
     else:
         shown = f"{address} {address!r}"
     if "@" not in user:  # what stands before an @ of the user's is the password then
