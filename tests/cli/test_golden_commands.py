@@ -35,7 +35,8 @@ def shop(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     publish_failed(
         client,
-        *((message(id, id), failure()) for id in ("f1", "f2")),
+        (message("f1", "f1", extra={"request-id": "r-17"}), failure()),
+        (message("f2", "f2"), failure()),
         (message("f3", queue="slow"), failure("KeyError", "'size'")),
     )
     publish(client, message("m1", "ann@example.com"), message("m2", "bob@example.com", preview="'bob@example.com'"))

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import palermo
-from palermo.cli import main
 from palermo.errors import OptionInvalid
 from palermo.testing import Palermo
 from palermo.worker import logs
@@ -70,19 +68,6 @@ def test_headers_travel_to_the_job_its_hooks_and_reports(test: Palermo) -> None:
 
     runs = [("hook", HEADERS), ("run", HEADERS)]
     assert seen == [*runs, *runs, ("report", HEADERS), *runs]
-
-
-def test_commands_take_and_show_headers(test: Palermo) -> None:
-    def run(*command: str) -> str:
-        done = CliRunner().invoke(main, [*command, "--url", test.client.settings.url], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    id = run("enqueue", "shop.x", "-q", "jobs", "--header", "request-id=r-17", "--header", "shard=a=b").strip()
-    assert [row["headers"] for row in test.inspector().jobs.list("jobs")] == [{"request-id": "r-17", "shard": "a=b"}]
-    test.work()
-
-    assert "request-id='r-17'" in run("failed", "show", id)
 
 
 def test_lines_that_a_job_logs_have_its_headers(test: Palermo, lines: Lines) -> None:
