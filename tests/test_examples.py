@@ -24,7 +24,7 @@ ON_RABBITMQ = [
     *(ROOT / "docs" / page for page in ("guides/events.md", "guides/unique.md", "learn/workflows.md")),
 ]
 
-#: Guides whose examples are files of a project, or tests: tests/contrib/test_guides.py and tests/testing run them.
+#: Guides whose examples are files of a project, or tests: tests/contrib/test_guides.py runs them.
 ELSEWHERE = [
     ROOT / "docs/guides" / f"{name}.md" for name in ("django", "fastapi", "flask", "sentry", "sqlalchemy", "testing")
 ]
