@@ -50,8 +50,16 @@ def executor() -> Executor:
 
 
 @pytest.fixture
-def waiting(client: Client) -> "Waiting":
-    return Waiting(client)
+def waiting(client: Client) -> Callable[[], list[str]]:
+    """The jobs that wait, in their order: the last part of each one's name, with its arguments: `send(1)`."""
+    inspector = Inspector(client)
+
+    def found() -> list[str]:
+        names = [row["name"] for row in inspector.queues.list() if row["pending"]]
+        rows = [row for name in names for row in inspector.jobs.list(name).rows]
+        return [f"{row['job'].rpartition('.')[2]}({row['preview']})" for row in rows]
+
+    return found
 
 
 def output_of(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> str:
@@ -60,16 +68,3 @@ def output_of(command: Sequence[str | Path], folder: Path, environment: Mapping[
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-class Waiting:
-    """The jobs that wait, in their order."""
-
-    def __init__(self, client: Client) -> None:
-        self._inspector = Inspector(client)
-
-    def __call__(self) -> list[str]:
-        """The last part of each job's name, with its arguments: `send(1)`."""
-        names = [row["name"] for row in self._inspector.queues.list() if row["pending"]]
-        rows = [row for name in names for row in self._inspector.jobs.list(name).rows]
-        return [f"{row['job'].rpartition('.')[2]}({row['preview']})" for row in rows]
