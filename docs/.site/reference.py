@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
     ),
     (
         "Inside a job",
-        "A job may ask what it is, tell how far it is, and end in other ways than by returning.",
+        "Functions that a running job calls, and exceptions that end it.",
         [
             ("palermo.current_job", palermo.current_job),
             ("palermo.jobs.current.CurrentJob", CurrentJob),
@@ -137,8 +138,8 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
         ],
     ),
     (
-        "Look and act",
-        "The inspector does what the commands and the web pages do.",
+        "Inspect and change",
+        "The inspector has the operations of the commands and the web pages.",
         [
             ("palermo.inspector", vars(palermo)["_inspector"]),
             ("palermo.Inspector", palermo.Inspector),
@@ -191,7 +192,7 @@ def commands_page() -> str:
         "",
         "# Commands",
         "",
-        "Every command shows this help itself: `palermo COMMAND --help`. These options belong to nearly all commands:",
+        "`palermo COMMAND --help` shows the same text. Nearly all commands have these options:",
         "",
         "| option | meaning |",
         "| --- | --- |",
@@ -209,7 +210,7 @@ def commands_page() -> str:
         "| 1 | it failed |",
         "| 2 | wrong usage |",
         "| 3 | the broker cannot be reached, or refuses the user |",
-        "| 4 | an id, a queue or a filter that names nothing |",
+        "| 4 | no such id or queue, or a filter that matches nothing |",
         "| 130 | interrupted by Ctrl-C |",
         "",
         "A worker has exit codes of its own: [deploying.md](../guides/deploying.md).",
@@ -302,8 +303,8 @@ def api_page() -> str:
         "",
         "# The Python API",
         "",
-        "Everything that `import palermo` offers, and the classes that it returns. Names that are not here may change.",
-        "Times are seconds, as floats, unless something else is said. A `Duration` is seconds, or a timedelta.",
+        "Everything that `import palermo` offers, and the classes that it returns. Other names may change.",
+        "Times are seconds, as floats, unless stated otherwise. A `Duration` is seconds, or a timedelta.",
         "",
         "In asyncio programs, use `enqueue_async`, `publish_async`, `status_async`, `result_async`, `wait_async`,",
         "`signal_async` and `cancel_async`: they do the same without blocking the event loop.",
@@ -377,7 +378,7 @@ def _entry(name: str, found: Any) -> Iterator[str]:
     fields = [field for field in _fields(found) if field[0] not in _NOT_FOR_PROGRAMS]
     if fields:
         yield from ("", "| field | type | meaning |", "| --- | --- | --- |")
-        yield from (f"| `{field}` | {_code(kind)} | {_cell(text)} |" for field, kind, text in fields)
+        yield from _rows(fields)
     for method, function in _methods(found) if found not in _VALUES else ():
         if isinstance(function, property):
             yield from ("", f"**`{method}`**", "")
@@ -385,6 +386,12 @@ def _entry(name: str, found: Any) -> Iterator[str]:
         else:
             yield from ("", "```text", _signature(method, function, is_method=True), "```", "")
             yield from _docstring(function)
+
+
+def _rows(fields: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """The rows of a table of fields. Neighbours of one type that have no text share a row."""
+    for (kind, text, _), group in groupby(fields, lambda field: (field[1], field[2], field[2] and field[0])):
+        yield f"| {', '.join(f'`{name}`' for name, *_ in group)} | {_code(kind)} | {_cell(text)} |"
 
 
 def _docstring(found: Any) -> Iterator[str]:

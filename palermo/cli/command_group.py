@@ -4,7 +4,7 @@
     1    it failed
     2    wrong usage
     3    the broker cannot be reached, or refuses us
-    4    an id, a queue or a filter that names nothing
+    4    no such id or queue, or a filter that matches nothing
     130  interrupted by Ctrl-C
 
 Errors are one readable line on stderr, below the user's own frames where code of theirs raised; `--debug` shows the

@@ -92,7 +92,7 @@ def history(context: Context, /, id: str | None, limit: int, page: int, **filter
 @limit_option
 @click.pass_obj
 def audit(context: Context, /, limit: int, page: int, **filters: Any) -> None:
-    """List the actions of operators on queues, jobs and workers, newest first: on pages, in commands, in programs."""
+    """List the actions of operators on queues, jobs and workers, newest first."""
     wanted = filter_of(filters, clock.now(), AuditFilter)
     with progress("read", of="batches of the journal") as show:
         listing = context.inspector().history.audit(wanted, offset=(page - 1) * limit, limit=limit, progress=show)

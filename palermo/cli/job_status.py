@@ -54,7 +54,7 @@ def status(context: Context, /, id: str) -> None:
 @query_options
 @click.pass_obj
 def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None) -> None:
-    """Wait until the jobs have ended, and print how, with their results if those are kept.
+    """Wait until the jobs have ended, and print their states and kept results.
 
     Their progress and log lines go to stderr. Exit code 0: all are done; 1: a job failed, was discarded or cancelled,
     or has not ended in time; 4: a job is unknown.

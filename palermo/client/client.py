@@ -44,7 +44,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class Client:
-    """Enqueues jobs, and lends its session to an Inspector."""
+    """Enqueues jobs, and provides the session of an Inspector."""
 
     def __init__(self, settings: Settings | None = None, *, warns: bool = True, creates: bool = True) -> None:
         """Opens nothing yet. Without `settings`, they are loaded as usual. Raises SettingInvalid.
@@ -187,7 +187,7 @@ class Client:
 
     @property
     def trouble(self) -> Trouble | None:
-        """The broker's trouble, or that with this user, as last known to this client, without a request."""
+        """The last known problem with the broker or this user's permissions. Sends no request."""
         thread = self._thread
         return None if thread is None else thread.trouble
 

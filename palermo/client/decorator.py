@@ -179,10 +179,10 @@ if TYPE_CHECKING:
 
 
 class JobClass:
-    """A base for class jobs that tells a type checker what the decorator adds; it does nothing else.
+    """Base class of class jobs, for type checkers: it declares the methods that the decorator adds.
 
-    mypy does not look at what a class decorator returns. Either derive from this, or name
-    the plugin `palermo.mypy_plugin` in mypy's settings, which needs no base.
+    mypy ignores the return value of a class decorator. Either derive from this class, or use the plugin
+    `palermo.mypy_plugin` in mypy's settings.
     """
 
     definition: JobDefinition

@@ -42,7 +42,7 @@ class Conflict:
 class Job(Generic[R_co]):
     """The handle of an enqueued job. False in a condition if this call stored nothing.
 
-    That is so if a before_enqueue hook rejected the job, or if another job has its key (docs/guides/unique.md).
+    This happens if a before_enqueue hook rejected the job, or if another job has its key (docs/guides/unique.md).
 
     `palermo.job_by_id(id)` returns a handle for any job, without a request; its queue and name are "".
     """
@@ -54,9 +54,9 @@ class Job(Generic[R_co]):
     enqueued: bool = True
     #: The other job that had this job's key; None if no job had it.
     conflict: Conflict | None = None
-    #: Unix seconds; None where that is not known here.
+    #: Unix seconds; None if unknown.
     created_at: int | None = field(default=None, repr=False, compare=False)
-    #: Whether its result is kept; None where that is not known here.
+    #: Whether its result is kept; None if unknown.
     keep_result: bool | None = field(default=None, repr=False, compare=False)
     _client: "JobClient | None" = field(default=None, repr=False, compare=False)
 

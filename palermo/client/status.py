@@ -117,10 +117,10 @@ WAITING = (
 )
 
 #: How it is known that a job runs whose worker says nothing.
-_SILENT = "its worker does not answer; it held the job when it was heard of last"
+_SILENT = "its worker does not answer; it was running the job when it last answered"
 
 #: Why a job that does not keep its result is taken to be done.
-_UNWRITTEN = "nobody wrote down how it ended; it is gone, and has not failed"
+_UNWRITTEN = "its end was not recorded; it is gone, and has not failed"
 
 
 #: The fields of a status that are Unix seconds.
@@ -129,47 +129,53 @@ INSTANTS = ("started_at", "run_at", "ended_at", "closed_until")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JobStatus(str):
-    """The status of a job: as text it is the state in one word; its attributes have everything else that is known.
+    """The status of a job: a string with the state, and attributes with everything else that is known.
 
-    `if job.status() == "done"`, and `job.status().progress`.
+    For example `job.status() == "done"`, and `job.status().progress`.
     """
 
     state: State
     id: str
-    #: Its wire name, and its queue; "" where they are not known.
+    #: Its wire name; "" if unknown.
     job: str = ""
+    #: Its queue; "" if unknown.
     queue: str = ""
-    #: Which run this is or was, from 1.
+    #: The number of the run, starting at 1.
     attempt: int | None = None
     #: The worker that runs it, or the slot in which it failed.
     worker: str | None = None
-    #: Unix seconds: when it began to run, when it is due, and when it ended.
+    #: Unix seconds: when the run started.
     started_at: float | None = None
+    #: Unix seconds: when the job is due.
     run_at: float | None = None
+    #: Unix seconds: when the job ended.
     ended_at: float | None = None
-    #: Seconds that its last run took.
+    #: Duration of its last run, in seconds.
     took: float | None = None
-    #: How far the job says it is: a fraction from 0 to 1, and in words.
+    #: The progress that the job reported, from 0 to 1.
     progress: float | None = None
+    #: The text that the job reported with its progress.
     text: str = ""
-    #: Its arguments, None where they are not known or cannot be shown; and the same for people, cut.
+    #: Its arguments; None if they are unknown or can't be shown.
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
+    #: The arguments as short text.
     preview: str | None = None
-    #: Why it failed: the exception's class and text; or why it was discarded.
+    #: The class of the exception with which it failed.
     error: str = ""
+    #: The text of the exception, or the reason why the job was discarded.
     message: str = ""
-    #: Whether what it returned is kept; None before it is done, and where that is not known.
+    #: Whether its result is kept; None before the job is done, or if unknown.
     result_kept: bool | None = None
-    #: The key that it was enqueued with, as a unique, throttled or debounced job; "" for none, or where not known.
+    #: The key of a unique, throttled or debounced job; "" if it has none, or if unknown.
     key: str = ""
-    #: The job that has this key now, or gets it next: the one that runs after this one; "" for none.
+    #: The id of the job that has this key now or gets it next; "" if there is no such job.
     next_id: str = ""
-    #: Unix seconds until which its key is closed, so that a second enqueue is refused or put off.
+    #: Unix seconds until which its key is closed, so that a second enqueue is refused or deferred.
     closed_until: float | None = None
-    #: The id of the job that enqueued it while it ran; "" for none, or where not known.
+    #: The id of the job that enqueued it; "" if no job did, or if unknown.
     parent: str = ""
-    #: Why nothing is known of it, or how what is known came to be known.
+    #: Why the status is unknown, or from which source it is.
     reason: str = ""
 
     def __new__(cls, *, state: State, **_: Any) -> "JobStatus":

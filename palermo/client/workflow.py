@@ -323,7 +323,7 @@ class Workflow:
     def signal(self, name: str, timeout: Duration | None = None) -> Step[Any]:
         """Add a step without a job: it is done once this signal is sent, and its output is the signal's value.
 
-        It fails if the signal has not come in time; the time begins once the steps before it are over.
+        It fails if the signal is not sent within `timeout`, counted from the end of the steps before it.
         """
         seconds = in_seconds(timeout)
         if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
@@ -538,9 +538,7 @@ def workflow(target: Any = None, /, **options: Any) -> Any:
 
 def _declared(target: Any, given: dict[str, Any]) -> Any:
     if isinstance(target, type):
-        raise OptionInvalid(
-            f"class {target.__qualname__!r} cannot be a workflow: @palermo.workflow goes on a function."
-        )
+        raise OptionInvalid(f"class {target.__qualname__!r} cannot be a workflow. Use @palermo.workflow on a function.")
     return declare(target, {**given, "workflow": True}, WorkflowJob)
 
 

@@ -284,18 +284,18 @@ class TimesRow(TypedDict):
 
 
 class CountsRow(TypedDict):
-    """The counts of a time."""
+    """The counts of a period."""
 
     enqueued: int
     processed: Annotated[int, About("Runs that ended by themselves.")]
-    failed: Annotated[int, About("Those of them that failed, retried or not.")]
+    failed: Annotated[int, About("Runs that failed, including those that are retried.")]
     succeeded: int
     retried: Annotated[int, About("Failed runs that are retried.")]
     snoozed: int
     released: Annotated[int, About("Runs whose jobs were released because their worker ended.")]
     discarded: int
     cancelled: int
-    wait: Annotated[TimesRow | None, About("From when a job could have been started to when it was.")]
+    wait: Annotated[TimesRow | None, About("Time from when a job could start to its start.")]
     run: Annotated[TimesRow | None, About("From the start of a run to its end.")]
 
 
@@ -339,7 +339,7 @@ class DeployRow(TypedDict):
 
 
 class StatisticsRow(CountsRow):
-    """The statistics of a time."""
+    """The statistics of a period."""
 
     since: Instant
     until: Instant

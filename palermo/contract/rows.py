@@ -49,10 +49,10 @@ class Listing(Sequence[R], Generic[R]):
     """A page of rows, and a sequence of them."""
 
     rows: list[R]
-    #: How many rows there are in all; None if there are more and they were not counted.
+    #: The number of all rows; None if there are more and they were not counted.
     total: int | None
-    #: How many more failed jobs there are than could be looked at; below 0 if some of those looked at have gone. Of
-    #: waiting and scheduled jobs, how many were not compared with the filter.
+    #: The number of jobs that were not compared with the filter. For failed jobs it is negative if some of the listed
+    #: jobs have left the queue.
     unseen: int = 0
 
     @overload

@@ -42,8 +42,8 @@ class Linear(Struct, frozen=True, kw_only=True):
 class Exponential(Struct, frozen=True, kw_only=True):
     """`base` first, then `factor` times as long each time, never more than `cap`.
 
-    `base` and `cap` are seconds, or timedeltas. `jitter` is the part of a wait, from 0 to 1, that chance may take away:
-    with 0.5 a job waits between half and all of it.
+    `base` and `cap` are seconds, or timedeltas. `jitter` is the fraction of the delay, from 0 to 1, that may be
+    subtracted at random: with 0.5 a job waits between half of the delay and all of it.
     """
 
     base: Duration = 1.0

@@ -17,7 +17,7 @@ def ignore_mark(position: int, done: bool) -> None:
 
 
 class Batch(list[T], Generic[T]):
-    """What was enqueued, one item for each job. Items that are not marked end as the call does."""
+    """The enqueued arguments, one item for each job. An unmarked item gets the outcome of the call."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         super().__init__(items)
@@ -27,21 +27,21 @@ class Batch(list[T], Generic[T]):
         self._marks: dict[int, BaseException | None] = {}
 
     def done(self, index: int) -> None:
-        """Mark this item as done, whatever the call raises later, or if its process dies. Raises IndexError."""
+        """Mark this item as done, even if the call raises or its process dies later. Raises IndexError."""
         self._mark(index, None)
 
     def fail(self, index: int, error: BaseException) -> None:
-        """Mark this item as failed with this error, as if its job had raised it: others do not fail with it.
+        """Mark only this item as failed with this error, as if its job had raised it.
 
-        `palermo.Retry`, `Snooze` and `Discard` mean for it what they mean when raised. Raises IndexError, and TypeError
-        if `error` is no exception.
+        `palermo.Retry`, `Snooze` and `Discard` have the same effect as when raised. Raises IndexError, and TypeError if
+        `error` is not an exception.
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"batch.fail got {error!r}; give it an exception, such as ValueError('no such row').")
         self._mark(index, error)
 
     def outcomes(self, error: BaseException | None) -> list[BaseException | None]:
-        """The error of each item, None for those that are done, after a call that raised `error` or ended well."""
+        """The error of each item after a call that raised `error` or returned; None for items that are done."""
         self._on_mark = ignore_mark  # a thread that the job left behind marks nothing of the slot's next job
         return [self._marks.get(position, error) for position in range(self._size)]
 
@@ -52,7 +52,7 @@ class Batch(list[T], Generic[T]):
 
     def _position(self, index: int) -> int:
         if not -self._size <= index < self._size:
-            raise IndexError(f"item {index} of a batch of {self._size}.")
+            raise IndexError(f"item {index} is not in the batch, which has {self._size}.")
         return index % self._size
 
 

@@ -31,13 +31,13 @@ def resume(
 ) -> Iterable[T] | AsyncIterable[T]:
     """Iterate over the items of `source`; the next run of the job continues after the finished items.
 
-    An item is done when the loop asks for the next one. The place is kept when the worker stops, and when the job is
-    retried or requeued. If the worker is killed, the items of the last second may come again.
+    An item is finished when the loop asks for the next one. The place is kept when the worker stops, and when the job
+    is retried or requeued. If the worker is killed, the items of the last second may be repeated.
 
-    With `key`, `source` is a function. It gets the key of the last done item, None at first, and returns the items
-    after it. `key` gets an item; what it returns must be JSON or a type that has a tag there, of at most 1 kB. For
-    None, the place is not saved. Without `key`, the place is the number of done items, so `source` must have the same
-    items in the same order in each run.
+    With `key`, `source` is a function. It is called with the key of the last finished item, or None at first, and
+    returns the items after it. `key` is called with an item and returns at most 1 kB of JSON, or of a type that
+    Palermo's JSON supports. If it returns None, the place is not saved. Without `key`, the place is the number of
+    finished items, so `source` must have the same items in the same order in each run.
 
     Give each loop of a job its own `name`. A loop that has ended has no items in the next run. If `total` or
     `len(source)` is known, the loop reports progress. An asynchronous source needs `async for`. Outside a job, it only

@@ -43,10 +43,10 @@ CHIPS: Mapping[str, tuple[str, str]] = {
         "it failed, ended, started or was enqueued at most this long ago, or since 2026-12-01T09:00Z",
     ),
     "until": ("1h", "it failed, ended, started or was enqueued at least this long ago"),
-    "due_from": ("2h", "it is scheduled for this time from now or later, or for 2026-12-01T09:00Z or later"),
-    "due_until": ("1d", "it is scheduled for this time from now or earlier"),
-    "longer": ("10s", "it ran for this long or longer"),
-    "shorter": ("1s", "it ran for this long or shorter"),
+    "due_from": ("2h", "it is due this far from now or later, or at 2026-12-01T09:00Z or later"),
+    "due_until": ("1d", "it is due this far from now or sooner"),
+    "longer": ("10s", "it ran for at least this long"),
+    "shorter": ("1s", "it ran for at most this long"),
     "group": ("6f62ab01c9de", "the fingerprint of a group of failed jobs"),
     "requeued": ("true", "whether it failed again after a requeue"),
 }
@@ -123,8 +123,9 @@ class AuditFilter(_Conditions, frozen=True, kw_only=True):
     queue: str | None = None
     #: Text, in any letter case, in the ids of its jobs, or in its other fields.
     text: str | None = None
-    #: Unix seconds: it was done at `since` or later; and at `until` or before.
+    #: Unix seconds: it was done then or later.
     since: float | None = None
+    #: Unix seconds: it was done then or earlier.
     until: float | None = None
 
 
@@ -150,18 +151,21 @@ class JobFilter(_Conditions, frozen=True, kw_only=True):
     #: Text, in any letter case, at the beginning of its id, or in its name, its error, its traceback, the reason why it
     #: was discarded, or its arguments as they are shown. What the setting web_redact hides is not searched.
     text: str | None = None
-    #: Whole Unix seconds: it failed, ended, started or else was enqueued then or later; and then or before.
+    #: Whole Unix seconds: it failed, ended, started or was enqueued then or later.
     since: float | None = None
+    #: Whole Unix seconds: it failed, ended, started or was enqueued then or earlier.
     until: float | None = None
-    #: Unix seconds: it is scheduled for then or later; and for then or before.
+    #: Unix seconds: it is due then or later.
     due_from: float | None = None
+    #: Unix seconds: it is due then or earlier.
     due_until: float | None = None
     #: The fingerprint of its group, as `inspector.failed.groups` returns it.
     group: str | None = None
     #: True for jobs that failed again after a requeue; False for the others.
     requeued: bool | None = None
-    #: Seconds: it ran for `longer` or more; and for `shorter` or less.
+    #: It ran for at least this many seconds.
     longer: float | None = None
+    #: It ran for at most this many seconds.
     shorter: float | None = None
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ class WorkerHandle:
         """Let running jobs finish, for at most `timeout`, end the worker, and return its exit code.
 
         `timeout` is seconds, or a timedelta. Without one the worker's own shutdown timeout holds. Jobs that are cut
-        off go back to their queue.
+        off return to their queue.
         """
         if self.alive:
             self._process.terminate()
@@ -52,7 +52,7 @@ class WorkerHandle:
             return self.kill()
 
     def kill(self) -> int:
-        """Kill the worker and its slots at once, and return its exit code. The running jobs go back to their queue."""
+        """Kill the worker and its slots immediately, and return its exit code. Running jobs return to their queue."""
         self._process.kill()
         return self._process.wait(_GRACE)
 
@@ -103,7 +103,7 @@ def start_worker(
 ) -> WorkerHandle:
     """Start `palermo worker` on these modules, in its own process that imports them from the current directory.
 
-    Returns once the worker has imported the modules; it connects to the broker by itself, then or later.
+    Returns once the worker has imported the modules, without waiting for its connection to the broker.
     The worker gets `settings`, or else those that `palermo.connect` chose for this process. With the latter, `url` and
     `overrides` take precedence. They travel in the environment, where no listing of processes shows them. Timeouts and
     `max_lifetime` are seconds, or timedeltas; `max_memory` is megabytes. The worker writes its log to the file `log`,

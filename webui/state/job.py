@@ -57,7 +57,7 @@ class FoundJob(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     #: The worker that runs it, or on which it failed last.
     worker: str | None = None
-    #: Whether that worker does not answer: then it held the job when it was heard of last.
+    #: Whether that worker does not answer; it was running the job when it last answered.
     silent: bool = False
     #: When its run started, ISO 8601.
     started_at: str | None = None

@@ -416,7 +416,7 @@ class Executor:
         if not message.job:
             raise JobUnnamed(
                 f"message {message.id} names no job: it has no header job-class. Fix the program that published it, or"
-                f" declare the job of such messages: @palermo.job(queue={message.queue!r}, default=True)."
+                f" declare a default job for the queue: @palermo.job(queue={message.queue!r}, default=True)."
             )
         definition = self._registry.find(message.job) or own_job(message.job) or self._loaded(message)
         if message.extra and message.topic and definition.subscribes is None:
