@@ -174,7 +174,7 @@ def fill(web: Web) -> None:
         ended("life-1", at=NOON + 40, attempt=2, result=result, **attempt),
     ]
     every = [
-        enqueued("life-2", run_at=NOON + 60, instead_of="life-2"),
+        enqueued("life-2", run_at=NOON + 60, displaced="life-2"),
         {"kind": "fired", "at": NOON + 1, "id": "life-2", "name": "nightly"},
         {"kind": "limited", "at": NOON + 2, "id": "life-2", "key": "sync", "limit": 3, "rate": "50/s"},
         failed_run("life-2", "retried", at=NOON + 3, delay=90),
