@@ -133,3 +133,11 @@ class JournalingContract:
         kept = [int(id) for id in reading.ids if id[0] != "x"]
         assert 20 < len(kept) < 350
         assert kept == list(range(kept[0], 401))
+
+    async def test_hundreds_of_batches_are_replayed(self, broker: Broker) -> None:
+        await asyncio.gather(*(broker.journal.append(batch(f"{n}")) for n in range(250)))
+        reading = Reading()
+
+        await caught_up(await broker.journal.read(reading))
+
+        assert sorted(map(int, reading.ids)) == list(range(250))

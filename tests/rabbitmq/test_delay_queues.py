@@ -27,13 +27,13 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.due_times import Bucket, Intake
 from palermo.core.failure import Failure
 from palermo.core.message import Message
-from palermo.core.topology import amqp_queue
+from palermo.core.topology import amqp_queue, internal
 from palermo.errors import PalermoError
 from tests.contract.recurring import entry
 from tests.contract.timing import DAY, by_id, due, listed, time_kept
 from tests.contract.tools import counts, message, until
 from tests.contract.workers import Report, consume, nothing_for, take_and_ack
-from tests.rabbitmq.conftest import Open, connected, ids_in, on_both_kinds, outbox_on, too_large
+from tests.rabbitmq.conftest import Open, becomes, connected, ids_in, on_both_kinds, outbox_on, too_large
 from tests.rabbitmq.patience import have_patience
 
 HOUR = 3_600
@@ -381,6 +381,16 @@ async def test_a_new_leader_asks_workers_once_and_publishes_what_none_has(
     fired = {job.id.partition("@")[0] for job in (await broker.browse("jobs", limit=1_000)).messages}
     assert sorted(fired) == [name for name in names if name != "sweep 007"]
     assert sorted(asked) == [(1, 100), (2, 100)]
+
+
+async def test_entries_are_gone_and_the_leader_ends_when_their_queue_is_deleted(
+    broker: RabbitmqBroker, connection: Connection, session: SessionParameters, ticker: RecurringJobs
+) -> None:
+    await ticker.change(EntryChange.put(entry(every=DAY)))
+    async with running(ticker):
+        await broker._connection.delete(internal(session.exchange, "recurring"))
+        await becomes(lambda: "was deleted" in str(connection.error))
+    assert await broker.recurring() == []
 
 
 async def test_a_recurring_job_too_large_for_the_leader_fails_at_each_tick(
