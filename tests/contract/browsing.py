@@ -170,13 +170,12 @@ class LookingContract:
         await take(consumer)
         await until(lambda: states(broker, "working"), ["working"])
         await broker.publish_many([message("waits"), message("cancelled"), message("tenant", tenant="a")])
-        await broker.publish_many([message("later", run_at=time.time() + 3_600), message("moved", "other")])
+        await broker.publish(message("later", run_at=time.time() + 3_600))
         await broker.cancel(["cancelled"])
 
         where = ("later", "waits", "cancelled", "tenant", "working", "failed", "nobody")
         assert await states(broker, *where) == ["scheduled", "pending", "cancelled", "pending", "working", "failed", ""]
         assert await states(broker, "waits", "cancelled", "nobody", queue="") == ["pending", "cancelled", ""]
-        await until(lambda: states(broker, "moved"), ["pending"])
         assert (await locate(broker, "nobody")).gone
         assert (await locate(broker, "failed", "jobs", failed=False)).gone
         assert (await locate(broker, "working")).worker == "pid:4711@example"
@@ -192,6 +191,15 @@ class LookingContract:
         assert sorted(place.id for place in found.jobs) == ["my-order-17", "order-18"]
         states_of = {place.id.removeprefix("order-17-"): place.state for place in begun.jobs}
         assert states_of == {"later": "scheduled", "waits": "pending", "failed": "failed"}
+
+    async def test_a_job_that_was_requeued_elsewhere_is_found(self, broker: Broker) -> None:
+        await broker.publish_many([message("first"), message("moved", "other")])
+        await take_and_ack(await consume(broker))
+
+        await until(lambda: states(broker, "moved"), ["pending"])
+        place = await locate(broker, "moved", "jobs")
+        assert place.message is not None
+        assert place.message.queue == "other"
 
 
 def judge(verdicts: dict[str, SweepDecision]) -> Callable[[Message], SweepDecision]:

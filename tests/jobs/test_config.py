@@ -1,6 +1,7 @@
 """The sources of settings, which of them wins, and the error for a wrong setting."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ from palermo.settings.table import SETTINGS, SettingArguments, SettingArgumentsA
 
 @pytest.fixture(autouse=True)
 def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PALERMO_")]:
+        monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 

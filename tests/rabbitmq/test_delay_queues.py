@@ -181,8 +181,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found, pages = list[str](), Reader.pages
 
     def noted(self: Reader, count: int, **more: Any) -> object:
-        if "~later." in self._name and self.only_look and count:
-            found.append(self._name.partition("~later.")[2])
+        if "~later." in self._names[0] and self.only_look and count:
+            found.append(self._names[0].partition("~later.")[2])
         return pages(self, count, **more)
 
     monkeypatch.setattr(Reader, "pages", noted)
