@@ -97,10 +97,9 @@ class UniqueKeys:
     async def close(self) -> None:
         """Stop deciding, once the batch under way is stored. Requests that wait fail with BrokerUnavailable."""
         self._closed = True
-        failed, self._asked = self._asked, []
-        self._fail(failed, _leads_no_more())
         async with self._turn:
-            pass
+            failed, self._asked = self._asked, []
+        self._fail(failed, _leads_no_more())
 
     @property
     def _is_ready(self) -> bool:
@@ -344,12 +343,13 @@ class UniqueKeys:
                     await self._prepare()
                     batch = self._next()
                     await self._store(batch)
+                    # Also while requests come all the time: the leader can hold only so many records.
+                    if self._loop.time() - self._tidied_at >= TIDY_EVERY:
+                        self._tidied_at = self._loop.time()
+                        KeyChanges(self._known, self._now()).forget()
+                        await self._ledger.tidy(self._known.keys)
                     if self._closed or not batch:
                         break
-                if self._loop.time() - self._tidied_at >= TIDY_EVERY:
-                    self._tidied_at = self._loop.time()
-                    KeyChanges(self._known, self._now()).forget()
-                    await self._ledger.tidy(self._known.keys)
             except Exception as error:
                 self._lose()
                 failed, self._asked = [*batch, *self._asked], []
