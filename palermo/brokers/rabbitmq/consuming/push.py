@@ -66,8 +66,10 @@ class Slot:
             if self._waiting and not self._taken:
                 return self._hand_out(self._waiting.popleft())
             try:
-                if self._asks and (found := await self._ask()) is not None:
-                    return self._hand_out(found)
+                if self._asks:
+                    if (found := await self._ask()) is not None:
+                        return self._hand_out(found)
+                    continue  # the queue may be paused by now, or this slot closed
                 if not self._taken:
                     await self._subscribe()
                     if not self._tag:
