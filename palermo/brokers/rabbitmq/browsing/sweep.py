@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from msgspec.structs import replace
 
@@ -171,11 +171,12 @@ class Reader:
         self._names = [name or amqp_queue(exchange, queue)]
         #: How many messages each had when they were counted.
         self._counts: dict[str, int] = {}
-        #: The channels that hold messages, each with the queue that these came from.
-        self._held: dict[Channel, str] = {}
+        #: The queue that is being read, and the channels that hold messages of it.
+        self._name = self._names[0]
+        self._held: list[Channel] = []
 
     def add(self, names: Iterable[str]) -> None:
-        """Read these AMQP queues too, behind the others. To be called before they are counted."""
+        """Read these AMQP queues too, behind the others, if they exist. To be called before they are counted."""
         self._names += names
 
     async def count(self) -> int:
@@ -184,8 +185,10 @@ class Reader:
         first = probes[self._names[0]]
         if not first.exists:
             raise self._missing() from first.error
-        self._counts = {name: probe.ready for name, probe in probes.items()}
-        return first.messages + sum(self._counts[name] for name in self._names[1:])
+        total = first.messages  # raises BrokerRefused if another program has the queue for itself
+        self._counts = {name: probe.ready for name, probe in probes.items() if probe.exists}
+        self._names = list(self._counts)
+        return total + sum(self._counts[name] for name in self._names[1:])
 
     async def count_all(self) -> int:
         """The number of waiting messages, including those that were requeued before this call. Raises NotFound.
@@ -193,7 +196,12 @@ class Reader:
         RabbitMQ answers a declare out of turn, but a get only after all that came before it, and with a count.
         """
         await self.await_others()
-        self._counts = {name: await self._count_all(name) for name in self._names}
+        first, *others = self._names
+        self._counts = {first: await self._count_all(first)}
+        for name in others:
+            with suppress(NotFound):
+                self._counts[name] = await self._count_all(name)
+        self._names = list(self._counts)
         return sum(self._counts.values())
 
     async def _count_all(self, name: str) -> int:
@@ -233,10 +241,13 @@ class Reader:
         most = max(_LARGE_PAGE if few or self.only_look else PAGE, count // 1_000)
         size = first
         for name in self._names:
+            # One queue at a time: each page has a channel of its own, of which a connection has 2,047 as a rule.
+            await self.close()
+            self._name = name
             left = count if name == self._names[-1] else min(count, self._counts[name])
             while left > 0:
                 channel = await self.connection.channel()
-                self._held[channel] = name
+                self._held.append(channel)
                 page = await take(
                     channel,
                     name,
@@ -257,15 +268,14 @@ class Reader:
 
     async def release(self, channel: Channel) -> None:
         """Give back this page before the others."""
-        del self._held[channel]
+        self._held.remove(channel)
         await channel.close()
 
     async def close(self) -> None:
         """Give back all messages that are still held, and wait until they are in the queue again."""
-        held, self._held = self._held, {}
-        for name in self._names:
-            if channels := [channel for channel, queue in held.items() if queue == name]:
-                await give_back(self.connection, name, channels)
+        held, self._held = self._held, []
+        if held:
+            await give_back(self.connection, self._name, held)
 
 
 async def ids_in(
