@@ -250,7 +250,6 @@ class FairQueue:
         probe = (await probe_all(self._connection, [name]))[name]
         if not probe.exists:
             self._destinations.forget(self.queue)
-        await self._destinations.ensure(self.queue)
         self._most = _AHEAD * max(1, probe.consumers) if probe.exists else _AHEAD
         return self._most - (probe.messages if probe.exists else 0)
 
@@ -313,6 +312,8 @@ class FairQueue:
         return jobs
 
     async def _hand_on(self, channel: Channel, jobs: Sequence[Got]) -> None:
+        if jobs:  # else a queue that was just deleted with all its jobs would be made again
+            await self._destinations.ensure(self.queue)
         publisher = await self._destinations.publisher()
         if not channel.is_open:
             raise channel.error or BrokerUnavailable("the channel of tenants' jobs was closed.")
