@@ -213,7 +213,7 @@ class RabbitmqEvents:
         """The ids of the events that are in a group's queue."""
         name = amqp_queue(self._exchange, queue)
         reader = Reader(await self._reading(), self._exchange, name=name, only_look=True)
-        return await ids_in(reader, id_of=event_id)
+        return await ids_in(reader, id_of=event_id) - {""}
 
     async def _tell(
         self,
