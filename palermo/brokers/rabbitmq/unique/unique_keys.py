@@ -11,6 +11,7 @@ The keys are kept in memory. After any error they are read again from the log.
 import asyncio
 import logging
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -89,6 +90,8 @@ class UniqueKeys:
         #: When each run was allowed in the last seconds, on the loop's clock, and when the log was read.
         self._allowed: dict[str, float] = {}
         self._learnt_at = 0.0
+        #: The names of all keys, in order, when a listing last began: each of its pages need not sort them again.
+        self._listed: list[str] = []
 
     async def run(self) -> None:
         """Answer requests, and publish the jobs that are due, until the call is cancelled."""
@@ -271,14 +274,24 @@ class UniqueKeys:
         return await self._ask(do)
 
     async def page(self, text: str, *, offset: int, limit: int, after: str = "") -> KeyPage:
-        """See palermo.contract.broker.UniqueKeys; of the keys whose names come after that one."""
+        """See palermo.contract.broker.UniqueKeys.
+
+        With `after`, a page of the keys whose names come after that one, among those that were there at the last call
+        without it; `total` is then not counted to the end.
+        """
         await self._catch_up()
-        names = list[str]()
-        async for some in in_turns(list(self._known.keys)):
-            names += (name for name in some if name > after and self._current(name).is_shown(text))
-        names.sort()
-        keys = (self._current(name) for name in names[offset : offset + limit])
-        return KeyPage(keys=tuple(keys), total=len(names))
+        if not (after and self._listed):
+            self._listed = sorted(self._known.keys)
+        names, found, total = self._listed, list[Key](), 0
+        async for some in in_turns(range(bisect_right(names, after), len(names))):
+            for key in (self._current(names[number]) for number in some):
+                if key.is_shown(text):
+                    total += 1
+                    if offset < total <= offset + limit:
+                        found.append(key)
+            if after and total >= offset + limit:
+                break
+        return KeyPage(keys=tuple(found), total=total)
 
     async def find(self, names: Sequence[str]) -> KeyPage:
         """The keys with these names, as far as something is known of them; `total` is how many were looked at.
