@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -17,19 +19,22 @@ from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
-from palermo.brokers.rabbitmq.leadership import leader_client
+from palermo.brokers.rabbitmq.consuming.push import Slot
+from palermo.brokers.rabbitmq.leadership import key_client, leader_client
 from palermo.brokers.rabbitmq.publishing import ledger, ledger_records
 from palermo.brokers.rabbitmq.publishing import ledger as ledgers
 from palermo.brokers.rabbitmq.publishing.ledger import Ledger, Table
 from palermo.brokers.rabbitmq.publishing.ledger_records import FORMAT, Batch, LedgerState, newer_format, parts
 from palermo.brokers.rabbitmq.unique import orphaned_keys, run_ends, unique_keys
+from palermo.brokers.rabbitmq.unique.known_keys import KeyChanges, in_turns
 from palermo.brokers.rabbitmq.unique.run_ends import key_queue
+from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
 from palermo.contract.broker import SessionParameters
 from palermo.core.instants import Instants
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.core.plain import Plain, message_to_plain
-from palermo.core.queue_selection import QueueSelection
+from palermo.core.queue_selection import PausedQueues, QueueSelection
 from palermo.core.topology import internal
 from palermo.core.unique_keys import Key
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
@@ -109,7 +114,79 @@ async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBro
         assert await ids(broker) == ["first", "third"]
 
 
+async def test_the_log_is_shortened_while_requests_come_all_the_time(
+    broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader can hold 65,535 records: beyond that RabbitMQ sends none, and no request was answered."""
+    forgotten, store = asyncio.Event(), UniqueKeys._store
+
+    async def store_and_ask(keys: UniqueKeys, batch: Any) -> None:
+        keys._ask(lambda _: None)
+        await asyncio.sleep(0)
+        await store(keys, batch)
+
+    monkeypatch.setattr(UniqueKeys, "_store", store_and_ask)
+    monkeypatch.setattr(KeyChanges, "forget", lambda _: forgotten.set())
+    monkeypatch.setattr(unique_keys, "TIDY_EVERY", 0.1)
+    async with time_kept(broker):
+        await ask(broker, keyed("first"))
+        async with asyncio.timeout(HANGS):
+            await forgotten.wait()
+
+
+async def test_a_listing_looks_at_each_key_once(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, current, shown = Counter[str](), UniqueKeys._current, [f"key {number}" for number in range(8)]
+
+    def look(keys: UniqueKeys, name: str) -> Key:
+        looks[name] += 1
+        return current(keys, name)
+
+    async with time_kept(broker):
+        for name in reversed(shown):
+            await ask(broker, keyed(name), key=name)
+        await ask(broker, keyed("other"), key="other")
+        monkeypatch.setattr(unique_keys, "in_turns", partial(in_turns, at_once=2))
+        monkeypatch.setattr(key_client, "_PAGE", 2)
+        monkeypatch.setattr(UniqueKeys, "_current", look)
+        page = await (await another()).keys.page("key", offset=1, limit=100)
+
+    assert [key.name for key in page.keys] == shown[1:]
+    assert page.total == 8
+    assert max(looks.values()) <= 2  # once for the number of all, and once for its page
+
+
 # -- jobs that wait in a worker
+
+
+async def test_a_queue_that_is_paused_while_a_slot_asks_for_its_next_job_is_left_alone(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, find = asyncio.Event(), Slot._ask
+
+    async def pause_and_ask(slot: Slot) -> Any:
+        slot._source.pause(PausedQueues(names=frozenset({"jobs"})))
+        await asyncio.sleep(0.05)
+        found = await find(slot)
+        asked.set()
+        return found
+
+    monkeypatch.setattr(Slot, "_ask", pause_and_ask)
+    async with time_kept(broker):
+        await ask(broker, keyed("first"))
+        worker = await consume(await another())
+        await worker.settle(await begun(worker), Ack())
+        waiting = asyncio.ensure_future(take(worker))
+        async with asyncio.timeout(HANGS):
+            await asked.wait()
+        await broker.publish(message("stays"))
+        await asyncio.sleep(0.2)
+
+        assert await ids(broker) == ["stays"]
+        assert await counts(broker) == (1, 0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
 
 
 async def test_a_job_that_was_sent_ahead_to_a_worker_keeps_its_key(

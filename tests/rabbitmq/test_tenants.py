@@ -11,7 +11,9 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.leadership import fair_scheduler
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue, TenantState
 from palermo.brokers.rabbitmq.leadership.operations import HasTenantJobs
@@ -21,7 +23,7 @@ from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
-from tests.contract.tools import message, messages, until
+from tests.contract.tools import ids, message, messages, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
 from tests.contract.workers import Worker, consume, take_and_ack
 from tests.helpers import eventually
@@ -132,6 +134,36 @@ async def test_a_queue_gone_as_the_leader_listens_holds_up_no_other_tenant(
         await broker.publish(message("again", tenant="a"))
         assert (await take_and_ack(consumer)).id == "again"
     assert deleted
+
+
+async def test_queues_that_are_read_together_are_held_one_by_one(
+    broker: RabbitmqBroker, connection: Connection, channel: Any
+) -> None:
+    exchange = broker._exchange
+    await broker.publish_many([message("plain"), message("of a", tenant="a"), message("of b", tenant="b")])
+    reader = Reader(connection, exchange, "jobs", only_look=True)
+    reader.add(own_queue(exchange, name) for name in ("a", "gone", "b"))
+    total, seen, held = await reader.count_all(), list[str](), list[int]()
+    async for _, page in reader.pages(total):
+        seen += (str(got.id) for got in page)
+        probes = await probe_all(connection, [amqp_queue(exchange, "jobs"), own_queue(exchange, "a")])
+        held.append(sum(not probe.ready for probe in probes.values()))
+    await reader.close()
+
+    assert (total, seen, held) == (3, ["plain", "of a", "of b"], [1, 1, 0])
+    assert await reader.count() == 3
+
+
+async def test_a_deleted_queue_is_not_made_again_for_its_idle_tenants(
+    broker: RabbitmqBroker, another: Open, connection: Connection
+) -> None:
+    async with time_kept(await another()):
+        await broker.publish_many([message(f"{number}", tenant="a") for number in range(9)])
+        assert await broker.delete("jobs") == 9
+        await asyncio.sleep(0.3)
+        assert not (await connection.probe(amqp_queue(broker._exchange, "jobs"))).exists
+        await broker.publish(message("again", tenant="a"))
+        await until(lambda: ids(broker), ["again"])
 
 
 async def test_a_unique_job_in_no_queue_is_a_stray(broker: RabbitmqBroker, another: Open, channel: Any) -> None:
