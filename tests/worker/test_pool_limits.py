@@ -177,6 +177,21 @@ def test_usr1_fails_all_running_jobs_and_harms_no_idle_worker(rig: Rig, pool: st
     assert worker.children() == children
 
 
+@SLOW
+def test_usr1_fails_the_jobs_that_wait_to_run_again_alone(rig: Rig) -> None:
+    ids = {rig.hold() for _ in range(9)}
+    worker = start(rig, "thread", "-c", "10")
+    eventually(lambda: rig.lines().count("held begins") == 9)
+    ids.add(rig.enqueue("exits", 3))
+    # Four of them run at a time.
+    eventually(lambda: rig.lines().count("held begins") == 13)
+
+    worker.send(signal.SIGUSR1)
+
+    eventually(lambda: rig.errors().keys() == ids)
+    assert rig.lines().count("held begins") == 13
+
+
 @pytest.mark.parametrize(
     ("pool", "job"),
     [

@@ -204,13 +204,16 @@ class ForkedPool:
     async def _run_alone(self, run: Run, place: Place) -> RunResult | None:
         """Have the job run in a fresh process. Otherwise as `_run_when_ready`."""
         async with self._alone:
-            child = await place.child_for_one()
-            if self._must_not_run(run):
+            if not self._must_not_run(run):
+                child = await place.child_for_one()
+                # Meanwhile the job may have been told to end, and the process may have died.
+                if child.pipe is not None and not self._must_not_run(run):
+                    child.start(run)
+                    await asyncio.wait([child.end_reason])
+                    return None
                 place.end_if_idle(child)
-                return await self._result_of_killed(run, "did not run it again")
-            child.start(run)
-            await asyncio.wait([child.end_reason])
-        return None
+        # Outside of the block: its policy is asked for in such a process too.
+        return await self._result_of_killed(run, "did not run it again")
 
     def _is_possible(self, run: Run, result: RunResult) -> bool:
         """Whether the result is possible: only a job that was told to end may be interrupted or cancelled."""
