@@ -60,6 +60,19 @@ async def test_a_job_that_ends_as_its_worker_pauses_is_the_last(tmp_path: Path) 
         await until(lambda: [run.message.id for run in runs], ["jobs-0", "jobs-1"])
 
 
+async def test_a_worker_that_is_resumed_as_it_pauses_goes_on_taking_jobs(tmp_path: Path) -> None:
+    async with working(tmp_path) as (worker, pool, runs):
+        for count in (1, 2):
+            await until(lambda: len(runs), count)
+            pool.end(runs[-1], SUCCEEDED)
+        await until(lambda: worker.state, "idle")
+        worker.order(Action.PAUSE)
+        worker.order(Action.RESUME)
+
+        await asyncio.sleep(0.1)
+        await until(lambda: [slot.waiting for slot in worker._slots], [True])
+
+
 async def test_a_job_whose_session_was_lost_frees_its_slot(tmp_path: Path) -> None:
     async with working(tmp_path) as (worker, pool, runs):
         sessions = worker.shared.sessions

@@ -67,6 +67,8 @@ class Serving:
         """Have the broker deliver nothing more to the slots."""
         with suppress(PalermoError):
             for slot in self._slots:
+                if self._worker.taking:
+                    return  # resumed meanwhile: the slots listen again
                 await session.consumer.pause_slot(slot.number)
 
     async def wait(self, timeout: float | None = None) -> None:
@@ -82,6 +84,7 @@ class Serving:
 
     async def close(self) -> None:
         """End all tasks."""
+        self._worker.taking = False
         tasks = [*self._tasks, *self._stopping_deliveries]
         for task in tasks:
             task.cancel()
@@ -97,3 +100,5 @@ class Serving:
             # A bug. The slot would be idle for ever, so it is better to end and be started again.
             log.critical("slot lost, ending", exc_info=error)
             self._slot_lost()
+        elif self._worker.taking:
+            self.start()  # resumed before the pause had ended the task
