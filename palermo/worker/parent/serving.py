@@ -77,10 +77,9 @@ class Serving:
             await asyncio.wait(tasks, timeout=timeout)
 
     def idle(self) -> BrokerSession | None:
-        """The session on which a slot waits for a job now; None if no slot waits, or if they rest between jobs."""
-        worker = self._worker
-        waiting = worker.taking and not worker.pace and any(slot.waiting for slot in self._slots)
-        return worker.sessions.current if waiting else None
+        """The session on which a slot waits for a job now; None if no slot waits. One that keeps the pace does not."""
+        waiting = self._worker.taking and any(slot.waiting and slot.rest <= 0 for slot in self._slots)
+        return self._worker.sessions.current if waiting else None
 
     async def close(self) -> None:
         """End all tasks."""

@@ -176,7 +176,7 @@ class SlotTask:
             if not worker.taking:
                 return
             with self._listening():
-                while worker.pace and (rest := self._rest()) > 0:  # noqa: ASYNC110 - the pace may change meanwhile
+                while worker.pace and (rest := self.rest) > 0:  # noqa: ASYNC110 - the pace may change meanwhile
                     await asyncio.sleep(min(rest, _REST))
                 await sessions.available.wait()
             if (session := sessions.current) is None:
@@ -205,7 +205,8 @@ class SlotTask:
         finally:
             self.listening = False
 
-    def _rest(self) -> float:
+    @property
+    def rest(self) -> float:
         """The seconds until the next job may start. The wall clock may have been set back: never more than the pace."""
         pace = self._worker.pace
         return min(pace, self.started_at + pace - clock.now())
