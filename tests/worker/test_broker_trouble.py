@@ -89,6 +89,19 @@ def test_a_failed_job_that_cannot_be_stored_waits_in_the_worker(rig: Rig) -> Non
     assert worker.log.count("job started") == 1
 
 
+def test_a_worker_that_stops_gives_back_a_failed_job_that_cannot_be_stored(rig: Rig) -> None:
+    rig.enqueue("raises", "x")
+    _write(rig, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
+    worker = rig.worker()
+    eventually(lambda: "results of jobs cannot be stored" in worker.log)
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert "giving the job back, it runs again" in worker.log
+    assert (rig.errors(), rig.pending()) == ({}, 1)
+
+
 def test_a_retry_that_cannot_be_stored_runs_again_without_being_counted(rig: Rig) -> None:
     id = rig.enqueue("fails", str(rig.notes_path), "it", module="crew_retries")
     _write(rig, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
