@@ -467,7 +467,7 @@ class TopKeys(Struct):
     show_default=True,
     help="Seconds between two refreshes.",
 )
-@click.option("--once", is_flag=True, help="Print one view and exit. The default if the output is not a terminal.")
+@click.option("--once", is_flag=True, help="Print one view and exit. The default without a terminal.")
 @query_options
 @click.pass_obj
 def top(context: Context, /, interval: float, once: bool) -> None:
