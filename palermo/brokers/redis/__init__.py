@@ -1,4 +1,4 @@
-"""Redis as a broker, for processes of any number of machines. It needs the extra `palermo[redis]`."""
+"""The Redis broker, for processes on any number of machines. Requires the extra `palermo[redis]`."""
 
 from palermo.brokers.redis.opening import open_redis
 

@@ -1,4 +1,4 @@
-"""Redis as a broker: it implements palermo.contract.broker.Broker on one server."""
+"""The Redis broker: implements palermo.contract.broker.Broker on one server."""
 
 import asyncio
 import itertools
@@ -35,13 +35,13 @@ log = logging.getLogger("palermo.redis")
 
 
 async def open_session(session: SessionParameters) -> "RedisBroker":
-    """A session with the server that the address names. Raises UrlInvalid, BrokerUnavailable, BrokerRefused."""
+    """Open a session with the server at the address. Raises UrlInvalid, BrokerUnavailable, BrokerRefused."""
     check_exchange_name(session.exchange)
     return RedisBroker(await open_store(session), session)
 
 
 class RedisBroker(StepBroker[Store, RedisConsumer]):
-    """One session with the server. Opened by open_session."""
+    """One session with the server, opened by open_session."""
 
     def __init__(self, store: Store, session: SessionParameters) -> None:
         super().__init__(store, session)
@@ -55,7 +55,7 @@ class RedisBroker(StepBroker[Store, RedisConsumer]):
         self._attempts.end(message)
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
-        # Fast path: the thread that waits writes. benchmarks.latency: p25 1.76 ms, 1.87 without; p50 2.8, 3.2 without.
+        # Fast path: the waiting thread writes. benchmarks.latency: p25 1.76 ms, 1.87 without; p50 2.8, 3.2 without.
         def answered(error: PalermoError | None) -> None:
             if error is None:
                 self._attempts.end(message)
@@ -74,12 +74,12 @@ class RedisBroker(StepBroker[Store, RedisConsumer]):
             begun.append(batch[0])
             count += await self._publish(batch)
             stored(count)
-        for first in begun:  # not earlier: the next session begins with the first batch again
+        for first in begun:  # only now: after an error, the next session starts again with the first batch
             self._attempts.end(first)
         return count
 
     async def _publish(self, batch: list[Message]) -> int:
-        """Store messages in one step; returns how many."""
+        """Store messages in one step; return their number."""
         token = self._attempts.begin(batch[0])
         jobs = (value for message in batch for value in to_job(message))
         stored: int = await self._store.run("publish", repr(clock.wall_clock()), *token, *jobs)
@@ -169,7 +169,7 @@ class RedisBroker(StepBroker[Store, RedisConsumer]):
         return replace(self._session, unfinished=Unfinished(self._attempts, holders))
 
     async def _sync(self) -> None:
-        """Delete finished jobs and give back those of dead workers, so that the next look sees the true state."""
+        """Delete finished jobs and requeue those of dead workers, so that the next read sees the true state."""
         if self._store.closed:
             raise self._store.closed_error()
         for consumer in self._consumers:
@@ -178,33 +178,33 @@ class RedisBroker(StepBroker[Store, RedisConsumer]):
             await self._store.run("worker", "reap", "", workers.LEASE)
 
 
-# -- attempts: each has a token by which Redis knows one that is sent again over another session
+# -- attempts: each has a token by which Redis recognizes a publish that is repeated over another session
 
-#: The most tokens of one client that Redis remembers.
+#: Maximum number of tokens that Redis remembers for one client.
 _MAX_TOKENS = 1024
 
-#: Seconds for which Redis remembers a token, at least.
+#: Minimum time that Redis remembers a token, in seconds.
 _LEAST_SECONDS = 60.0
 
 
 class Attempts:
-    """The attempts of one client that have no answer yet. Handed on from each session to the next; for any thread."""
+    """One client's publishes that have no answer yet. Passed from each session to the next; thread-safe."""
 
     def __init__(self, timeout: float) -> None:
-        """`timeout` is the time of a publish, in seconds: so long it is sent again and again."""
+        """`timeout` is the publish timeout in seconds: a publish is repeated for that long."""
         self._client = secrets.token_hex(8)
         self._numbers = itertools.count()
         self._seconds = max(2 * timeout, _LEAST_SECONDS)
-        #: By the object's own number: the message, its token's number, and when it is forgotten; the oldest first.
+        #: By the object's id(): the message, its token's number, and when the token expires; oldest first.
         self._unanswered: dict[int, tuple[Message, int, float]] = {}
 
     def begin(self, first: Message) -> tuple[str, int, int]:
-        """The token of the attempt to store this message, or a batch that begins with it, for scripts/publish.lua.
+        """The token, for scripts/publish.lua, of the attempt to store this message or a batch that starts with it.
 
-        The same token as before if the same object was begun and got no answer.
+        The same object gets the same token again while its first attempt has no answer.
         """
         unanswered, now = self._unanswered, time.monotonic()
-        # The message is kept, so that no other object gets its number in the meantime.
+        # Keeping the message prevents another object from getting its id() in the meantime.
         _, number, _ = unanswered.setdefault(id(first), (first, next(self._numbers), now + self._seconds))
         for object_number, (_, _, until) in list(islice(unanswered.items(), 2)):
             if until < now:
@@ -217,8 +217,8 @@ class Attempts:
 
 
 class Unfinished(Struct, frozen=True):
-    """What a session that was lost leaves to the next one."""
+    """State that a lost session hands to the next one."""
 
     attempts: Attempts
-    #: The ids within Redis that its workers had, and those of sessions before it that Redis was not told of.
+    #: Ids in Redis of its workers, and of workers of earlier sessions that are not yet reported to Redis.
     holders: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The server that a session connects to: the first host that serves us, what Sentinels name, or a cluster's node."""
+"""Choose the server to connect to: the first host that accepts us, the Sentinels' primary, or a cluster node."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from palermo.brokers.redis.connection import translated
 from palermo.core.address import Address
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, UrlInvalid
 
-#: The parameters that the query of an address may have, and how they are read. They have redis-py's own names.
+#: Query parameters that an address may have, with their parsers. The names are redis-py's.
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     "db": int,
     "socket_connect_timeout": float,
@@ -31,21 +31,21 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "ssl_check_hostname": lambda text: text.lower() in ("1", "true", "yes"),
 }
 
-#: Those of them that name files.
+#: The parameters that name files.
 _FILES = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 
-#: Parameters that are not redis-py's: on how many replicas a job must be, and who we are for Sentinels.
+#: Parameters of our own: the number of replicas that must have a job, and the Sentinel credentials.
 _OWN: dict[str, Callable[[str], Any]] = {"wait_replicas": int, "sentinel_username": str, "sentinel_password": str}
 
 
 async def connect(address: Address, timeout: float, name: str, key: str) -> tuple[library.AbstractConnection, Address]:
-    """A connection of redis-py to the server that has this key and lets us in, and the address of that one server.
+    """Connect to the server that has this key and accepts us; return redis-py's connection and that server's address.
 
     Raises UrlInvalid, BrokerUnavailable, BrokerRefused.
     """
     options = {**_read_query(address), "client_name": name}
     failed: BrokerError = BrokerUnavailable(f"Redis at {address} has no host.")
-    # So that a host that says nothing leaves time for the others.
+    # Each host gets a part of the time, so that a silent one leaves time for the others.
     timeout /= max(1, len(address.hosts))
     for host in address.hosts or (("", 0),):
         one = replace(address, hosts=(host,)) if address.hosts else address
@@ -64,9 +64,9 @@ async def connect(address: Address, timeout: float, name: str, key: str) -> tupl
 
 
 def connect_blocking(address: Address, timeout: float, name: str) -> blocking.AbstractConnection:
-    """A connection that has its caller wait, to the one server at an address that `connect` has found.
+    """A blocking connection to the one server at an address that `connect` has returned.
 
-    It waits for an answer, at most for its timeout. Raises RedisError, OSError.
+    Waits for an answer at most for its timeout. Raises RedisError, OSError.
     """
     options = {"socket_connect_timeout": timeout, **_read_query(address), "client_name": name}
     made: blocking.AbstractConnection = _connection(address, {**options, "socket_timeout": timeout}, of=blocking)
@@ -75,13 +75,13 @@ def connect_blocking(address: Address, timeout: float, name: str) -> blocking.Ab
 
 
 def wanted_replicas(address: Address) -> int:
-    """On how many replicas a job must be before its enqueue returns. Raises UrlInvalid."""
+    """The number of replicas that must have a job before its enqueue returns. Raises UrlInvalid."""
     found: int = _read_query(address, of=_OWN).get("wait_replicas", 0)
     return found
 
 
 def database(address: Address) -> int:
-    """The number of the server's database that the address names. Raises UrlInvalid."""
+    """The database number in the address. Raises UrlInvalid."""
     found: int = _read_query(address).get("db", 0)
     return found
 
@@ -89,7 +89,7 @@ def database(address: Address) -> int:
 async def _opened(
     address: Address, options: dict[str, Any], key: str, *, moved: bool = False
 ) -> tuple[library.AbstractConnection, Address]:
-    """A connection to this server, or to the node of its cluster that has the key."""
+    """Connect to this server, or to the cluster node that has the key."""
     raw: library.AbstractConnection = _connection(address, options)
     try:
         await raw.connect()  # type: ignore[no-untyped-call]
@@ -109,7 +109,7 @@ async def _opened(
 
 
 def _connection(address: Address, options: dict[str, Any], of: ModuleType = library) -> Any:
-    """A connection of this module of redis-py, not yet opened."""
+    """An unopened connection of this redis-py module."""
     common: dict[str, Any] = {
         "username": address.username or None,
         "password": address.password or None,
@@ -126,7 +126,7 @@ def _connection(address: Address, options: dict[str, Any], of: ModuleType = libr
 
 
 def _check(told: dict[bytes, Any], address: Address) -> None:
-    """See what kind of server it is. Raises BrokerRefused, BrokerUnavailable."""
+    """Check the kind of the server. Raises BrokerRefused, BrokerUnavailable."""
     if told[b"mode"] == b"sentinel":
         raise BrokerRefused(
             f"{address} is a Redis Sentinel, which stores no jobs. Write redis+sentinel://host:26379/NAME, with the"
@@ -137,7 +137,7 @@ def _check(told: dict[bytes, Any], address: Address) -> None:
 
 
 async def _named_by_sentinel(address: Address, timeout: float) -> Address:
-    """The address of the primary server, as the one Sentinel at this address knows it."""
+    """The address of the primary, according to the Sentinel at this address."""
     ((host, port),) = address.hosts
     own = _read_query(address, of=_OWN)
     options: dict[str, Any] = {"username": own.get("sentinel_username"), "password": own.get("sentinel_password")}
@@ -167,7 +167,7 @@ def _has_tls(address: Address) -> bool:
 
 
 def _read_query(address: Address, *, of: dict[str, Callable[[str], Any]] = _OPTIONS) -> dict[str, Any]:
-    """The parameters of an address that are among these. Raises UrlInvalid, also for one that nobody knows."""
+    """Parse the query parameters that are in `of`. Raises UrlInvalid, also for an unknown parameter."""
     found: dict[str, Any] = {}
     if address.vhost.strip("/") and of is _OPTIONS:
         found["db"] = _read("db", address.vhost.strip("/"))

@@ -1,8 +1,8 @@
-"""One worker's consumer: it takes jobs from Redis and settles them.
+"""One worker's consumer: takes jobs from Redis and settles them.
 
-One script at a time deletes the jobs that are done by then and claims the next ones for all slots that wait: one call
-for both, and for all slots whose jobs end while it is under way, or soon (group_commit.py). If it finds too few, Redis
-notes in the same step that the worker is idle, and the next job that comes wakes it.
+One script at a time deletes finished jobs and claims the next ones for all waiting slots. So one call serves both
+purposes, and all slots whose jobs end during the call or shortly after (group_commit.py). If the script finds too few
+jobs, Redis marks the worker as idle in the same step, and the next job wakes it.
 """
 
 import asyncio
@@ -54,19 +54,19 @@ class RedisConsumer(StepConsumer):
         heartbeat = RedisHeartbeat(store, holder, report, reported)
         super().__init__(store, heartbeat, on_command, f"Redis at {store.server}")
         self._store = store
-        #: The worker's id within Redis.
+        #: The worker's id in Redis.
         self.holder = holder
         self._order = order
         self._served = ServedQueues(selection)
-        #: The script that is under way.
+        #: The running script.
         self._working: asyncio.Future[Any] | None = None
         self._group = GroupCommit()
-        #: Starts the script that waits for other slots.
+        #: Timer that starts the script after waiting for other slots.
         self._waiting: asyncio.TimerHandle | None = None
-        #: Whether there is more to do when that script has ended, and whether Redis has woken us.
+        #: Whether more work is due when that script has ended, and whether Redis has woken the worker.
         self._again = False
         self._woken = False
-        #: How many jobs came with the message that woke us.
+        #: Number of jobs in the message that woke the worker.
         self._given = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -82,7 +82,7 @@ class RedisConsumer(StepConsumer):
         return {text_of(name) for name, waiting in names if waiting and text_of(name) in self._served}
 
     async def flush(self) -> None:
-        """Delete finished jobs now, and give back jobs that no slot waits for any more."""
+        """Delete finished jobs now, and release jobs that no slot waits for any more."""
         await self.end_steps()
         while self._lost is None and (self._done or self._working is not None or self._tasks):
             if self._done:
@@ -99,7 +99,7 @@ class RedisConsumer(StepConsumer):
             await self._store.run("worker", "leave", self.holder, self._worker if cut_off else "")
 
     async def _read_queues(self) -> None:
-        # The version first: if a queue is made in the meantime, all is read again.
+        # Read the version first: if a queue is created in the meantime, everything is read again.
         version = await self._store.call("GET", self._store.key("version"))
         names = {text_of(name) for name in await self._store.call("HKEYS", self._store.key("queues"))}
         self._served.update(version or b"0", names, paused_in(await self._store.fields("pauses")))
@@ -107,7 +107,7 @@ class RedisConsumer(StepConsumer):
     # -- claiming ------------------------------------------------------------
 
     def _work(self) -> None:
-        """Start the script, unless it is better to wait until other slots end their jobs."""
+        """Start the script, unless waiting for other slots to finish their jobs is better."""
         # Two slots, `always`, paired turns, load 3 to 14: 1.08 to 1.17 times as many jobs with a write of 1 ms.
         if self._done and not self._woken and (wait := self._group.wait()) > 0:
             self._scheduled = False
@@ -122,7 +122,7 @@ class RedisConsumer(StepConsumer):
             self._waiting.cancel()
             self._waiting = None
         if self._working is not None or self._lost is not None:
-            self._again = True  # the end of the script that is under way starts the next one
+            self._again = True  # the running script starts the next one when it ends
             return
         wanted = len(self._free_slots())
         if not wanted and not self._done and not self._woken:
@@ -141,7 +141,7 @@ class RedisConsumer(StepConsumer):
         self._working.add_done_callback(partial(self._worked, len(self._done)))
 
     def _worked(self, deleting: int, working: "asyncio.Future[Any]") -> None:
-        """The script that deletes `deleting` jobs has ended."""
+        """Handle the result of a script that deleted `deleting` jobs."""
         self._working = None
         if working.cancelled():
             return
@@ -166,7 +166,7 @@ class RedisConsumer(StepConsumer):
                 self._work_soon()
 
     def _hand_out(self, delivery: Delivery) -> None:
-        """Give a delivery to a slot that waits, or back to its queue."""
+        """Give a delivery to a waiting slot, or release it to its queue."""
         slots = self._free_slots()
         if not slots:
             self._begin(self._give_back(delivery.token))
@@ -190,7 +190,10 @@ class RedisConsumer(StepConsumer):
         )
 
     async def _claim_similar(self, delivery: Delivery) -> tuple[bool, Delivery | None]:
-        """Whether the delivery's queue has another job, and that job, claimed, if it may run together with this one."""
+        """Claim another job of the delivery's queue, to run together with it.
+
+        Returns whether the queue has another job, and that job if it was claimed.
+        """
         queue = delivery.message.queue
         if queue not in self._served:
             return True, None
@@ -220,7 +223,7 @@ class RedisConsumer(StepConsumer):
             await self._store.change([claim.still_valid], [("give_back", self.holder, claim.number)])
 
     def _on_wake(self, text: bytes) -> None:
-        """Redis tells that there are jobs, or has claimed one for us and sends it along."""
+        """Redis reports new jobs, or has claimed one for this worker and sends it along."""
         if self._store.lost.done():
             self._lose(self._store.lost.result())
             return
@@ -236,7 +239,7 @@ class RedisConsumer(StepConsumer):
         super()._free_slot(slot)
 
     def _begin(self, work: Any, then: Callable[[], None] | None = None) -> None:
-        """Do something in a task of its own."""
+        """Run an action in a task of its own."""
 
         async def do() -> None:
             try:

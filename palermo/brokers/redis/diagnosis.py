@@ -1,4 +1,4 @@
-"""Checks a Redis server as a broker: what it keeps over a crash, what it may evict, and whether it can be written."""
+"""Check a Redis server as a broker: its persistence, its eviction policy, and whether it accepts writes."""
 
 import asyncio
 import itertools
@@ -16,18 +16,18 @@ from palermo.errors import BrokerError, BrokerRefused, PalermoError
 
 log = logging.getLogger("palermo.redis")
 
-#: The oldest version that has all commands which the scripts use.
+#: The oldest version with all commands that the scripts use.
 _OLDEST = (6, 2)
 
-#: Seconds by which the server's clock may differ from ours.
+#: Maximum difference between the server's clock and ours, in seconds.
 _CLOCK_DIFFERENCE = 1.0
 
-#: The part of its memory limit above which the server is nearly full.
+#: Fraction of its memory limit above which the server counts as nearly full.
 _NEARLY_FULL = 0.8
 
-#: The types of Palermo's keys that there are once, and of those that there are for each queue, tenant, worker,
-#: limited key and workflow, by the beginnings of their names up to a colon. docs/internals/redis.md describes them.
-#: Not those of attempts to enqueue, `sent:…`: no key names them, and they expire within minutes.
+#: Types of Palermo's single keys, and of its keys per queue, tenant, worker, limited key and workflow, by the prefix of
+#: their names up to a colon. docs/internals/redis.md describes them. The tokens of attempts, `sent:…`, are missing:
+#: no key names them, and they expire within minutes.
 _ONCE = {
     **dict.fromkeys(("number", "version", "journal-bytes", "events-bytes"), "string"),
     **dict.fromkeys(("jobs", "queues", "marks", "tenant-jobs", "renewals", "claims", "deaths", "runs-at"), "hash"),
@@ -44,7 +44,7 @@ _OF_WORKER = {"worker": "hash", "held": "hash", "taken": "set"}
 _OF_LIMIT = {"permit": "set", "called": "set", "waiting": "zset"}
 _OF_WORKFLOW = {"flow": "hash"}
 
-#: Keys whose types are asked for at once.
+#: Number of keys whose types are read in one batch.
 _KEYS_AT_ONCE = 500
 
 
@@ -72,7 +72,7 @@ async def diagnose(store: Store) -> list[Finding]:
 
 
 async def warn_of_eviction(store: Store) -> None:
-    """Warn of a server that throws jobs away when its memory is full. A user who may not ask it is told nothing."""
+    """Warn about a server that evicts jobs when its memory is full. No warning if the user may not read the setting."""
     with suppress(BrokerError):
         found = _eviction(_fields(await store.call("INFO", "memory")))
         if found.level == "problem":
@@ -167,7 +167,7 @@ def _replicas(info: Mapping[str, str], wanted: int) -> list[Finding]:
 
 
 async def _foreign_keys(store: Store) -> list[Finding]:
-    """A problem for each key that another program has given another type."""
+    """A problem for each key that another program has replaced by another type."""
     found, asked = list[Finding](), list[tuple[bytes, str]]()
     async for one in _keys(store):
         asked.append(one)
@@ -178,9 +178,9 @@ async def _foreign_keys(store: Store) -> list[Finding]:
 
 
 async def _keys(store: Store) -> AsyncIterator[tuple[bytes, str]]:
-    """Palermo's keys with their types, as far as other keys of its own name them.
+    """Palermo's keys with their types, as far as other Palermo keys name them.
 
-    All keys of the server are not looked through: another program may have millions there.
+    The whole key space is not scanned: another program may have millions of keys there.
     """
 
     def named(kinds: Mapping[str, str], name: bytes) -> list[tuple[bytes, str]]:
@@ -188,7 +188,7 @@ async def _keys(store: Store) -> AsyncIterator[tuple[bytes, str]]:
 
     for name, type in _ONCE.items():
         yield store.key(name).encode(), type
-    with suppress(BrokerRefused):  # the key that names these is of another type itself
+    with suppress(BrokerRefused):  # the key with these names has a wrong type itself
         async for queue, _ in store.scan("queues"):
             for one in named(_OF_QUEUE, queue):
                 yield one
@@ -211,7 +211,7 @@ async def _keys(store: Store) -> AsyncIterator[tuple[bytes, str]]:
 
 
 async def _members(store: Store, key: bytes) -> AsyncIterator[bytes]:
-    """The members of a sorted set, read step by step."""
+    """The members of a sorted set, read in batches."""
     for first in itertools.count(0, _KEYS_AT_ONCE):
         found = await store.call("ZRANGE", key, first, first + _KEYS_AT_ONCE - 1)
         for member in found:

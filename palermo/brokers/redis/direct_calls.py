@@ -1,11 +1,11 @@
-"""The fast path of enqueuing: the calling thread sends a job and reads the answer, on a connection for that alone.
+"""The fast path for enqueuing: the calling thread sends a job and reads the answer on a dedicated connection.
 
-Only the session's thread reads from the session's connection, so a caller there waits until that thread has been woken
-and has woken it in turn. What that costs is in docs/guides/performance.md.
+The session's connection is read only by the session's thread. A caller on the ordinary path waits for two thread
+switches: to that thread and back. docs/guides/performance.md has the cost.
 
-One connection serves all threads. While a thread uses it the others go the ordinary way, where commands overlap. What
-goes wrong here goes the ordinary way too, which tells what it was: the command is sent again there, and Redis knows it
-by its token (Attempts in broker.py).
+One connection serves all threads. While a thread uses it the others take the ordinary path, where commands overlap.
+After an error here the command is sent again on the ordinary path, which reports the cause; Redis recognizes the
+command by its token (Attempts in broker.py).
 """
 
 import contextlib
@@ -18,25 +18,25 @@ from typing import Any
 from redis.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-#: Seconds until a connection is opened after one that failed.
+#: Seconds to wait before opening a connection again after a failure.
 _PAUSE = 1.0
 
 
 class DirectCalls:
-    """The fast path of one session; any thread may use it."""
+    """The fast path of one session. Thread-safe."""
 
     def __init__(self, open: Callable[[], AbstractConnection]) -> None:
-        """`open` returns a new connection; it is called in a thread of its own, since a name lookup may hang."""
+        """`open` returns a new connection; it runs in a thread of its own, since a name lookup may hang."""
         self._open = open
-        #: The connection while no thread uses it. A thread that Ctrl-C stops with it does not give it back.
+        #: The connection while no thread uses it. A thread that Ctrl-C interrupts does not return it.
         self._idle: deque[AbstractConnection] = deque(maxlen=1)
-        #: Held while there is a connection, or one is being opened.
+        #: Held while a connection exists or is being opened.
         self._present = threading.Lock()
         self._opens_at = 0.0
         self._closed = False
 
     def call(self, *command: Any) -> bool | None:
-        """Send a command, and return whether Redis has run it; None if it was not sent, so that no time was spent."""
+        """Send a command; return whether Redis ran it, or None if it was not sent and so took no time."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -57,7 +57,7 @@ class DirectCalls:
         return True
 
     def close(self) -> None:
-        """Close the connection, or have the thread that uses it close it. May be called again."""
+        """Close the connection, or make the thread that uses it close it. Idempotent."""
         self._closed = True
         with contextlib.suppress(IndexError):
             self._drop(self._idle.pop())
@@ -65,7 +65,7 @@ class DirectCalls:
     def _begin_opening(self) -> None:
         if self._closed or time.monotonic() < self._opens_at or not self._present.acquire(blocking=False):
             return
-        with contextlib.suppress(RuntimeError):  # no more threads: the ordinary way remains
+        with contextlib.suppress(RuntimeError):  # no thread can be started: the ordinary path remains
             threading.Thread(target=self._run, name="palermo-redis-opening", daemon=True).start()
 
     def _run(self) -> None:
@@ -78,7 +78,7 @@ class DirectCalls:
 
     def _give_back(self, connection: AbstractConnection) -> None:
         self._idle.append(connection)
-        if self._closed:  # perhaps just after `close` looked
+        if self._closed:  # perhaps just after `close` checked
             self.close()
 
     def _drop(self, connection: AbstractConnection | None) -> None:

@@ -1,21 +1,21 @@
-"""Group commit: when the script that deletes done jobs waits for more, so that one write to the disk serves all.
+"""Group commit: how long the script that deletes finished jobs waits, so that one disk write serves several jobs.
 
-Without it the slots of a worker whose jobs are short take turns: while one slot's job is being deleted the other ends
-its own, and waits for a script of its own. With it they fall into step.
+Without it the slots of a worker with short jobs alternate: while one slot's job is being deleted, the other slot
+finishes its job and waits for a script of its own. With it the slots fall into step.
 """
 
 import time
 from collections.abc import Callable
 
-#: The weight of the latest job, and of the latest script, in the mean.
+#: Weight of the latest job, and of the latest script, in the moving average.
 _WEIGHT = 0.2
 
-#: The shortest time of a timer of uvloop.
+#: The shortest timer of uvloop.
 _TICK = 0.001
 
 
 class GroupCommit:
-    """How long one worker's jobs and scripts take, and which jobs run now."""
+    """How long one worker's jobs and scripts take, and which jobs are running."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,25 +24,21 @@ class GroupCommit:
         self._began_at: dict[int, float] = {}
 
     def job_began(self, slot: int) -> None:
-        """A slot has got a job."""
         self._began_at[slot] = self._clock()
 
     def job_ended(self, slot: int) -> None:
-        """A slot has no job any more."""
         self._job = _mean(self._job, self._clock() - self._began_at.pop(slot))
 
     def script_sent(self) -> None:
-        """A script is under way."""
         self._sent_at = self._clock()
 
     def script_answered(self) -> None:
-        """It has ended."""
         self._script = _mean(self._script, self._clock() - self._sent_at)
 
     def wait(self) -> float:
-        """For how many seconds the next script is to wait for jobs that run: no longer than a script takes.
+        """Seconds that the next script should wait for running jobs, at most the duration of a script.
 
-        0 if jobs take longer than scripts, or every job that runs has taken longer already.
+        0 if jobs take longer than scripts, or if every running job already exceeds the average.
         """
         if not self._began_at or self._job >= self._script:
             return 0.0

@@ -1,4 +1,4 @@
-"""Jobs as Redis keeps them: where each waits, and its message with the same headers as on the wire."""
+"""Jobs as Redis stores them: the place of each, and its message with the same headers as on the wire."""
 
 import hashlib
 import uuid
@@ -13,10 +13,10 @@ from palermo.core.topology import DEFAULT_QUEUE, MAX_PRIORITY, is_failed
 from palermo.core.unique_keys import UNIQUE_KEY
 from palermo.core.workflow import WORKFLOW
 
-#: The priority of a job that has already waited for its turn or its permit: it goes before all others of its queue.
+#: Priority of a job that has already waited for its turn or its permit: it precedes all others in its queue.
 FRONT_PRIORITY = MAX_PRIORITY + 1
 
-#: What reading a message raises if another program has changed it.
+#: Exceptions from reading a message that another program has changed.
 _UNREADABLE = (ValueError, TypeError, AttributeError, msgpack.UnpackException)
 
 #: A job for scripts/publish.lua: queue, tenant, share, priority, "1" with a unique key or of a workflow, due at, id and
@@ -25,7 +25,7 @@ Job = tuple[str, str, str, int, str, str, str, bytes]
 
 
 def to_job(message: Message, queue: str | None = None) -> Job:
-    """The message as a job for this queue, or its own. Raises EncodeError for a header that cannot be kept."""
+    """The message as a job for this queue, by default its own. Raises EncodeError for a header that can't be stored."""
     queue = message.queue if queue is None else queue
     failed = is_failed(queue)
     later = message.run_at is not None and not failed
@@ -42,10 +42,10 @@ def to_job(message: Message, queue: str | None = None) -> Job:
 
 
 def to_blob(message: Message) -> bytes:
-    """The message as bytes, which the scripts can read.
+    """The message as bytes that the scripts can read.
 
-    The first byte and the last part say nothing any more. They stay, since earlier versions wrote and read them: a
-    database holds jobs of both, and workers of both run beside each other.
+    The first byte and the last part are unused. They stay because earlier versions wrote and read them, and a database
+    may hold jobs, and serve workers, of both.
     """
     parts = (
         message.id,
@@ -56,7 +56,7 @@ def to_blob(message: Message) -> bytes:
         message.body,
         0,
     )
-    # Redis's own msgpack, with which the scripts read the id, knows one type for text and bytes.
+    # Redis's own msgpack, which the scripts use to read the id, has one type for text and bytes.
     packed: bytes = msgpack.packb(parts, use_bin_type=False)
     return b"-" + packed
 
@@ -64,7 +64,7 @@ def to_blob(message: Message) -> bytes:
 def from_blob(blob: bytes, taken_from: str | None) -> Message:
     """The message in these bytes, as taken from this queue; `taken_from` is None for a scheduled job.
 
-    It never raises: `defect` says what cannot be read. One job must not keep all that wait behind it.
+    Never raises: `defect` describes an unreadable part. One broken job must not block the jobs behind it.
     """
     try:
         message_id, content_type, content_encoding, headers, properties, body = _parts(blob)
@@ -101,7 +101,7 @@ def _parts(blob: bytes) -> tuple[str, str, str, str, str, bytes]:
 
 
 def _id_of(blob: bytes) -> str:
-    """An id for a message that cannot be read: always the same one for the same bytes."""
+    """An id for an unreadable message: always the same for the same bytes."""
     return f"unreadable-{hashlib.sha256(blob).hexdigest()[:16]}"
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 async def open_redis(session: SessionParameters) -> "RedisBroker":
-    """A session with the server that the address names.
+    """Open a session with the server at the address.
 
     Raises UrlInvalid, BrokerUnavailable, BrokerRefused.
     """

@@ -1,8 +1,8 @@
-"""The data of one exchange in Redis, as one session reads and changes it: by scripts, each of which is one step.
+"""One session's view of an exchange in Redis. It reads and changes the data by scripts, each of which is one step.
 
-Redis runs one script at a time, and nothing else meanwhile. So a change by a script is there as a whole or not at all,
-and no other session ever sees half of it. What is decided in Python is written by the script `change`: it makes its
-changes only if what was read for the decision is still so. Else it is read and decided again.
+Redis runs one script at a time and nothing else during it. So a script's changes are atomic, and no other session sees
+half of them. A decision made in Python is written by the script `change`, which applies it only if the data it is based
+on is unchanged. Otherwise the session reads and decides again.
 """
 
 import asyncio
@@ -47,28 +47,28 @@ log = logging.getLogger("palermo.redis")
 
 T = TypeVar("T")
 
-#: A longer body may take long on a slow line, and is not sent a second time for that.
+#: Size above which a body is not sent a second time, because it may take long on a slow line.
 _QUICK_BYTES = 65_536
 
-#: How many fields of a hash are read at once where all of them are looked at.
+#: Number of hash fields read in one batch when all are needed.
 _SCAN_SIZE = 500
 
-#: How many messages, and how many bytes of them, a sweep has in memory at once; and how many a step of a purge removes.
+#: Maximum number of messages, and of their bytes, that a sweep holds in memory; also the batch of a purge.
 _STEP, _STEP_BYTES, _PURGE_STEP = 200, 8 * 1024 * 1024, 2_000
 
-#: Seconds by which Redis's clock may differ from ours: reading by time begins so much earlier.
+#: Tolerated difference of Redis's clock in seconds: reading by time starts this much earlier.
 _CLOCK_DIFFERENCE = 2.0
 
-#: An id in a stream is milliseconds and a number. A place is both as one number, with this many digits for the latter.
+#: A stream id is milliseconds and a number. A place packs both into one number, with this many digits for the latter.
 _DIGITS = 6
 
-#: A number as a script writes it; an entry of another program may have anything there.
+#: A number as a script writes it; another program's entry may contain anything.
 _NUMBER = re.compile(rb"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 @cache
 def _script(name: str) -> tuple[str, str]:
-    """The text of a script, and the hash that Redis knows it by."""
+    """The text of a script, and its hash for EVALSHA."""
     folder = files("palermo.brokers.redis") / "scripts"
     parts = ("common", *(("claiming",) if name in ("publish", "work", "similar") else ()), name)
     text = "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts)
@@ -76,49 +76,49 @@ def _script(name: str) -> tuple[str, str]:
 
 
 class Store(StepStore):
-    """One session's connections with Redis. Opened by open_store."""
+    """One session's connections to Redis, opened by open_store."""
 
     def __init__(self, connection: Connection, address: Address, session: SessionParameters) -> None:
-        """`address` is that of the one server to which the connection leads."""
+        """`address` is the one server that the connection leads to."""
         self._connection = connection
         self._address = address
         self._session = session
-        #: On how many replicas a change must be before the call for it returns.
+        #: Number of replicas that must have a change before its call returns.
         self.wanted_replicas = wanted_replicas(session.address)
         self._messages: Messages | None = None
         self._opening = asyncio.Lock()
         self._thread = threading.get_ident()
-        # So short that after it most of the time is left for the ordinary way.
+        # Short enough to leave most of the time for the ordinary path.
         self._direct = DirectCalls(lambda: connect_blocking(address, session.timeout / 8, _client_name(session)))
         self._closed = False
         self.server = str(address)
         self.timeout = session.timeout
         self.prefix = _prefix(session)
         number = database(session.address)
-        if number:  # Redis has the same channels in all its databases
+        if number:  # all databases of a Redis server share its channels
             self.commands, self.cancels = f"commands:{number}", f"cancelled:{number}"
         self.lost: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
-        #: The trouble that the server has told this session of.
+        #: The trouble that the server last reported to this session.
         self.trouble: Trouble | None = None
         self._watch(connection.lost)
 
     def key(self, name: str) -> str:
-        """The name of a key in Redis."""
+        """The full name of a key in Redis."""
         return f"{self.prefix}{name}"
 
     async def call(self, command: str, *arguments: Any) -> Any:
-        """The answer to a command of Redis. Raises BrokerUnavailable, BrokerRefused, PublishRefused."""
+        """Run a Redis command and return its answer. Raises BrokerUnavailable, BrokerRefused, PublishRefused."""
         return await self._within(self._connection.call(command, *arguments))
 
     async def find_trouble(self) -> Trouble | None:
-        """Store a small value, which expires at once. Raises BrokerUnavailable, BrokerRefused."""
+        """Store a small value that expires immediately. Raises BrokerUnavailable, BrokerRefused."""
         with contextlib.suppress(PublishRefused, BrokerBlocked):
             await self.call("SET", self.key("trouble"), "", "PX", 1)
             self.trouble = None
         return self.trouble
 
     async def fields(self, name: str) -> dict[bytes, bytes]:
-        """All fields of a hash, in order. Raises what `call` raises."""
+        """All fields of a hash, in order. Raises the errors of `call`."""
         found = await self.call("HGETALL", self.key(name))
         return dict(sorted(zip(found[::2], found[1::2], strict=True)))
 
@@ -132,7 +132,7 @@ class Store(StepStore):
         key = self.key(f"{table}-due")
         found = await self.call("ZRANGEBYSCORE", key, "-inf", now, "LIMIT", 0, most)
         for name in found:
-            if text_of(name).encode() != name:  # not one of ours: it would be due forever
+            if text_of(name).encode() != name:  # not written by Palermo: it would stay due forever
                 await self.call("ZREM", key, name)
         return [text_of(name) for name in found]
 
@@ -149,7 +149,7 @@ class Store(StepStore):
         return found
 
     async def absent(self, ids: Collection[str]) -> set[str]:
-        # Far fewer jobs have keys, as a rule, than there are jobs.
+        # Usually far fewer jobs have keys than there are jobs.
         there, cursor, absent = set[str](), b"0", set[str]()
         while True:
             cursor, numbers = await self.call("SSCAN", self.key("keyed"), cursor, "COUNT", _SCAN_SIZE)
@@ -192,7 +192,8 @@ class Store(StepStore):
         problem, *instants = await self.run("due", repr(now), most)
         if problem:
             log.warning(
-                "jobs that are due wait a minute error=%r", str(self.translated(ResponseError(text_of(problem))))
+                "cannot move due jobs to their queues, retrying in a minute error=%r",
+                str(self.translated(ResponseError(text_of(problem)))),
             )
         return [float(one) if one else None for one in instants]
 
@@ -213,7 +214,7 @@ class Store(StepStore):
                     yield one
             return
         low, high = chosen.due or ("-inf", "+inf")
-        # All numbers at the start: jobs come and go while this reads.
+        # Read all numbers first: jobs come and go during the reading.
         numbers = await self.call("ZRANGEBYSCORE", self.key("later"), low, high)
         for first in range(0, len(numbers), _SCAN_SIZE):
             for one in await self._jobs_later(numbers[first : first + _SCAN_SIZE]):
@@ -227,7 +228,7 @@ class Store(StepStore):
         return [member.rpartition(b"\0")[2] for members in found for member in members]
 
     async def _jobs_later(self, numbers: Sequence[bytes]) -> list[tuple[str, Message]]:
-        """The jobs with these numbers that are still there."""
+        """The jobs with these numbers that still exist."""
         if not numbers:
             return []
         blobs: Sequence[Any] = await self.call("HMGET", self.key("jobs"), *numbers)
@@ -249,7 +250,7 @@ class Store(StepStore):
         return [one for one in found if one is not None]
 
     async def _place(self, number: bytes, blob: bytes) -> Found | None:
-        """Where the job with this number is; None if it is gone by now."""
+        """Where the job with this number is; None if it no longer exists."""
         message = from_blob(blob, None)
         match await self.run("look", "place", message.queue, message.tenant, number):
             case b"held", worker:
@@ -308,20 +309,20 @@ class Store(StepStore):
         return some, more == b"1", left
 
     def begin(self, name: str, *arguments: Any) -> "asyncio.Future[Any]":
-        """Run a script; see Connection.begin. Only for a script that has run in this session before."""
+        """Run a script; see Connection.begin. Only for scripts that this session has already run."""
         return self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
 
     def try_publish(self, message: Message, token: tuple[str, int, int], ended: OnPublished) -> bool:
-        """Send a message that the answer of Redis alone confirms; see palermo.contract.broker.Broker.
+        """Send a message that is confirmed by Redis's answer alone; see palermo.contract.broker.Broker.
 
-        `token` is that of the attempt: see Attempts.begin.
+        `token` identifies the attempt: see Attempts.begin.
         """
         if self.ended or self.wanted_replicas:
             return False
         try:
             job = to_job(message)
         except PalermoError:
-            return False  # `publish` says what is wrong
+            return False  # `publish` raises the error
 
         def answered(answer: "asyncio.Future[Any]") -> None:
             error = answer.exception()
@@ -337,7 +338,7 @@ class Store(StepStore):
         return True
 
     def count(self, value: bytes | None, name: str) -> int:
-        """The whole number that Redis keeps under this name; 0 for none. Raises BrokerRefused for anything else."""
+        """The integer that Redis has under this name, or 0. Raises BrokerRefused for any other value."""
         if value is None or value.isdigit():
             return int(value or 0)
         raise BrokerRefused(
@@ -346,7 +347,7 @@ class Store(StepStore):
         )
 
     async def run(self, name: str, *arguments: Any) -> Any:
-        """The answer of a script. Raises what `call` raises."""
+        """Run a script and return its answer. Raises the errors of `call`."""
         text, hash = _script(name)
         try:
             answer = await self.call("EVALSHA", hash, 1, self.prefix, *arguments)
@@ -357,18 +358,18 @@ class Store(StepStore):
         return answer
 
     async def reload(self) -> None:
-        """Bring the scripts to Redis, which has forgotten them or never had them."""
+        """Load the scripts into Redis, which has none yet or lost them at a restart."""
         for name in _SCRIPTS:
             await self.call("SCRIPT", "LOAD", _script(name)[0])
 
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        # Redis's own msgpack knows one type for text and bytes.
+        # Redis's own msgpack has one type for text and bytes.
         packed = msgpack.packb((conditions, changes, clock.wall_clock()), default=_packed, use_bin_type=False)
         failed, *answers = await self.run("change", packed)
         return Outcome(failed, answers)
 
     async def messages(self) -> Messages:
-        """The connection for messages between sessions, opened when it is first asked for."""
+        """The connection for messages between sessions, opened on first use."""
         async with self._opening:
             if self._closed:
                 raise self.closed_error()
@@ -379,7 +380,7 @@ class Store(StepStore):
             return self._messages
 
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function for each message of a channel, and once the session is lost."""
+        """Call the function for each message of a channel, and when the session is lost."""
         messages = await self.messages()
         await self._within(messages.subscribe(self.key(channel), callback))
 
@@ -387,13 +388,12 @@ class Store(StepStore):
         await self.call("PUBLISH", self.key(channel), text)
 
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
-        """Stop calling the function."""
         if self._messages is not None and not self._closed:
             with contextlib.suppress(BrokerError):
                 await self._within(self._messages.unsubscribe(self.key(channel), callback))
 
     async def close(self) -> None:
-        """Close all connections. May be called again."""
+        """Close all connections. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -404,13 +404,13 @@ class Store(StepStore):
 
     @property
     def ended(self) -> bool:
-        """Whether the session was closed, or is lost."""
+        """Whether the session is closed or lost."""
         messages = self._messages
         return self._closed or self._connection.lost.done() or (messages is not None and messages.lost.done())
 
     @property
     def closed(self) -> bool:
-        """Whether the session was closed here."""
+        """Whether this process closed the session."""
         return self._closed
 
     def closed_error(self) -> BrokerUnavailable:
@@ -418,18 +418,18 @@ class Store(StepStore):
         return BrokerUnavailable(f"the session with Redis at {self.server} is closed. Open another.")
 
     def taken_for_dead(self) -> BrokerUnavailable:
-        """The error of a worker whose lease has ended."""
+        """The error for a worker whose lease has expired."""
         return BrokerUnavailable(f"Redis at {self.server}: another process considered this worker dead.")
 
     def translated(self, error: BaseException) -> BrokerError:
-        """Our own error for one that a future of `begin` failed with."""
+        """Palermo's error for one that a future of `begin` failed with."""
         self._note(error)
         if isinstance(error, BrokerError):
             return error
         return translated(self.server, error)
 
     def _note(self, error: BaseException) -> None:
-        """Keep what trouble an error tells of. A server that has become a replica is of no use any more."""
+        """Record the trouble that an error indicates. A server that has become a replica is useless from then on."""
         cause = error.__cause__ or error
         if (trouble := trouble_of(self.server, cause)) is None:
             return
@@ -438,8 +438,8 @@ class Store(StepStore):
             self.lost.set_result(BrokerUnavailable(trouble.text))
 
     async def _wait_for_replicas(self) -> None:
-        """Wait until enough replicas have what this session has written. Raises BrokerUnavailable."""
-        # Less than half of a publish's time, after which the client takes a session for silent.
+        """Wait until enough replicas have this session's writes. Raises BrokerUnavailable."""
+        # Less than half of the publish timeout, after which the client considers a session silent.
         reached = await self.call("WAIT", self.wanted_replicas, max(1, int(self.timeout * 400)))
         if reached < self.wanted_replicas:
             raise BrokerUnavailable(
@@ -466,7 +466,7 @@ class Store(StepStore):
 
 
 async def open_store(session: SessionParameters) -> Store:
-    """A session with the server at the address. Raises UrlInvalid, BrokerUnavailable, BrokerRefused."""
+    """Open a session with the server at the address. Raises UrlInvalid, BrokerUnavailable, BrokerRefused."""
     raw, address = await connect(session.address, session.timeout, _client_name(session), _prefix(session))
     connection = Connection(raw, str(address))
     store = Store(connection, address, session)
@@ -479,16 +479,16 @@ async def open_store(session: SessionParameters) -> Store:
     return store
 
 
-#: All scripts; each session brings them with it, since Redis forgets them when it is started again.
+#: All scripts. Each session loads them, since Redis loses them at a restart.
 _SCRIPTS = ("publish", "work", "similar", "change", "due", "worker", "look", "purge", "delete")
 
 
-#: The scripts that store what a caller is told is stored.
+#: The scripts whose data must be on the replicas before the caller gets its confirm.
 _PROMISED = ("publish", "change")
 
 
 def _packed(job: Job) -> Any:
-    """A job in a step as the scripts take it."""
+    """A job of a step in the form that the scripts read."""
     return to_job(job.message, job.queue)
 
 
@@ -513,10 +513,10 @@ def _id_of(place: int) -> str:
 
 
 def _prefix(session: SessionParameters) -> str:
-    """What all keys of an exchange begin with. The braces keep them in one slot of a cluster."""
+    """The prefix of all keys of an exchange. The braces keep them in one hash slot of a cluster."""
     return f"palermo:{{{session.exchange}}}:"
 
 
 def _client_name(session: SessionParameters) -> str:
-    """The name of our connections in CLIENT LIST, which may have no blanks."""
+    """The name of our connections in CLIENT LIST, which must not contain spaces."""
     return "palermo-" + "".join(sign if sign.isalnum() else "-" for sign in session.name)

@@ -1,8 +1,8 @@
-"""Workers, as Redis knows them: their leases, and what they report.
+"""Workers in Redis: their leases and their reports.
 
-A worker's jobs are its own as long as its lease goes on, which it renews again and again. When the lease has ended, any
-other worker gives the jobs back to their queues; and what the late worker still settles is refused. If nobody could
-renew a lease for a while, because Redis was away, all workers first get the time to come back (scripts/worker.lua).
+A worker owns its jobs as long as it renews its lease. When the lease expires, any other worker releases the jobs to
+their queues, and Redis refuses what the late worker still settles. If no worker could renew its lease for a while
+because Redis was down, all workers first get time to reconnect (scripts/worker.lua).
 """
 
 from collections.abc import Callable
@@ -21,27 +21,27 @@ from palermo.contract.worker_info import (
     unidentified_worker,
 )
 
-#: Seconds after which a worker that has not renewed its lease has lost its jobs: a job whose worker was killed runs
-#: again within five seconds.
+#: Seconds after which a worker that hasn't renewed its lease loses its jobs: a job of a killed worker runs again within
+#: five seconds.
 LEASE = 4.0
 
-#: Renewals between two looks for jobs without being woken, since a message between sessions may be lost.
+#: Number of renewals between two polls for jobs, since a wake-up message may be lost.
 _LOOK_EVERY = 4
 
-#: Seconds without a renewal after which a worker does not answer: it is stopped, or swapped out.
+#: Seconds without a renewal after which a worker counts as not responding: it is stopped, or swapped out.
 _SILENT_AFTER = 2.0
 
 
 class LivingWorker(Struct, frozen=True):
-    """A worker whose lease goes on."""
+    """A worker with a valid lease."""
 
     info: WorkerInfo
-    #: The patterns of the queues that it serves.
+    #: Patterns of the queues that it serves.
     patterns: tuple[str, ...]
 
 
 def living(now: float, rows: list[Any]) -> list[LivingWorker]:
-    """The workers in an answer of scripts/look.lua, which tells the time with them."""
+    """The workers in an answer of scripts/look.lua, which also returns the time."""
     found: list[LivingWorker] = []
     for number, (lease, tag, selection, report, _) in enumerate(rows):
         if not tag or float(lease) <= now:
@@ -54,7 +54,7 @@ def living(now: float, rows: list[Any]) -> list[LivingWorker]:
 
 
 async def list_workers(store: Store) -> WorkerList:
-    """All workers that are alive."""
+    """All living workers."""
     now, rows = await store.run("look", "workers")
     return WorkerList(worker.info for worker in living(float(now), rows))
 
@@ -63,7 +63,7 @@ class RedisHeartbeat(Heartbeat):
     """Renews the lease of one worker, and stores its report."""
 
     def __init__(self, store: Store, holder: str, report: Callable[[], WorkerInfo], reported: WorkerInfo) -> None:
-        """`reported` is the report that Redis has already."""
+        """`reported` is the report that Redis already has."""
         super().__init__(report, reported)
         self._store = store
         self._holder = holder

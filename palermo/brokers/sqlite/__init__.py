@@ -1,4 +1,4 @@
-"""The embedded broker: jobs in one SQLite file, for the processes of one machine."""
+"""The embedded broker: jobs in one SQLite file, for the processes on one machine."""
 
 from palermo.brokers.sqlite.broker import SqliteBroker, open_sqlite
 

@@ -1,4 +1,4 @@
-"""The embedded broker: it implements palermo.contract.broker.Broker on one SQLite file."""
+"""The embedded broker: implements palermo.contract.broker.Broker on one SQLite file."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ log = logging.getLogger("palermo.sqlite")
 
 
 async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
-    """A session with the file that the address names, which is created if it does not exist, unless `creates` is False.
+    """Open a session with the file at the address, creating the file if it doesn't exist, unless `creates` is False.
 
     Raises UrlInvalid, StoreInvalid, BrokerUnavailable.
     """
@@ -50,7 +50,7 @@ async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
 
 
 class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
-    """One session with the file. Opened by open_sqlite."""
+    """One session with the file, opened by open_sqlite."""
 
     def __init__(self, store: Store, exchange: str, session: SessionParameters) -> None:
         self._store = store
@@ -164,7 +164,7 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
         return await diagnose(self._store, self._steps, self._exchange)
 
     async def lost(self) -> BrokerError:
-        # A file does not go away by itself; the next call raises what happened to it.
+        # A file doesn't disconnect; the next call raises what happened to it.
         never: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
         return await never
 
@@ -208,7 +208,7 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
         except StoreInvalid:
             if self._store.trouble is None:
                 raise
-            return  # A file on a full disk can still be read.
+            return  # a file on a full disk is still readable
         if reaped:
             self._channels.ring()
 

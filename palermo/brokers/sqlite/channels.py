@@ -1,6 +1,6 @@
-"""Channels, by which the sessions of one file wake each other and send each other messages.
+"""Channels, through which the sessions of one file wake each other and exchange messages.
 
-A message is a row. Each session that listens to its channel reads it. It is deleted after a minute.
+A message is a row, which each session listening to its channel reads. It is deleted after a minute.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from palermo.errors import BrokerError
 #: Seconds for which a message is kept.
 _KEPT_FOR = 60.0
 
-#: Seconds between two reads of messages without being woken: a session may have died before it woke the others.
+#: Seconds between two reads without a wake-up: a session may have died before it woke the others.
 _POLL_EVERY = 0.25
 
-#: The files that are watched: for jobs, for the journal and for messages.
+#: The watched files: for jobs, for the journal and for messages.
 _JOBS, _MESSAGES = "bell", "message-bell"
 _BELLS = {_JOBS: _JOBS, BELL: "journal-bell", _MESSAGES: _MESSAGES}
 
@@ -33,20 +33,20 @@ class Channels:
         self._store = store
         self._exchange = exchange
         self._bells = {one: Notifier(directory, store.data_version, name) for one, name in _BELLS.items()}
-        #: The notifier that wakes those that wait for jobs.
+        #: Wakes the sessions that wait for jobs.
         self.jobs = self._bells[_JOBS]
         self._listeners: list[tuple[str, Callable[..., None]]] = []
         self._rung = asyncio.Event()
-        #: Reads the messages after this one.
+        #: Number of the last message that was read.
         self._reading: asyncio.Task[None] | None = None
         self._after = 0
 
     def ring(self, channel: str = _JOBS) -> None:
-        """Wake those that listen to a channel."""
+        """Wake the listeners of a channel."""
         self._bell(channel).notify()
 
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function whenever there may be news on a channel, with the text of a message."""
+        """Call the function, with the text of a message, whenever there may be news on a channel."""
         bell = self._bell(channel)
         if bell is not self._bells[_MESSAGES]:
             bell.listen(callback)
@@ -59,7 +59,6 @@ class Channels:
             self._reading = asyncio.ensure_future(self._read())
 
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
-        """Stop calling the function."""
         bell = self._bell(channel)
         if bell is not self._bells[_MESSAGES]:
             bell.unlisten(callback)
@@ -72,7 +71,7 @@ class Channels:
             bell.unlisten(self._rung.set)
 
     def close(self) -> None:
-        """Close all; may be called again."""
+        """Close all notifiers. Idempotent."""
         if self._reading is not None:
             self._reading.cancel()
         for bell in self._bells.values():
@@ -84,7 +83,7 @@ class Channels:
     async def _read(self) -> None:
         while True:
             self._rung.clear()
-            with suppress(BrokerError):  # the session notices elsewhere that it is lost
+            with suppress(BrokerError):  # another part of the session reports the loss
                 for number, channel, text in await self._store.read(self._new):
                     self._after = number
                     for name, callback in tuple(self._listeners):

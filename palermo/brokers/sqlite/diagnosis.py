@@ -1,4 +1,4 @@
-"""Checks an SQLite file as a broker: its settings, its disk, and whether it can be written."""
+"""Check an SQLite file as a broker: its settings, its disk, and whether it is writable."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from palermo.contract.broker import Finding
 from palermo.core.text import count
 from palermo.errors import PalermoError
 
-#: File systems of other machines: their locks and shared memory are not those that SQLite needs.
+#: Network file systems: they lack the locks and the shared memory that SQLite needs.
 NETWORK = frozenset(
     {
         *(
@@ -34,10 +34,10 @@ NETWORK = frozenset(
     }
 )
 
-#: Free bytes below which writing is about to fail, and below which an operator should look.
+#: Free bytes below which writes are about to fail, and below which an operator should act.
 _FULL_BELOW, _LOW_BELOW = 100 * 1024**2, 1024**3
 
-#: Bytes of the write-ahead log above which some program keeps SQLite from working it off.
+#: Size of the write-ahead log in bytes above which some program prevents checkpoints.
 _LONG_WAL = 256 * 1024**2
 
 
@@ -85,15 +85,15 @@ def _settings(db: sqlite3.Connection) -> list[Finding]:
     return [journal, durability, Finding.ok("eviction", "none: a job stays until it is done or taken away")]
 
 
-#: The tables whose rows are as many as the jobs; their readers pass over nothing.
+#: Tables that may have a row for each job. Their readers skip no rows.
 _LARGE = ("job", "later", "log")
 
-#: What a column of each type may hold.
+#: Permitted values for each column type.
 _HOLDS = {"text": ("text",), "integer": ("integer",), "real": ("real", "integer"), "blob": ("blob",)}
 
 
 def _wrong_types(db: sqlite3.Connection) -> list[Finding]:
-    """Values of wrong types, which only another program can have written: their rows are passed over."""
+    """Values of wrong types, which only another program can have written. Palermo skips their rows."""
     columns = db.execute(
         'select t.name, c.name, lower(c.type), c."notnull" from sqlite_master t join pragma_table_info(t.name) c'
         " where t.type = 'table'"
@@ -115,11 +115,11 @@ def _wrong_types(db: sqlite3.Connection) -> list[Finding]:
 
 
 def file_system(path: str, mounted: list[tuple[str, str]]) -> Finding:
-    """Whether the file lies on a disk of this machine that outlives a restart and its container."""
+    """Whether the file is on a local disk that survives a restart of the machine and the end of its container."""
     kind = ""
     longest = -1
     for place, type in mounted:
-        # The last mount on a place hides those before it.
+        # The last mount at a mount point hides those before it.
         if _inside(path, place) and len(place) >= longest:
             longest, kind = len(place), type
     if not kind:
@@ -140,7 +140,7 @@ def file_system(path: str, mounted: list[tuple[str, str]]) -> Finding:
 
 
 def space(free: int) -> Finding:
-    """Whether the disk has room."""
+    """Whether the disk has free space."""
     text = f"{free / 1024**2:,.0f} MB free"
     if free < _FULL_BELOW:
         return Finding.problem("disk space", text, "Make room: enqueuing is about to fail.")

@@ -1,9 +1,8 @@
-"""The fast path of enqueuing: the calling thread stores a plain job itself, on a connection for that alone.
+"""The fast path for enqueuing: the calling thread stores a plain job itself, on a connection of its own.
 
-A hop to the session's own thread and back costs as much as a third of the whole transaction. Here one statement
-is the whole transaction: no Python runs between its beginning and its end, so a signal handler that
-enqueues too finds nothing half done. A job that is not plain, or meets an obstacle, goes the ordinary way, which
-also reports what is wrong.
+Switching to the session's thread and back costs as much as a third of the transaction. Here one statement is the whole
+transaction. No Python code runs between its start and its end, so a signal handler that also enqueues finds no
+half-finished state. If a job isn't plain or an error occurs, the ordinary path takes over, which also reports errors.
 """
 
 import os
@@ -23,15 +22,15 @@ _INSERT = (
     " from queue where exchange = ? and name = ? and not hidden"
 )
 
-#: Seconds that a thread tries while other processes write, before it leaves a job to the session.
+#: Seconds that a thread retries while other processes write, before it leaves the job to the session.
 _BUSY_TIMEOUT = 0.05
 
-#: Our own generator: a program that seeds the global one wants the same numbers again.
+#: Our own generator, so that a program that seeds the global one gets the same numbers again.
 _random = random.Random()
 
 
 class DirectInsert:
-    """The fast path into the file, for one session. The session's own thread has another: see grouped_inserts.py."""
+    """The fast path into the file, for one session. The session's own thread uses grouped_inserts.py instead."""
 
     def __init__(self, store: Store, exchange: str) -> None:
         self._store = store
@@ -39,17 +38,16 @@ class DirectInsert:
         self._notifier = Notifier(side_directory(store.path), store.data_version)
         self._pid = os.getpid()
         self._own_thread = threading.get_ident()
-        #: Held for one statement at a time. Reentrant: a signal handler may take it while its thread holds it.
+        #: Held for one statement at a time. Reentrant: a signal handler may acquire it while its thread holds it.
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
 
     def insert(self, message: Message) -> bool:
-        """Store the message; returns whether that was done.
+        """Store the message; return whether it was stored.
 
-        It is not done if the message is not plain, its queue does not exist, the file is busy, or by the session's own
-        thread.
-        Raises EncodeError for a header that cannot be kept.
+        It isn't if the message is not plain, its queue doesn't exist, the file is busy, or the session's own thread
+        calls. Raises EncodeError for a header that can't be stored.
         """
         is_plain = message.run_at is None and not message.tenant
         may = os.getpid() == self._pid and threading.get_ident() != self._own_thread
@@ -76,13 +74,13 @@ class DirectInsert:
                     return False
             except (UnicodeEncodeError, OverflowError):
                 return False
-            # We wait ourselves, because SQLite's own waiting is not fair: see store.py.
+            # Sleep here, because SQLite's own busy handler is unfair: see store.py.
             time.sleep(_random.uniform(0.0002, 0.001))
 
     def close(self) -> None:
-        """Wait for threads that are storing a job, and let no other begin. May be called again."""
+        """Wait for threads that are storing a job, and admit no others. Idempotent."""
         if os.getpid() != self._pid:
-            return  # The connection is the parent's, which may have been using it at the fork.
+            return  # the parent's connection, perhaps in use at the fork
         with self._lock:
             self._closed = True
             if self._connection is not None:

@@ -1,4 +1,4 @@
-"""Group commit: jobs that coroutines enqueue at the same time are stored in one transaction, by one write."""
+"""Group commit: jobs that coroutines enqueue at the same time are stored in one transaction, with one disk write."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,30 +16,30 @@ from palermo.errors import BrokerError, PublishRefused
 class _Insert:
     message: Message
     row: Row
-    #: Whether it is stored or refused, or nobody waits for it any more.
+    #: Whether the job was stored or refused, or its caller was cancelled.
     ended: bool = False
     error: BrokerError | None = None
 
 
 class GroupedInserts:
-    """The jobs that calls of one session store together. Each call returns once its job is stored, or raises."""
+    """The jobs that concurrent calls of one session store together. Each call returns once its own job is stored."""
 
     def __init__(self, store: Store, exchange: str, channels: Channels) -> None:
         self._store = store
         self._exchange = exchange
         self._channels = channels
         self._inserts: list[_Insert] = []
-        #: Held by the call that stores for all others.
+        #: Held by the call that stores the jobs of all others.
         self._turn = asyncio.Lock()
 
     async def insert(self, message: Message) -> None:
-        """Store a job. Raises EncodeError for a header that cannot be kept, and what Store.write raises."""
+        """Store a job. Raises EncodeError for a header that can't be stored, and the errors of Store.write."""
         mine = _Insert(message, to_row(message))
         self._inserts.append(mine)
         try:
             async with self._turn:
                 while not mine.ended:
-                    await asyncio.sleep(0)  # other calls of this turn of the loop join
+                    await asyncio.sleep(0)  # lets other calls of this loop turn join
                     await self._insert_some()
         finally:
             mine.ended = True
@@ -52,16 +52,16 @@ class GroupedInserts:
         try:
             await self._write(batch)
         except PublishRefused:
-            # It may be one of them that the file cannot hold.
+            # One of the jobs may be the one that the file can't store.
             for one in batch:
                 try:
                     await self._write([one])
                 except BrokerError as error:
                     one.error = error
-                one.ended = True  # now: a cancel may come before the next, and another call goes on with the rest
+                one.ended = True  # now: after a cancel another call continues with the rest
         except BrokerError as error:
             for one in batch:
-                one.error = type(error)(*error.args)  # each call raises its own: tracebacks of all would add up in one
+                one.error = type(error)(*error.args)  # a copy per call: a shared one would collect all tracebacks
         for one in batch:
             one.ended = True
         self._inserts = [one for one in self._inserts if not one.ended]

@@ -1,4 +1,4 @@
-"""Finds the next job in the queues that one worker serves, and claims it."""
+"""Find and claim the next job in the queues that one worker serves."""
 
 import sqlite3
 import time
@@ -13,20 +13,20 @@ from palermo.contract.broker import Delivery
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 
-#: SQLite functions take 127 arguments; for more queues than this the calls are nested.
+#: SQLite functions take 127 arguments; the calls are nested for more queues than this.
 _QUEUES_PER_CALL = 50
 
 
 def _next_job_query(numbers: list[int]) -> tuple[str, tuple[int, ...]]:
-    """The SQL for these queues; each is asked first for jobs without a tenant, and then for its tenants' jobs."""
+    """The SQL for these queues. Each is queried first for jobs without a tenant, then for its tenants' jobs."""
     return _first_job(len(numbers)), tuple(number for queue in numbers for number in (queue, queue))
 
 
 @cache
 def _first_job(queues: int) -> str:
-    """SQL for the job to take first, in the first of this many queues that has one.
+    """SQL for the next job, in the first of this many queues that has one.
 
-    coalesce evaluates no more queues than it must.
+    coalesce evaluates only as many queues as necessary.
     """
     one = (
         "(select id from job where queue = ? and holder is null and tenant is null order by priority desc, id limit 1)"
@@ -47,21 +47,21 @@ class JobClaimer:
     ) -> None:
         """`order` is the order in which the tenants of a queue are served.
 
-        `resumes` is whether the holder has jobs that its worker, of this id, took in a session before.
+        `resumes` is whether the holder has jobs that this worker, by its id, claimed in an earlier session.
         """
         self._worker = worker
-        #: Whether some of these may not have been delivered yet.
+        #: Whether some of those jobs may not have been delivered again yet.
         self.resumes = resumes
         self._exchange = exchange
         self._holder = holder
         self._served = ServedQueues(selection)
-        #: The numbers of the queues, and their names.
+        #: The queues' numbers and names.
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._order = order
 
     def find(self, db: sqlite3.Connection) -> int | None:
-        """The number of the next job; None if none waits."""
+        """The number of the next job; None if no job waits."""
         own = self._found_own(db)
         if own is not None:
             return own
@@ -69,23 +69,23 @@ class JobClaimer:
         return _found(db, self._next_job(db))
 
     def queue_of_next(self, db: sqlite3.Connection) -> set[str]:
-        """The queue of the next job; empty if none waits."""
+        """The queue of the next job; empty if no job waits."""
         next = _found(db, self._next_job(db))
         query = "select queue.name from job join queue on queue.id = job.queue where job.id = ?"
         return {name for (name,) in db.execute(query, (next,)).fetchall()}
 
     def claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
-        """Claim the next job for this slot; None if none waits. First come the jobs of the session before."""
+        """Claim the next job for this slot; None if no job waits. Jobs of an earlier session come first."""
         own = self._found_own(db)
         return self._claim(db, slot, self._next_job(db)) if own is None else self._resume(db, slot, own)
 
     def _next_job(self, db: sqlite3.Connection) -> tuple[str, tuple[int, ...]]:
-        """SQL for the number of the job to take next, null if none waits; and the SQL's values."""
+        """SQL for the number of the next job, with its values; null if no job waits."""
         self._read_queues(db)
         return _next_job_query([self._numbers[name] for name in self._served.order()])
 
     def _read_queues(self, db: sqlite3.Connection) -> None:
-        """Read which queues exist and which are paused, if that has changed."""
+        """Read the existing and the paused queues again if they changed."""
         ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
         if version != self._served.version:
             self._numbers = dict(db.execute(f"select name, id from queue where {LISTED}", (self._exchange,)).fetchall())
@@ -93,7 +93,7 @@ class JobClaimer:
             self._served.update(version, self._numbers, pauses_and_cancels.paused(db, self._exchange))
 
     def _found_own(self, db: sqlite3.Connection) -> int | None:
-        """The number of a job that the holder has from the session before, and that has no slot yet."""
+        """The number of a job that the holder has from an earlier session and that has no slot yet."""
         if not self.resumes:
             return None
         return _found(db, ("min(id) from job where holder = ? and slot is null", (self._holder,)))
@@ -110,7 +110,10 @@ class JobClaimer:
         return self._delivery(db, claim, slot, message, deaths, running_at=self._worker)
 
     def claim_similar(self, db: sqlite3.Connection, delivery: Delivery) -> tuple[bool, Delivery | None]:
-        """Whether the delivery's queue has another job, and that job, claimed, if it may run together with this one."""
+        """Claim another job of the delivery's queue, to run together with it.
+
+        Returns whether the queue has another job, and that job if it was claimed.
+        """
         self._read_queues(db)
         if delivery.message.queue not in self._served:
             return True, None

@@ -1,4 +1,4 @@
-"""Carries out conditions and changes in one transaction. palermo/brokers/features/steps.py says what they are for."""
+"""Apply conditions and changes in one transaction; palermo/brokers/features/steps.py explains them."""
 
 import json
 import sqlite3
@@ -27,7 +27,7 @@ from palermo.contract.finding import MOST_FOUND
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 
-#: Scheduled jobs that are read at once.
+#: Number of scheduled jobs read in one batch.
 _SCAN_SIZE = 500
 
 #: The tables of states, by their names in steps.
@@ -43,7 +43,7 @@ _TABLES = {
     "flows": "workflow",
 }
 
-#: The changes that bring no job to a queue or to its time.
+#: Changes that neither put a job into a queue nor schedule one.
 _QUIET = ("append", "trim", "publish", "save")
 
 
@@ -57,7 +57,7 @@ class SqliteSteps(StepStore):
         channels: Channels,
         write: Callable[[Work[Outcome]], Awaitable[Outcome]] | None = None,
     ) -> None:
-        """`write` carries out a transaction."""
+        """`write` runs a transaction."""
         self._store = store
         self._exchange = exchange
         self._channels = channels
@@ -113,7 +113,7 @@ class SqliteSteps(StepStore):
         return found
 
     async def place_at(self, log: str, instant: float) -> int:
-        # From the end: nearly all callers ask for the latest.
+        # From the end: nearly all callers want the latest entries.
         query = "select (select id + 1 from log where exchange = ? and name = ? and at < ? order by id desc limit 1)"
         return int(await self._one(query, self._exchange, log, instant) or 0)
 
@@ -121,11 +121,10 @@ class SqliteSteps(StepStore):
         return int(await self._one("select count(*) from log where exchange = ? and name = ?", self._exchange, log))
 
     async def _rows(self, query: str, *values: Any) -> list[Any]:
-        """The rows that a query finds."""
         return await self._store.read(lambda db: db.execute(query, values).fetchall())
 
     async def _one(self, query: str, *values: Any) -> Any:
-        """The one value that a query finds."""
+        """The single value of a query."""
         ((found,),) = await self._rows(query, *values)
         return found
 
@@ -140,7 +139,7 @@ class SqliteSteps(StepStore):
 
     @property
     def ended(self) -> bool:
-        return False  # a file does not go away by itself
+        return False  # a file doesn't disconnect
 
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
         await self._channels.listen(channel, callback)
@@ -213,7 +212,7 @@ class SqliteSteps(StepStore):
             number = queue_number(db, self._exchange, queue, self._store.display_path)
             if db.execute("select 1 from job where queue = ? and holder is null", (number,)).fetchone():
                 return False
-            # The row is only hidden while a worker holds a job: the job may come back, and then needs its queue.
+            # While a worker holds a job the row is only hidden: the job may be released, and then needs its queue.
             db.execute("update queue set hidden = 1 where id = ?", (number,))
             db.execute(
                 "delete from queue where id = ? and not exists (select 1 from job where queue = ?)", (number, number)
@@ -278,7 +277,7 @@ class SqliteSteps(StepStore):
     async def try_decide(
         self, table: str, names: Sequence[Stored], decide: Decide, conditions: Sequence[Step], changes: Sequence[Step]
     ) -> Outcome:
-        """See StepStore. It reads, decides and changes in one transaction, so no state changes in the meantime."""
+        """See StepStore. Reads, decides and changes in one transaction, so no state changes in between."""
         made: list[Step] = []
 
         def make(db: sqlite3.Connection) -> Outcome:
@@ -290,7 +289,7 @@ class SqliteSteps(StepStore):
         return outcome
 
     def _notify(self, changes: Sequence[Step]) -> None:
-        """Wake those that wait for such changes."""
+        """Wake the sessions that wait for such changes."""
         for channel in {change[1] for change in changes if change[0] == "publish"}:
             self._channels.ring(channel)
         if any(change[0] not in _QUIET for change in changes):
@@ -298,7 +297,7 @@ class SqliteSteps(StepStore):
 
 
 def carry_out(db: sqlite3.Connection, exchange: str, conditions: Iterable[Step], changes: Iterable[Step]) -> Outcome:
-    """Make these changes if all conditions hold."""
+    """Apply the changes if all conditions hold."""
     for number, (name, *values) in enumerate(conditions, 1):
         if not _CONDITIONS[name](db, exchange, *values):
             return Outcome(number, [])
@@ -306,7 +305,7 @@ def carry_out(db: sqlite3.Connection, exchange: str, conditions: Iterable[Step],
 
 
 def next_due(db: sqlite3.Connection, exchange: str, table: str) -> float | None:
-    """When the next name is due; None for never."""
+    """When the next name is due, or None."""
     query = f"select min(due) from {_TABLES[table]} where exchange = ? and typeof(name) = 'text' and due < 9e999"
     ((due,),) = db.execute(query, (exchange,)).fetchall()
     return None if due is None else float(due)
@@ -355,7 +354,7 @@ def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
 def _set(
     db: sqlite3.Connection, exchange: str, table: str, name: Stored, state: Stored, due: float | bool | None = None
 ) -> None:
-    """The state of a name; `due` is given for a recurring job and a workflow, False for never."""
+    """The state of a name. `due` is given for a recurring job or a workflow; False stands for never."""
     query = f"insert or replace into {_TABLES[table]} (exchange, name, state) values (?, ?, ?)"
     db.execute(query, (exchange, name, state))
     if due:
@@ -398,7 +397,7 @@ def _drop(db: sqlite3.Connection, exchange: str, holder: int, number: int, times
 
 
 def _save(db: sqlite3.Connection, exchange: str, number: int, job: Job) -> None:
-    """Replace the message of a job that is held."""
+    """Replace the message of a held job."""
     columns = ", ".join(f"{column} = ?" for column in COLUMNS.split(", "))
     db.execute(f"update job set {columns} where id = ?", (*to_row(job.message)[:COLUMN_COUNT], number))
 
@@ -408,7 +407,7 @@ def _give_back(db: sqlite3.Connection, exchange: str, holder: int, number: int) 
 
 
 def _remove(db: sqlite3.Connection, exchange: str, queue: str, place: str, number: int, job: Job | bool) -> int:
-    """Remove a job that waits, and put another in its place, if it still waits."""
+    """Remove a waiting job, and put another in its place, if it still waits."""
     if not _waits(db, exchange, queue, place, number):
         return 0
     if isinstance(job, Job):
@@ -417,7 +416,7 @@ def _remove(db: sqlite3.Connection, exchange: str, queue: str, place: str, numbe
 
 
 def _remove_later(db: sqlite3.Connection, exchange: str, number: int, job: Job | bool) -> int:
-    """Remove a scheduled job, and put another in its place, if it is still there."""
+    """Remove a scheduled job, and put another in its place, if it still exists."""
     removed = db.execute("delete from later where id = ?", (number,)).rowcount
     if removed and isinstance(job, Job):
         _put(db, exchange, job)
@@ -428,7 +427,7 @@ def _declare(db: sqlite3.Connection, exchange: str, queue: str) -> None:
     declare_queue(db, exchange, queue)
 
 
-#: SQL for the size of all bodies of a log.
+#: SQL for the total size of the bodies in a log.
 _UPTO = "select upto from log where exchange = :exchange and name = :name order by id desc limit 1"
 
 
@@ -441,7 +440,7 @@ def _append(db: sqlite3.Connection, exchange: str, name: str, body: bytes, topic
 
 
 def _trim(db: sqlite3.Connection, exchange: str, name: str, oldest: float, most: int) -> None:
-    """Remove the entries of a log that are too old or too many."""
+    """Remove entries of a log that exceed its age or its length."""
     for kept in ("at >= :oldest", f"upto - length(body) >= ({_UPTO}) - :most"):
         db.execute(
             "delete from log where exchange = :exchange and name = :name and id < (select id from log"
@@ -451,7 +450,7 @@ def _trim(db: sqlite3.Connection, exchange: str, name: str, oldest: float, most:
 
 
 def _tell(db: sqlite3.Connection, exchange: str, name: str, group: str) -> None:
-    """Note that a group is to get the entries of a log up to the newest one, and has none of them yet."""
+    """Note that a group should get a log's entries up to the newest one, and has received none of them yet."""
     query = "select max(id) from log where exchange = ? and name = ?"
     ((newest,),) = db.execute(query, (exchange, name)).fetchall()
     if newest is not None:
@@ -463,13 +462,13 @@ def _permit(db: sqlite3.Connection, exchange: str, number: int, permit: str) -> 
 
 
 def _wait(db: sqlite3.Connection, exchange: str, permit: str) -> None:
-    """Let the job that was put last wait for a permit."""
+    """Make the last inserted job wait for a permit."""
     permit = permit_name(exchange, permit)
     db.execute("update later set permit = ? where id = (select max(id) from later)", (permit,))
 
 
 def _forget_limit(db: sqlite3.Connection, exchange: str, name: str, state: str) -> int:
-    """Forget a limited key that is still in this state, unless a job has or awaits a permit of it."""
+    """Delete a limited key if its state is unchanged and no job has or awaits a permit of it."""
     ((running, called, waiting),) = count_permits(db, exchange, [name])
     if running or called or waiting or not _is_unchanged(db, exchange, "limits", name, state):
         return 0
@@ -478,7 +477,7 @@ def _forget_limit(db: sqlite3.Connection, exchange: str, name: str, state: str) 
 
 
 def _try_out(db: sqlite3.Connection, exchange: str, job: Job) -> int:
-    """Store a job in a queue of its own and remove it and the queue again, unseen by all others."""
+    """Store a job in a queue of its own and delete both again, invisible to others."""
     _put(db, exchange, job)
     number = declare_queue(db, exchange, job.message.queue)
     taken = db.execute("delete from job where queue = ?", (number,)).rowcount

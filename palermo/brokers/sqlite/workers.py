@@ -1,9 +1,9 @@
-"""Workers, as the file and its folder know them: their locks and their heartbeats.
+"""Workers in the file and its side directory: their locks and their heartbeats.
 
-Each worker locks a file of its own for as long as its process lives. The kernel drops the lock with the process,
-however it ends. So a process id that is used again, or means another process in another container, cannot mislead.
-A process that finds a holder's file unlocked gives back the holder's jobs, and counts a death for each. A worker that
-ends in good order removes its file, which a full disk allows: its jobs go back without a death.
+Each worker locks a file of its own as long as its process lives. The kernel drops the lock with the process, however it
+ends. So a reused process id, or the same id in another container, can't mislead. A process that finds a holder's file
+unlocked releases the holder's jobs, and counts a death for each. A worker that shuts down cleanly removes its file,
+which works on a full disk too: its jobs are released without a death.
 """
 
 import contextlib
@@ -31,14 +31,15 @@ from palermo.errors import BrokerUnavailable
 
 _SUFFIX = ".lock"
 
-#: Seconds without a heartbeat after which a worker that has its lock does not answer: it is stopped, or swapped out.
+#: Seconds without a heartbeat after which a worker that holds its lock counts as not responding: stopped or swapped
+#: out.
 _SILENT_AFTER = 5.0
 
 
 class WorkerLock:
-    """A locked file with a name that was never used before. It is removed when the process or this object ends.
+    """A locked file with a unique name. It is removed when the process or this object ends.
 
-    A process that is killed before the file has its row leaves an empty file, which harms nobody.
+    A process that is killed before the file has its row leaves an empty file, which is harmless.
     """
 
     def __init__(self, directory: str) -> None:
@@ -50,16 +51,16 @@ class WorkerLock:
         os.register_at_fork(after_in_child=_closing_in_child(weakref.ref(self)))
 
     def release(self) -> None:
-        """Unlock and remove the file. May be called again."""
+        """Unlock and remove the file. Idempotent."""
         self._end()
 
     def touch(self) -> None:
-        """Give the file the time of now."""
-        with contextlib.suppress(OSError):  # somebody removed the file: then others give back the jobs of this worker
+        """Set the file's modification time to now."""
+        with contextlib.suppress(OSError):  # the file was removed: then others release this worker's jobs
             os.utime(self._path)
 
     def close_file(self) -> None:
-        """Close the file without unlocking or removing it for a parent process that shares it."""
+        """Close the file without unlocking or removing it, for a parent process that shares it."""
         if self._end.detach() is not None:
             os.close(self._file)
 
@@ -71,20 +72,20 @@ def _remove_and_close(path: str, file: int) -> None:
 
 
 class CutOff(Struct, frozen=True):
-    """A holder whose session was lost while its worker goes on: the next session of the worker gets its jobs.
+    """A holder whose session was lost while its worker continues: the worker's next session gets its jobs.
 
-    As long as the lock is held, no other process takes the worker for dead. A session that is lost, as on a full disk,
-    may be unable to write that down.
+    While the lock is held, no other process considers the worker dead. A lost session may be unable to record this, for
+    example on a full disk.
     """
 
     holder: int
     lock: WorkerLock
-    #: Jobs that were done, but could not be deleted.
+    #: Jobs that were done but could not be deleted.
     done: tuple[Claim, ...]
 
 
 def take_over(db: sqlite3.Connection, cut_off: CutOff, holder: int) -> None:
-    """Let this holder have the jobs of one before it; they have no slot until they are delivered again."""
+    """Transfer an earlier holder's jobs to this one. They have no slot until they are delivered again."""
     for claim in cut_off.done:
         delete(db, claim)
     db.execute("update job set holder = ?, slot = null where holder = ?", (holder, cut_off.holder))
@@ -92,7 +93,7 @@ def take_over(db: sqlite3.Connection, cut_off: CutOff, holder: int) -> None:
 
 
 def _closing_in_child(lock: "weakref.ref[WorkerLock]") -> Callable[[], None]:
-    """A function that closes the lock in a forked child, which would keep it after its parent's death."""
+    """A function that closes the lock in a forked child, which would otherwise keep it after its parent's death."""
 
     def close_file() -> None:
         found = lock()
@@ -103,7 +104,7 @@ def _closing_in_child(lock: "weakref.ref[WorkerLock]") -> Callable[[], None]:
 
 
 def _path(directory: str, name: object) -> str:
-    """The path of a holder's lock; of a name that no lock has, as another program may write it, one where none is."""
+    """The path of a holder's lock. For an invalid name, which only another program writes, a path without a file."""
     good = (
         isinstance(name, str) and name.endswith(_SUFFIX) and name.isascii() and name.isprintable() and "/" not in name
     )
@@ -117,7 +118,7 @@ def is_held(directory: str, name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # Most likely another user's file: we cannot tell, so its jobs are not taken away.
+        return True  # probably another user's file: the owner is unknown, so the jobs stay with it
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -128,7 +129,7 @@ def is_held(directory: str, name: str) -> bool:
 
 
 def from_report(directory: str, holder: int, tag: str, report: str, lock: str) -> WorkerInfo:
-    """The worker that wrote this report and has this lock."""
+    """The worker with this report and this lock."""
     worker = stored_worker(tag, report) or unidentified_worker(holder)
     seen_at = last_seen(directory, lock)
     answers = seen_at is None or time.time() - seen_at < _SILENT_AFTER
@@ -136,9 +137,9 @@ def from_report(directory: str, holder: int, tag: str, report: str, lock: str) -
 
 
 def last_seen(directory: str, lock: str) -> float | None:
-    """When the worker with this lock had its last heartbeat, by the time of the lock's file; None if it has just ended.
+    """Time of the last heartbeat of the worker with this lock, in Unix seconds; None if the worker has just ended.
 
-    In Unix seconds.
+    It is the lock file's modification time.
     """
     try:
         return os.stat(_path(directory, lock)).st_mtime
@@ -147,14 +148,14 @@ def last_seen(directory: str, lock: str) -> float | None:
 
 
 async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int:
-    """Remove all holders that have ended and give back their jobs; returns how many jobs.
+    """Remove all holders that have ended and release their jobs; return the number of jobs.
 
-    `except_for` is the holder that calls this.
+    `except_for` is the calling holder.
     """
     holders = await store.read(
         lambda db: db.execute("select id, lock from holder where id <> ?", (except_for,)).fetchall()
     )
-    # Whether the file exists is asked after its lock: a worker that ends removes the file first.
+    # Check that the file exists after checking its lock: a worker that shuts down removes the file first.
     ended = [
         (number, name, last_seen(directory, name) is not None)
         for number, name in holders
@@ -170,7 +171,7 @@ async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int
 
 
 def remove(db: sqlite3.Connection, holder: int, *, died: bool = False) -> int:
-    """Remove a holder and give back its jobs; returns how many jobs.
+    """Remove a holder and release its jobs; return the number of jobs.
 
     If it `died`, its jobs record its name.
     """
@@ -184,27 +185,27 @@ def remove(db: sqlite3.Connection, holder: int, *, died: bool = False) -> int:
     return released
 
 
-#: Heartbeats of one worker in which it hears none of another, after which that one stands still: two seconds.
+#: Heartbeats without one of another worker, after which that worker counts as silent: two seconds.
 _SILENT_BEATS = 8
 
 
 class OverdueClaims:
-    """Gives back jobs that are held longer than their `rerun_after` allows, by workers that live and stand still.
+    """Releases jobs that a living but silent worker has held longer than their `rerun_after` allows.
 
-    The wall clock may jump ahead, and all such claims end by it at once. So a claim ends only if besides its holder is
-    silent; a worker that goes on ends the run itself. Silence is counted in looks of the worker that asks: one that
-    stood still as well, with its machine or before a locked file, has not counted.
+    The wall clock may jump ahead, which would end all such claims immediately. So a claim ends only if its holder is
+    also silent; a responding worker ends the run itself. Silence is counted in checks by this worker: while it is
+    stopped itself, with its machine or by a locked file, it doesn't count.
     """
 
     def __init__(self, store: Store, directory: str, holder: int) -> None:
         self._store = store
         self._directory = directory
         self._holder = holder
-        #: By holder: its last heartbeat, and in how many looks that was the same.
+        #: By holder: its last heartbeat, and the number of checks without a newer one.
         self._silence: dict[int, tuple[float | None, int]] = {}
 
     async def give_back(self) -> int:
-        """Look once, at each heartbeat; returns how many jobs went back."""
+        """Check once, at each heartbeat; return the number of released jobs."""
         rows = await self._store.read(self._overdue)
         silence: dict[int, tuple[float | None, int]] = {}
         for holder, lock in rows:
@@ -226,7 +227,7 @@ class OverdueClaims:
 
 
 def _release_overdue(db: sqlite3.Connection, holder: int) -> int:
-    """Give back the jobs that this holder has for too long. Each records it as one that died."""
+    """Release jobs that this holder has had for too long. Each job records this like a death."""
     overdue, values = "holder = ? and held_until < ?", (holder, time.time())
     db.execute(
         "update job set deaths = deaths || (select tag from holder where holder.id = job.holder) || char(10)"
@@ -237,7 +238,7 @@ def _release_overdue(db: sqlite3.Connection, holder: int) -> int:
 
 
 class SqliteHeartbeat(Heartbeat):
-    """Touches the lock of one worker, stores its report, and gives back the jobs of dead and stopped workers."""
+    """Touches one worker's lock, stores its report, and releases the jobs of dead and stopped workers."""
 
     def __init__(
         self,
@@ -249,7 +250,7 @@ class SqliteHeartbeat(Heartbeat):
         touch: Callable[[], None],
         notify: Callable[[], None],
     ) -> None:
-        """`reported` is the report that is in the file already; `notify` wakes the workers for jobs that went back."""
+        """`reported` is the report that the file already has; `notify` wakes the workers for released jobs."""
         super().__init__(report, reported)
         self._store = store
         self._directory = directory

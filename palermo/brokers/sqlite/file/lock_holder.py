@@ -1,15 +1,15 @@
-"""Finds the process that writes to a file, as far as Linux tells, for people who wait for it: it may be stopped."""
+"""Find the process that writes to a file, on Linux, for messages to operators: it may be stopped."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
 
-#: The byte of a file's shared memory that SQLite locks to write: https://sqlite.org/walformat.html#wal_locks
+#: The byte of the shared memory that SQLite locks for writing: https://sqlite.org/walformat.html#wal_locks
 _WRITES = 120
 
 
 def lock_holder(path: str) -> str:
-    """The process that writes to a file in WAL mode, for people; "another process" where that is not known."""
+    """Describe the process that writes to a file in WAL mode; "another process" if it is unknown."""
     with suppress(OSError, ValueError, IndexError):
         status = os.stat(f"{path}-shm")
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
@@ -22,6 +22,6 @@ def lock_holder(path: str) -> str:
 
 
 def _named(pid: int) -> str:
-    # The name of the program, in brackets, may hold anything.
+    # The program's name, in parentheses, may contain any character.
     state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     return f"process {pid}, which is stopped: kill -CONT {pid} lets it go on" if state == b"T" else f"process {pid}"

@@ -1,10 +1,10 @@
-"""The mount points of the machine, as the system tells them."""
+"""The machine's mount points, as the system reports them."""
 
 from pathlib import Path
 
 
 def mounts() -> list[tuple[str, str]]:
-    """Mount points with their types of file system; empty where the system does not tell (macOS)."""
+    """Mount points with their file system types; empty where the system doesn't report them (macOS)."""
     try:
         text = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
     except OSError:

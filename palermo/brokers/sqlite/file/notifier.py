@@ -1,9 +1,8 @@
-"""The notifier of one file: it wakes the processes that wait for a job.
+"""The notifier of one file: wakes the processes that wait for a job.
 
-A session that has put a job into the file writes a byte to a small file beside it, and the kernel tells the
-processes that watch that file (inotify). Watching the database itself does not work: its
-event comes before the commit can be seen, and the job would wait for the next event
-(measured). Without inotify we ask the database every 20 ms whether it has changed.
+A session that has stored a job writes a byte to a small file beside the database, and the kernel notifies the processes
+that watch that file (inotify). Watching the database itself fails: its event arrives before the commit is visible, and
+the job would wait for the next event (measured). Without inotify the database is polled for changes every 20 ms.
 """
 
 import asyncio
@@ -19,10 +18,10 @@ _IN_MODIFY = 0x2
 
 
 class Notifier:
-    """The notifier of one file, for one session, which may notify the others and listen to them."""
+    """One session's notifier for a file: notifies other sessions and calls listeners."""
 
     def __init__(self, directory: str, data_version: Callable[[], int], name: str = "bell") -> None:
-        """`name` is the name of the watched file: processes of all versions must use the same."""
+        """`name` is the name of the watched file. Processes of all versions must use the same one."""
         self._path = os.path.join(directory, name)
         self._data_version = data_version
         self._write_fd: int | None = None
@@ -32,32 +31,31 @@ class Notifier:
         self._version = 0
 
     def notify(self) -> None:
-        """Wake all listeners in every process; call it after the commit."""
+        """Wake all listeners in every process. Call it after the commit."""
         if self._write_fd is None:
-            # Without it the listeners notice a little later, so its loss is no error.
+            # Losing a notification is no error: the listeners notice the job a little later.
             with contextlib.suppress(OSError):
                 self._write_fd = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o660)
         if self._write_fd is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._write_fd, b"!", 0)
         if self._timer is not None:
-            # Our own listeners poll, and a connection does not see its own change as one.
+            # Our own listeners poll, and polling doesn't detect changes by the same connection.
             self._call_listeners()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call the listener at every notification, and sometimes without reason."""
+        """Call the listener at every notification, and occasionally without one."""
         self._listeners.add(listener)
         if len(self._listeners) == 1:
             self._start()
 
     def unlisten(self, listener: Callable[[], None]) -> None:
-        """Stop calling the listener."""
         self._listeners.discard(listener)
         if not self._listeners:
             self._stop()
 
     def close(self) -> None:
-        """Close all; may be called again."""
+        """Close the watched files. Idempotent."""
         self._listeners.clear()
         self._stop()
         if self._watch_fd is not None:
@@ -79,7 +77,7 @@ class Notifier:
             self._timer = loop.call_later(_POLL_EVERY, self._poll)
 
     def _stop(self) -> None:
-        # No call waits, and a busy worker need not hear of every job that others put in.
+        # No call waits, and a busy worker needs no notification for each new job.
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -105,7 +103,7 @@ class Notifier:
 
 
 def _watch(path: str) -> int | None:
-    """A file descriptor that becomes readable when the file is written to; None where the kernel gives none."""
+    """A file descriptor that becomes readable when the file is written to; None if the kernel provides none."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)

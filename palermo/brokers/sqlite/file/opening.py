@@ -1,4 +1,4 @@
-"""Opens the file, finds what may be wrong with it, and reports that in one line."""
+"""Open the file, and report in one line what is wrong with it."""
 
 import asyncio
 import atexit
@@ -28,26 +28,26 @@ log = logging.getLogger("palermo.sqlite")
 
 MEMORY = ":memory:"
 
-#: The files for which this process has warned that other users can read them.
+#: Files for which this process has already warned that other users can read them.
 _warned: set[str] = set()
 
-#: "PLRM": the mark of Palermo's files.
+#: "PLRM", the application id of Palermo's files.
 APPLICATION_ID = 0x504C524D
 
-#: The version of schema.sql, which every file carries: a later Palermo that changes the tables says from which on.
+#: The version of schema.sql, stored in every file. A later Palermo that changes the tables raises it.
 SCHEMA_VERSION = 1
 
 _OPTIONS = ("timeout",)
 
 
 async def open_store(address: Address, timeout: float, *, warns: bool = True, creates: bool = True) -> Store:
-    """The store at the address; `timeout` is how long to wait for other processes.
+    """Open the store at the address; `timeout` is how long to wait for other processes.
 
-    With `warns` a file that all users can read is warned of, once in this process. With `creates` a file that does not
-    exist is created.
+    With `warns`, log a warning, once per process, if all users can read the file. With `creates`, create a missing
+    file.
 
-    Raises UrlInvalid for unknown options, StoreInvalid for a file that does not exist or is not, or cannot be, a store,
-    and BrokerUnavailable if another process does not let us in.
+    Raises UrlInvalid for unknown options, StoreInvalid for a missing file or one that isn't or can't be a store, and
+    BrokerUnavailable if another process blocks access.
     """
     timeout = _options(address).get("timeout", timeout)
     if address.path == MEMORY:
@@ -69,7 +69,7 @@ async def open_store(address: Address, timeout: float, *, warns: bool = True, cr
 
 
 def _check_exists(path: str) -> None:
-    """Raise StoreInvalid for a file that is not there."""
+    """Raise StoreInvalid if the file doesn't exist."""
     if not os.path.exists(path):
         raise StoreInvalid(
             f"there is no file {os.path.abspath(path)}: no job was ever enqueued there, and no worker has run."
@@ -95,7 +95,7 @@ async def _open(path: str, display_path: str, timeout: float, *, closed: Callabl
         await _prepare(connection, display_path, lasting=lasting, timeout=timeout)
         store = Store(connection, path, display_path=display_path, machine=machine(), timeout=timeout, closed=closed)
         await store.initialize(lambda db: _check_schema(db, display_path))
-        await store.find_trouble()  # a full disk keeps nobody from reading
+        await store.find_trouble()  # a full disk doesn't prevent reading
     except BaseException:
         connection.close()
         raise
@@ -103,20 +103,20 @@ async def _open(path: str, display_path: str, timeout: float, *, closed: Callabl
 
 
 def configure(connection: sqlite3.Connection, *, lasting: bool) -> None:
-    """Set the pragmas of every connection with the file."""
-    # FULL, because a job that `publish` has confirmed must outlive a power cut.
+    """Set the pragmas that every connection to the file needs."""
+    # FULL, because a job that `publish` has confirmed must survive a power failure.
     connection.execute(f"pragma synchronous = {'full' if lasting else 'off'}")
     connection.execute("pragma foreign_keys = on")
     connection.execute("pragma journal_size_limit = 67108864")
 
 
 def side_directory(path: str) -> str:
-    """The folder of the files for locking and waking; nothing in it outlives the processes that use it."""
+    """The directory of the files for locking and waking. Its contents don't outlive the processes that use it."""
     return f"{path}.d"
 
 
 def machine() -> str:
-    """An id of this machine since its start, which no other machine has; containers on one kernel share it."""
+    """An id of this machine, unique and new at each boot. Containers on one kernel share it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -124,7 +124,7 @@ def machine() -> str:
 
 
 def _real(path: str) -> str:
-    """The path without links: a process that uses another name must find the same side directory."""
+    """The path with links resolved: a process that uses another path must find the same side directory."""
     return os.path.realpath(path)
 
 
@@ -157,14 +157,14 @@ def _check_path(path: str, display_path: str) -> None:
         )
     effective = os.access in os.supports_effective_ids
     if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective):
-        # Checked before SQLite makes its files beside it: these would be read-only too, and stay so.
+        # Checked before SQLite creates its files beside it: they would be read-only too, and stay so.
         raise StoreInvalid(
             f"{display_path} cannot be written. Check the permissions of the file, of its folder and of the disk."
         )
 
 
 class _Memory:
-    """The folder behind `:memory:`, for all sessions of this process. It exists while one of them is open."""
+    """The directory behind `:memory:`, shared by all sessions of this process. It exists while one of them is open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -172,12 +172,12 @@ class _Memory:
         self._directory = ""
         self._owner = 0
         atexit.register(self._remove)
-        # A fork while another thread holds the lock would leave the child a lock that no thread releases. It is not
-        # held over the fork, which waits for a client that closes a session, and so for this lock.
+        # If another thread held the lock at a fork, the child would get a lock that no thread releases: the child makes
+        # a new one. Holding the lock during the fork would make the fork wait for a client that closes a session.
         os.register_at_fork(after_in_child=self._renew_lock)
 
     def enter(self) -> str:
-        """The path of the file for one more session."""
+        """Register a session; return the path of the file."""
         with self._lock:
             if not self._users:
                 self._directory, self._owner = tempfile.mkdtemp(prefix="palermo-"), os.getpid()
@@ -185,7 +185,7 @@ class _Memory:
             return os.path.join(self._directory, "jobs.db")
 
     def leave(self) -> None:
-        """Count one session less; the last one removes the folder."""
+        """Unregister a session; the last one removes the directory."""
         with self._lock:
             self._users -= 1
             if not self._users:
@@ -200,10 +200,10 @@ class _Memory:
 
 
 def _make_private(path: str) -> None:
-    """Make the file for this user alone, since it holds the jobs' arguments; do nothing if it exists.
+    """Create the file readable for this user only, since it holds the jobs' arguments; do nothing if it exists.
 
-    A umask that lets the group write, such as 0007, means that a group shares the file. SQLite gives the files -wal
-    and -shm beside it the same mode.
+    A umask that permits group writes, such as 0007, means that a group shares the file. SQLite gives the files -wal and
+    -shm beside it the same mode.
     """
     with contextlib.suppress(FileExistsError):
         _make_file(path)
@@ -212,7 +212,7 @@ def _make_private(path: str) -> None:
 
 
 def _warn_if_open(path: str) -> None:
-    """Warn of a file of jobs that all users can read, unless this process has."""
+    """Warn, once per process, about a job file that all users can read."""
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & 0o007 and path not in _warned:
         _warned.add(path)
@@ -222,22 +222,22 @@ def _warn_if_open(path: str) -> None:
 def _make_file(path: str) -> None:
     """Make an empty file. Raises FileExistsError."""
     try:
-        # Made without opening it: closing it would drop the locks that another thread of this process has on it.
+        # Created without opening it: closing it would drop this process's locks on it, which other threads may hold.
         os.mknod(path, stat.S_IFREG | 0o660)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EINVAL):
             raise
-        # macOS lets only root do so.
+        # On macOS only root is permitted to do this.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660))
 
 
 def _make_side_directory(path: str) -> None:
-    """Make the folder beside the file for this user alone, and for the group if that may write the file."""
+    """Create the directory beside the file for this user only, and for the group if it may write the file."""
     directory = side_directory(path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
         if os.path.exists(path) and os.stat(path).st_mode & stat.S_IWGRP:
-            # A folder within one that has the setgid bit has it too, and must keep it: its files belong to the group.
+            # A directory inside one with the setgid bit inherits it and must keep it: its files belong to the group.
             os.chmod(directory, stat.S_IMODE(os.stat(directory).st_mode) | 0o070)
 
 
@@ -247,7 +247,7 @@ def _memory() -> _Memory:
 
 
 async def _prepare(connection: sqlite3.Connection, display_path: str, *, lasting: bool, timeout: float) -> None:
-    """Configure the connection; only switching a new file to WAL may have to wait for others."""
+    """Configure the connection. Only switching a new file to WAL may have to wait for other processes."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -268,7 +268,7 @@ async def _prepare(connection: sqlite3.Connection, display_path: str, *, lasting
 
 
 def _check_owner(db: sqlite3.Connection, display_path: str) -> int:
-    """The version of the schema in the file, 0 for a new one. Raises StoreInvalid for another program's database."""
+    """The schema version of the file, 0 for a new one. Raises StoreInvalid for another program's database."""
     (application,) = db.execute("pragma application_id").fetchone()
     (version,) = db.execute("pragma user_version").fetchone()
     (tables,) = db.execute("select count(*) from sqlite_master").fetchone()
@@ -291,7 +291,7 @@ def _check_schema(db: sqlite3.Connection, display_path: str) -> None:
 
 
 def _run(db: sqlite3.Connection, script: str) -> None:
-    """Run the script by single statements. executescript would commit the transaction that keeps others out."""
+    """Run the script statement by statement. executescript would commit the transaction that keeps others out."""
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"

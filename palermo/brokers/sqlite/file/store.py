@@ -1,9 +1,8 @@
-"""The file, its transactions, and the errors of SQLite as Palermo's own: no exception of sqlite3 crosses this adapter.
+"""The file, its transactions, and the translation of SQLite's errors: no sqlite3 exception crosses this adapter.
 
-A transaction is a plain function that runs from begin to commit without an await, so
-no other task of this process can come between. While another process writes, we wait
-here, on the loop. SQLite's own busy handler blocks the thread, and under load
-it starves some processes for seconds (measured: 1.7 s); short random waits share evenly.
+A transaction is a plain function that runs from begin to commit without an await, so no other task of this process can
+interleave. While another process writes, the session sleeps on the loop. SQLite's own busy handler blocks the thread,
+and under load it starves some processes for seconds (measured: 1.7 s). Short random sleeps are fair.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ log = logging.getLogger("palermo.sqlite")
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
-#: What happened, and what to do; by SQLite's primary result code.
+#: What happened and what to do, by SQLite's primary result code.
 _TEXTS: dict[int, str] = {
     sqlite3.SQLITE_NOTADB: "is not a SQLite database. Name another file, or move this one away.",
     sqlite3.SQLITE_CORRUPT: "is damaged. Restore it from a backup, or save what is left with `sqlite3 FILE .recover`.",
@@ -45,12 +44,12 @@ _TEXTS: dict[int, str] = {
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another process was writing, so that another attempt helps."""
+    """Whether another process was writing, so that a retry helps."""
     return _code(error) in _BUSY
 
 
 def translated(error: Exception, path: str, *, publishing: bool = False) -> BrokerError:
-    """Palermo's error for one that sqlite3 raised, or that a statement's values caused."""
+    """Palermo's error for one raised by sqlite3 or caused by a statement's values."""
     if not isinstance(error, sqlite3.Error):
         return PublishRefused(f"{path} cannot hold this message: {error}.")
     code = _code(error)
@@ -77,14 +76,14 @@ def translated(error: Exception, path: str, *, publishing: bool = False) -> Brok
 
 
 def _trouble(error: Exception, path: str) -> Trouble | None:
-    """The trouble that an error of SQLite tells of: the disk is full."""
+    """The trouble that an SQLite error indicates: the disk is full."""
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL:
         return Trouble(f"{path} has no room: the disk is full", "Make room: nothing is stored until then.")
     return None
 
 
 def unusable(path: str, error: OSError) -> StoreInvalid:
-    """The error for a file or folder of the store that the system refused."""
+    """The error for a file or directory of the store that the system refused."""
     name = Path(error.filename).name if isinstance(error.filename, str) else path
     match error.errno:
         case errno.EACCES | errno.EPERM:
@@ -99,7 +98,7 @@ def unusable(path: str, error: OSError) -> StoreInvalid:
 
 
 def _has_bad_text(error: BaseException) -> bool:
-    """Whether a column for text holds what is no UTF-8: another program wrote it, or the file is damaged."""
+    """Whether a text column contains invalid UTF-8: another program wrote it, or the file is damaged."""
     return isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
 
 
@@ -108,12 +107,12 @@ def _decoded(text: bytes) -> str:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code, which is the lowest byte of an extended one; 0 for errors of the module itself."""
+    """The primary result code, the lowest byte of an extended one; 0 for errors of the module itself."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-#: Seconds that a transaction waits for another process before that is named: less than half of `publish_timeout`, after
-#: which a client begins again.
+#: Seconds that a transaction waits before the blocking process is logged: less than half of `publish_timeout`, after
+#: which a client reconnects.
 _LONG = 2.0
 
 T = TypeVar("T")
@@ -121,16 +120,16 @@ Work = Callable[[sqlite3.Connection], T]
 
 _READ, _WRITE = "begin", "begin immediate"
 
-#: Seconds that a worker's transaction waits for another process: a disk may stand still, and somebody run VACUUM. A
+#: Seconds that a worker's transaction waits for another process: a disk may hang, or an operator may run VACUUM. A
 #: worker that gave up its session would lose its jobs.
 _WORKERS_TIMEOUT = 30.0
 
-#: Seconds after which a store may be taken over from a machine that has not renewed its claim.
+#: Seconds without a renewed claim after which another machine may take over a store.
 ABANDONED_AFTER = 30.0
-#: Seconds after which a session that writes renews its machine's claim on the file.
+#: Seconds after which a writing session renews its machine's claim on the file.
 RENEW_EVERY = 5.0
 
-#: Our own generator: a program that seeds the global one wants the same numbers again.
+#: Our own generator, so that a program that seeds the global one gets the same numbers again.
 _random = random.Random()
 
 
@@ -139,7 +138,7 @@ class Busy(Exception):
 
 
 class Store:
-    """One connection with the file, for one loop of one process."""
+    """One connection to the file, for one event loop of one process."""
 
     def __init__(
         self,
@@ -153,10 +152,10 @@ class Store:
     ) -> None:
         """`closed` is called when the store is closed, for a file that ends with its last user."""
         self.path = path
-        #: Whether committed data outlives a power cut.
+        #: Whether committed data survives a power failure.
         self.lasting = closed is None
         self._closed = closed
-        #: The path as people see it.
+        #: The path to display.
         self.display_path = display_path
         self._connection = connection
         self._machine = machine
@@ -164,29 +163,29 @@ class Store:
         self._pid = os.getpid()
         self._inode: int | None = None
         self._renewed = -math.inf
-        #: Why nothing can be written, by the last attempt.
+        #: Why the last attempt to write failed.
         self.trouble: Trouble | None = None
 
     async def initialize(self, work: Work[T]) -> T:
-        """Do as `write` does, for the very first transaction, when there may be no tables yet."""
+        """Like `write`, for the very first transaction, when the tables may not exist yet."""
         return await self._transact(_WRITE, work, publishing=False)
 
     async def read(self, work: Work[T]) -> T:
-        """The result of `work`; all that it reads is of one instant."""
+        """The result of `work`, which reads a consistent snapshot."""
         return await self._transact(_READ, work, publishing=False)
 
     async def write(self, work: Work[T], *, publishing: bool = False) -> T:
-        """The result of `work`, once all its changes are on the disk; if it raises, nothing was changed."""
+        """The result of `work`, once its changes are on disk. If it raises, nothing was changed."""
         if self.renewed:
             return await self._transact(_WRITE, work, publishing=publishing)
         return await self._transact(_WRITE, self._renewing(work), publishing=publishing)
 
     def try_write(self, work: Work[T]) -> T:
-        """Try `write` once. Raises Busy if it would have to wait for another process."""
+        """Try `write` once. Raises Busy if another process is writing."""
         return self._try(_WRITE, work if self.renewed else self._renewing(work))
 
     def try_read(self, work: Work[T]) -> T:
-        """Try `read` once. Raises Busy if it would have to wait for another process."""
+        """Try `read` once. Raises Busy if another process is writing."""
         return self._try(_READ, work)
 
     def _try(self, begin: str, work: Work[T]) -> T:
@@ -208,7 +207,7 @@ class Store:
             await self.write(lambda db: None)
 
     async def find_trouble(self) -> Trouble | None:
-        """Rewrite a row, to see whether there is room. Raises BrokerUnavailable, StoreInvalid."""
+        """Rewrite a row to check for free space. Raises BrokerUnavailable, StoreInvalid."""
         try:
             await self._transact(_WRITE, self._renew, publishing=False)
         except StoreInvalid:
@@ -218,7 +217,7 @@ class Store:
 
     @property
     def renewed(self) -> bool:
-        """Whether the claim is so fresh that the next transaction need not renew it."""
+        """Whether the claim is recent enough for the next transaction."""
         return time.monotonic() - self._renewed < RENEW_EVERY
 
     def data_version(self) -> int:
@@ -226,10 +225,10 @@ class Store:
         try:
             return int(self._connection.execute("pragma data_version").fetchone()[0])
         except sqlite3.Error:
-            return -1  # The next transaction raises what is wrong.
+            return -1  # the next transaction raises the error
 
     def close(self) -> None:
-        """Close the connection, unless it is a parent process's."""
+        """Close the connection, unless it belongs to a parent process."""
         if os.getpid() == self._pid:
             self._connection.close()
             if self._closed is not None:
@@ -255,7 +254,7 @@ class Store:
 
     def _once(self, begin: str, work: Work[T]) -> T:
         if os.getpid() != self._pid:
-            # SQLite's locks do not survive a fork; using them in both processes damages the file.
+            # SQLite's locks don't survive a fork; using them in both processes damages the file.
             raise BrokerUnavailable(
                 f"the session with {self.display_path} belongs to the parent process. Open another."
             )
@@ -268,7 +267,7 @@ class Store:
             if db.in_transaction:
                 db.execute("rollback")
             if _has_bad_text(error) and db.text_factory is str:
-                db.text_factory = _decoded  # slower, and so only for a file that has such text
+                db.text_factory = _decoded  # slower, so only for a file with such text
                 return self._once(begin, work)
             raise
         if begin == _WRITE:
@@ -285,9 +284,9 @@ class Store:
         return renew_and_work
 
     def _renew(self, db: sqlite3.Connection) -> None:
-        """Renew this machine's claim, to keep other machines out. Raises StoreInvalid if another uses the file.
+        """Renew this machine's claim, to keep other machines out. Raises StoreInvalid if another machine uses the file.
 
-        WAL needs shared memory, so a file in use on two machines would be damaged.
+        WAL needs shared memory, so use on two machines would damage the file.
         """
         now = time.time()
         ((machine, seen),) = db.execute(
@@ -295,8 +294,8 @@ class Store:
         ).fetchall()
         if machine not in (self._machine, "") and now - seen < ABANDONED_AFTER:
             if seen > now + ABANDONED_AFTER:
-                # That machine's clock was far ahead, perhaps until its last restart. From now on its claim ages by our
-                # clock; a machine that lives renews it.
+                # The other machine's clock was far ahead, perhaps until its last restart. From now on its claim ages by
+                # our clock; a living machine renews it.
                 db.execute("update meta set value = ? where key = 'seen'", (now,))
                 db.execute("commit")
             raise StoreInvalid(
@@ -309,9 +308,9 @@ class Store:
         self._renewed = time.monotonic()
 
     def is_in_place(self) -> bool:
-        """Whether the file is still there: no process would read what is written to one that was removed or replaced.
+        """Whether the file still exists at its path. No process would read data written to a removed or replaced file.
 
-        To be asked after each write, which is then made again, in the file that is there by then.
+        Call this after each write, and repeat the write in the new file if it returns False.
         """
         try:
             inode = os.stat(self.path).st_ino

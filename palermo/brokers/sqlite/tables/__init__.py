@@ -1,1 +1,1 @@
-"""The rows of the tables, read and changed by functions inside the caller's transaction."""
+"""The tables' rows, read and changed by functions that run inside the caller's transaction."""

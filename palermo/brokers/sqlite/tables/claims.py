@@ -1,4 +1,4 @@
-"""A worker's claim on a job in the file, and the ways to end it: each does so only if the claim is still valid."""
+"""A worker's claim on a job in the file, and the ways to end it, each of which requires that it is still valid."""
 
 import sqlite3
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from palermo.brokers.features.consumer import Claim
 from palermo.brokers.sqlite.tables import permits
 
-#: The condition that a claim is still valid.
+#: SQL condition: the claim is still valid.
 STILL_VALID = "id = ? and holder = ? and claims = ?"
 
 
 def delete(db: sqlite3.Connection, claim: Claim) -> bool:
-    """Delete the job; returns whether it was still ours. Its permit goes to the next job that waits for it."""
+    """Delete the job; return whether it was still ours. Its permit goes to the next job that waits for it."""
     return permits.delete_jobs(db, STILL_VALID, (claim.number, claim.holder, claim.times)) == 1
 
 
 def release(db: sqlite3.Connection, condition: str, values: tuple[Any, ...]) -> int:
-    """Give the held jobs that match the condition back to their queues, at their old places; returns how many.
+    """Release held jobs that match the condition to their queues, at their old positions; return their number.
 
     Their permits go to the next jobs that wait for them.
     """

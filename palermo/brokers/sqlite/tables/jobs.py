@@ -1,4 +1,4 @@
-"""Jobs as rows, with the same headers as on the wire; and the turns of the tenants whose jobs wait in a queue."""
+"""Jobs as rows, with the same headers as on the wire, and the turns of the tenants with jobs in a queue."""
 
 import random
 import sqlite3
@@ -13,17 +13,16 @@ from palermo.core.message import Message, to_headers
 from palermo.core.topology import MAX_PRIORITY, is_failed
 from palermo.errors import NotFound
 
-#: The columns that hold a message, in the order of a Row.
+#: Columns of a message, in the order of a Row.
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
 
-#: The same for a message that is only shown: of its body only so many bytes.
+#: The same for a message that is only displayed: just the first bytes of its body.
 SHOWN_COLUMNS = COLUMNS.replace("body", "coalesce(substr(body, 1, ?), x'')")
 
-#: How many values of a Row are in COLUMNS: all but the instant when it is due, its wire name, its priority, its tenant
-#: and the tenant's share.
+#: Number of Row values in COLUMNS: all except its due time, wire name, priority, tenant and the tenant's share.
 COLUMN_COUNT = 6
 
-#: The priority of a job that has already waited for its turn or its permit: it goes before all others of its queue.
+#: Priority of a job that has already waited for its turn or its permit: it precedes all others in its queue.
 FRONT_PRIORITY = MAX_PRIORITY + 1
 
 Row = tuple[str, str, str, str, str, bytes, float | None, str, int, str | None, float | None]
@@ -32,7 +31,7 @@ Row = tuple[str, str, str, str, str, bytes, float | None, str, int, str | None, 
 def to_row(message: Message) -> Row:
     """The message as values for COLUMNS, and the other values that `insert` needs.
 
-    Raises EncodeError for a header that cannot be kept.
+    Raises EncodeError for a header that can't be stored.
     """
     return (
         message.id,
@@ -50,14 +49,14 @@ def to_row(message: Message) -> Row:
 
 
 def priority_of(message: Message) -> int:
-    """The message's priority as a row has it: SQLite takes no integer of more than 64 bits."""
+    """The message's priority as stored in a row: SQLite supports integers of at most 64 bits."""
     return max(0, min(MAX_PRIORITY, message.priority))
 
 
 def from_row(row: Iterable[Any], taken_from: str | None) -> Message:
     """The message in the values of COLUMNS, as taken from this queue; `taken_from` is None for a scheduled job.
 
-    It never raises: `defect` says what cannot be read. One row must not keep all that wait behind it.
+    Never raises: `defect` describes an unreadable part. One broken row must not block the rows behind it.
     """
     message_id, content_type, content_encoding, headers, properties, body = row
     return message_with(
@@ -73,19 +72,19 @@ def from_row(row: Iterable[Any], taken_from: str | None) -> Message:
 
 
 def _text(value: Any) -> str:
-    """A value of a column for text, which may hold any other as well."""
+    """The value of a text column, which may contain other types too."""
     if isinstance(value, str):
         return value
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def insert(db: sqlite3.Connection, exchange: str, queue: str, row: Row) -> None:
-    """Put a message at the end of a queue, which is made if need be; or among the scheduled jobs if it is due later."""
+    """Append a message to a queue, creating it if necessary; or schedule the message if it is due later."""
     insert_many(db, exchange, [(queue, row)])
 
 
 def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str, Row]]) -> None:
-    """Do as `insert` does, for many messages."""
+    """Like `insert`, for many messages."""
     now, numbers = wall_clock(), dict[str, int]()
     due: list[tuple[Any, ...]] = []
     later: list[tuple[Any, ...]] = []
@@ -112,13 +111,13 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
         )
 
 
-#: The condition of the queues that are shown and served. Another program may have written a name that is no text; such
-#: rows are passed over, here and elsewhere, and `palermo doctor` names them.
+#: SQL condition of the queues that are listed and served. Another program may have written a name that isn't text. Such
+#: rows are skipped, here and elsewhere, and `palermo doctor` reports them.
 LISTED = "exchange = ? and not hidden and typeof(name) = 'text'"
 
 
 def declare_queue(db: sqlite3.Connection, exchange: str, queue: str) -> int:
-    """The number of the queue, which is made or shown again if need be."""
+    """The number of the queue, which is created or made visible again if necessary."""
     found = db.execute("select id, hidden from queue where exchange = ? and name = ?", (exchange, queue)).fetchall()
     if not found:
         return int(db.execute("insert into queue (exchange, name) values (?, ?)", (exchange, queue)).lastrowid or 0)
@@ -129,7 +128,7 @@ def declare_queue(db: sqlite3.Connection, exchange: str, queue: str) -> int:
 
 
 def queue_number(db: sqlite3.Connection, exchange: str, queue: str, path: str) -> int:
-    """The number of a queue that is shown, in the file at this path. Raises NotFound."""
+    """The number of a visible queue, in the file at this path. Raises NotFound."""
     query = "select id from queue where exchange = ? and name = ? and not hidden"
     found = db.execute(query, (exchange, queue)).fetchone()
     if found is None:
@@ -141,7 +140,7 @@ def _new_id() -> str:
     return str(uuid.uuid4())
 
 
-#: SQL for the first job of the tenant that has the next turn in a queue.
+#: SQL for the first job of the tenant whose turn is next in a queue.
 TENANTS_NEXT_JOB = (
     "(select (select id from job where queue = t.queue and tenant = t.name and holder is null"
     " order by priority desc, id limit 1)"
@@ -150,7 +149,7 @@ TENANTS_NEXT_JOB = (
 
 
 def add_to_tenants(db: sqlite3.Connection, queue: int, jobs: Iterable[tuple[str, float | None]]) -> None:
-    """Count jobs of these tenants that have come into the queue, with the shares that they name."""
+    """Count new jobs of these tenants in the queue, and store the shares that they name."""
     db.executemany(
         "insert into tenant (queue, name, share, mark, waiting) values (:queue, :tenant, coalesce(:share, 1),"
         " coalesce((select mark from turn where queue = :queue), 0) + 1 / coalesce(:share, 1.0), 1)"
@@ -160,7 +159,7 @@ def add_to_tenants(db: sqlite3.Connection, queue: int, jobs: Iterable[tuple[str,
 
 
 def take_turn(db: sqlite3.Connection, queue: int, tenant: str, order: str) -> None:
-    """Note that a job of this tenant was taken, and give the other tenants their turns."""
+    """Record that a job of this tenant was taken, so that the other tenants get their turns."""
     rows = db.execute(
         "select mark, share, waiting from tenant where queue = ? and name = ?", (queue, tenant)
     ).fetchall()

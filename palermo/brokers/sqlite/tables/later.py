@@ -1,4 +1,4 @@
-"""Scheduled jobs, which wait in a table of their own until they are due."""
+"""Scheduled jobs, which have a table of their own until they are due."""
 
 import sqlite3
 from typing import Any
@@ -11,16 +11,16 @@ from palermo.core import header_json
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 
-#: The most ids that SQL compares by itself.
+#: Maximum number of ids compared in SQL.
 _MOST_IDS = 500
 
-#: The header that a job has if it has failed, and how it is written in the text of the headers.
+#: The header of a job that has failed, and its form in the headers' text.
 _ERROR = "exception-class"
 _ERROR_WRITTEN = f'"{_ERROR}":'
 
 
 def put_due(db: sqlite3.Connection, exchange: str, now: float, most: int) -> None:
-    """Put jobs that are due into their queues."""
+    """Move due jobs to their queues."""
     rows: list[Any] = db.execute(
         f"select id, queue, {COLUMNS} from later where exchange = ? and run_at <= ? order by run_at, id limit ?",
         (exchange, now, most),
@@ -35,7 +35,7 @@ def put_due(db: sqlite3.Connection, exchange: str, now: float, most: int) -> Non
 def page(
     db: sqlite3.Connection, exchange: str, chosen: ScheduledFilter, offset: int, limit: int
 ) -> tuple[list[Message], int]:
-    """Chosen jobs, soonest first, and how many there are."""
+    """A page of the matching jobs, soonest first, and their total number."""
     where, values = _where(db, exchange, chosen)
     rows = db.execute(
         f"select {COLUMNS} from later where {where} order by run_at, id limit ? offset ?", (*values, limit, offset)
@@ -47,7 +47,7 @@ def page(
 def some(
     db: sqlite3.Connection, exchange: str, chosen: ScheduledFilter, after: int, last: int, most: int
 ) -> list[tuple[int, Message]]:
-    """The next chosen jobs by number, each with its number."""
+    """The next matching jobs by number, each with its number."""
     where, values = _where(db, exchange, chosen)
     rows = db.execute(
         f"select id, {COLUMNS} from later where {where} and id > ? and id <= ? order by id limit ?",
@@ -57,7 +57,7 @@ def some(
 
 
 def _where(db: sqlite3.Connection, exchange: str, chosen: ScheduledFilter) -> tuple[str, tuple[Any, ...]]:
-    """The SQL condition for the chosen jobs, and its values."""
+    """The SQL condition for the filter, and its values."""
     if chosen.everything:
         return "exchange = ?", (exchange,)
     condition, values = "exchange = ?", list[Any]([exchange])
@@ -82,5 +82,5 @@ def _where(db: sqlite3.Connection, exchange: str, chosen: ScheduledFilter) -> tu
 
 
 def _has_failed(headers: object) -> bool:
-    """Whether these headers, as text, are of a job that failed; only few headers are parsed for that."""
+    """Whether these headers, as text, belong to a failed job. Only a few headers are parsed for that."""
     return isinstance(headers, str) and _ERROR_WRITTEN in headers and _ERROR in header_json.read(headers)[0]

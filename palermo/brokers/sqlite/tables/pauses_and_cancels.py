@@ -14,7 +14,7 @@ def paused(db: sqlite3.Connection, exchange: str) -> PausedQueues:
 
 
 def cancel(db: sqlite3.Connection, exchange: str, mark: str, most: int, ids: Iterable[str]) -> None:
-    """Mark jobs as cancelled; of marks for jobs that never come, only the newest are kept."""
+    """Mark jobs as cancelled. Only the newest marks of unknown jobs are kept."""
     query = "insert or replace into cancel (exchange, name, state) values (?, ?, ?)"
     db.executemany(query, ((exchange, id, mark) for id in ids))
     db.execute("delete from cancel where id <= (select max(id) from cancel) - ?", (most,))
@@ -26,7 +26,7 @@ def restore(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) -> None:
 
 
 def marks_of(db: sqlite3.Connection, exchange: str, number: int) -> list[tuple[object, ...]]:
-    """The mark of the job with this number, if it has one, for `restore_marks`."""
+    """The mark of the job with this number, or nothing, for `restore_marks`."""
     query = (
         "select exchange, name, state from cancel where exchange = ?"
         " and name = (select message_id from job where id = ?)"
@@ -35,11 +35,11 @@ def marks_of(db: sqlite3.Connection, exchange: str, number: int) -> list[tuple[o
 
 
 def restore_marks(db: sqlite3.Connection, marks: Iterable[tuple[object, ...]]) -> None:
-    """Store marks again that were deleted with a job."""
+    """Restore marks that were deleted together with a job."""
     db.executemany("insert or ignore into cancel (exchange, name, state) values (?, ?, ?)", marks)
 
 
 def cancelled_by(db: sqlite3.Connection, exchange: str, message: Message) -> str | None:
-    """The user who cancelled this job; None if it was not cancelled, or was enqueued after that."""
+    """The user who cancelled this job; None if it isn't cancelled, or was enqueued after that."""
     rows = db.execute("select state from cancel where exchange = ? and name = ?", (exchange, message.id)).fetchall()
     return pauses_and_cancels.cancelled_by(rows[0][0], message) if rows else None

@@ -1,4 +1,4 @@
-"""Permits of jobs with a limit: a running job's row holds its permit, which ends when the job is deleted or given back.
+"""Permits of jobs with a limit. A running job's row holds its permit until the job is deleted or released.
 
 Then the permit goes to the job that has waited longest for it.
 """
@@ -24,7 +24,7 @@ def hand_on(db: sqlite3.Connection, permit: str) -> None:
 
 
 def delete_jobs(db: sqlite3.Connection, condition: str, values: tuple[Any, ...]) -> int:
-    """Delete the jobs that match the condition, and hand their permits on; returns how many."""
+    """Delete the jobs that match the condition, and pass their permits on; return their number."""
     rows = db.execute(f"delete from job where {condition} returning permit", values).fetchall()
     for (permit,) in rows:
         if permit is not None:
@@ -33,7 +33,7 @@ def delete_jobs(db: sqlite3.Connection, condition: str, values: tuple[Any, ...])
 
 
 def count_permits(db: sqlite3.Connection, exchange: str, keys: Iterable[Any]) -> list[tuple[int, int, int]]:
-    """Of each limited key how many jobs run with its permit, are called to their queues with it, and wait for it."""
+    """For each limited key, the number of jobs that run with a permit, are queued with one, and wait for one."""
     query = (
         "select count(*) filter (where holder is not null), count(*) filter (where holder is null),"
         " (select count(*) from later where permit = :it) from job where permit = :it"

@@ -1,4 +1,4 @@
-"""Jobs that wait in a queue, as sweeps and purges read and remove them."""
+"""Jobs waiting in a queue, as sweeps and purges read and remove them."""
 
 import json
 import sqlite3
@@ -11,20 +11,20 @@ from palermo.core.message import Message
 from palermo.core.unique_keys import UNIQUE_KEY
 from palermo.core.workflow import WORKFLOW
 
-#: How many messages, and how many bytes of bodies, are in memory at once.
+#: Maximum number of messages, and of their bodies' bytes, in memory.
 _STEP = 200
 _STEP_BYTES = 8 * 1024 * 1024
 
 _PURGE_STEP = 2_000
 
-#: The condition of the jobs that wait in a queue.
+#: SQL condition of the jobs that wait in a queue.
 _IN_QUEUE = "queue = (select id from queue where exchange = ? and name = ?) and holder is null"
 
 
 def part(
     db: sqlite3.Connection, exchange: str, *, queue: str, after: int, last: int, ids: Collection[str]
 ) -> list[tuple[int, Message]]:
-    """The next messages that wait, with their numbers; with `ids` only those with these ids."""
+    """The next waiting messages with their numbers; with `ids`, only those."""
     found: list[tuple[int, Message]] = []
     size = 0
     chosen = "and message_id in (select value from json_each(?))" if ids else ""
@@ -44,7 +44,7 @@ def part(
 def purge_some(
     db: sqlite3.Connection, exchange: str, *, queue: str, tenant: str, last: int, leave_keyed: bool
 ) -> tuple[int, bool, list[tuple[str, Any, Message]]]:
-    """See StepStore.purge_some. All jobs of a queue are in the place "", and those of a tenant in the tenant's too."""
+    """See StepStore.purge_some. The place "" holds all jobs of a queue; a tenant's jobs are also in its own place."""
     where = f"{_IN_QUEUE} and id <= ?"
     values: tuple[Any, ...] = (exchange, queue, last)
     if tenant:
