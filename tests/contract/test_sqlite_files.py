@@ -282,7 +282,7 @@ async def test_time_goes_on_after_a_refused_write(broker: Broker, path: Path, ca
     await broker.publish(due("7c9e", 0.1))
 
     async with time_kept(keeper):
-        await until(lambda: "jobs that are due wait" in caplog.text, True)
+        await until(lambda: "cannot move due jobs" in caplog.text, True)
         change(path, "drop trigger refuse")
         await until(lambda: counts(broker), (1, 0))
 

@@ -32,7 +32,7 @@ from palermo.errors import BrokerRefused
 S = TypeVar("S", bound=StepStore)
 C = TypeVar("C", bound=StepConsumer)
 
-#: The highest offset and limit that both take.
+#: The highest offset and limit that both databases accept.
 _MOST = 2**53
 
 
@@ -53,7 +53,7 @@ class StepBroker(abc.ABC, Generic[S, C]):
 
     @abc.abstractmethod
     async def _sync(self) -> None:
-        """Delete finished jobs and give back those of dead workers, so that the next read sees the true state."""
+        """Delete finished jobs and requeue those of dead workers, so that the next read sees the true state."""
 
     @abc.abstractmethod
     async def overview(self) -> Overview: ...
@@ -149,7 +149,7 @@ class StepBroker(abc.ABC, Generic[S, C]):
         return await self._scheduled_jobs.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
 
     async def scheduled_progress(self) -> None:
-        return None  # They are in order there: `scheduled` reads only the jobs that it shows.
+        return None  # they are stored in order: `scheduled` reads only one page
 
     async def alter_scheduled(
         self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False

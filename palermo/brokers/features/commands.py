@@ -1,4 +1,4 @@
-"""Commands to workers, and the cancels of their jobs: messages that each worker reads."""
+"""Commands to workers, and cancels of their jobs: messages that each worker reads."""
 
 import asyncio
 import contextlib
@@ -16,15 +16,15 @@ from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerList
 from palermo.errors import BrokerError
 
-#: Seconds between two checks whether a worker that must answer still lives.
+#: Seconds between two checks that a worker with an open command is alive.
 _CHECK_EVERY = 0.25
 
-#: Seconds that a worker has for its last answers when it stops.
+#: Seconds that a stopping worker has for its last replies.
 _ANSWER_TIMEOUT = 1.0
 
 
 class _Reply(Struct, frozen=True):
-    """A worker's answer to a command; without values if the command was not for it."""
+    """A worker's reply to a command; without values if the command was for another worker."""
 
     worker: str
     values: dict[str, Any] | None
@@ -33,7 +33,7 @@ class _Reply(Struct, frozen=True):
 async def send_command(
     store: StepStore, workers: Callable[[], Awaitable[WorkerList]], command: WorkerCommand, *, timeout: float
 ) -> list[CommandReply]:
-    """See palermo.contract.broker.Broker.command. `workers` lists those that live."""
+    """See palermo.contract.broker.Broker.command. `workers` lists the living ones."""
     deadline = time.monotonic() + timeout
     channel = f"reply:{secrets.token_hex(8)}"
     answers: dict[str, Mapping[str, Any] | None] = {}
@@ -65,10 +65,10 @@ async def send_command(
 
 
 class CommandListener:
-    """Reads the commands to one worker and the cancels of its jobs, and carries them out."""
+    """Reads and executes the commands to one worker and the cancels of its jobs."""
 
     def __init__(self, store: StepStore, worker: str, on_command: OnCommand, holds: Callable[[str], bool]) -> None:
-        """`holds` says whether the worker holds a job with this id."""
+        """`holds` is whether the worker holds a job with this id."""
         self._store = store
         self._worker = worker
         self._on_command = on_command
@@ -76,12 +76,12 @@ class CommandListener:
         self._answering: set[asyncio.Task[object]] = set()
 
     async def start(self) -> None:
-        """Carry out commands from now on."""
+        """Start executing commands."""
         await self._store.listen(self._store.commands, self._on_message)
         await self._store.listen(self._store.cancels, self._on_cancel)
 
     async def end(self) -> None:
-        """Wait for the last answers to be sent, then stop."""
+        """Wait until the last replies are sent, then stop."""
         await self._store.unlisten(self._store.commands, self._on_message)
         await self._store.unlisten(self._store.cancels, self._on_cancel)
         if self._answering:
@@ -118,6 +118,6 @@ class CommandListener:
     async def _answer(self, command: WorkerCommand, channel: str) -> None:
         values = await self._on_command(command)
         text = json.dumps({"worker": self._worker, "values": None if values is None else dict(values)})
-        # A session that is lost is noticed elsewhere.
+        # Another part of the session reports its loss.
         with contextlib.suppress(BrokerError):
             await self._store.publish(channel, text)

@@ -1,7 +1,7 @@
 """The common part of the SQLite and Redis consumers: waiting for jobs, starting, postponing and settling them.
 
-To start, postpone or settle a job is one step under the condition that the job is still ours. How jobs are claimed, and
-plain ones deleted, is each broker's own: that must be fast.
+Starting, postponing and settling a job are single steps, on condition that the claim is still valid. Each broker has
+its own way to claim jobs and to delete plain ones, because both must be fast.
 """
 
 import abc
@@ -39,18 +39,17 @@ _DONE = Ack()
 
 
 class Claim(Struct, frozen=True):
-    """Proof that a job is ours. A job that is given back and claimed again has another claim."""
+    """A consumer's right to a job. A job that is released and claimed again has a new claim."""
 
     number: Any
     holder: Any
-    #: The number of this claim among those on the job.
+    #: The claim's number among all claims on the job.
     times: Any
-    #: The job's id.
     id: str
 
     @property
     def still_valid(self) -> Step:
-        """The condition that the job is still ours."""
+        """The condition that the claim is still valid."""
         return ("held", self.holder, self.number, self.times)
 
 
@@ -65,15 +64,15 @@ class StepConsumer(abc.ABC):
         self._place = place
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
-        #: The claims that occupy no slot: companions, and adopted jobs, which another worker runs.
+        #: Claims that occupy no slot: companions, and adopted jobs, which another worker runs.
         self._detached: set[Claim] = set()
-        #: Jobs that are done but not deleted yet: the next claim deletes them in its own step.
+        #: Finished jobs that are not deleted yet: the next claim deletes them in its own step.
         self._done: list[Claim] = []
-        #: Steps of workflows that have run and are not ended yet.
+        #: Workflow steps that have run but whose end is not stored yet.
         self._endings = Gathered(self._end_all)
-        #: By slot: the callback of its last call of `receive`, which is offered a plain job first.
+        #: By slot: the callback of its last `receive`, which is offered the next plain job first.
         self._takes: dict[int, TakeDelivery | None] = {}
-        #: By slot: the calls of `receive` that wait.
+        #: By slot: the pending calls of `receive`.
         self._receiving: defaultdict[int, list[asyncio.Future[Delivery]]] = defaultdict(list)
         #: Calls that wait for another job of a batch.
         self._batches: list[asyncio.Future[None]] = []
@@ -81,29 +80,32 @@ class StepConsumer(abc.ABC):
         self._commands = CommandListener(steps, self._worker, on_command, self._holds)
         self._heartbeat = heartbeat
         self._beating: asyncio.Task[None] | None = None
-        #: Whether the loop's next turn claims and deletes jobs.
+        #: Whether the next turn of the loop claims and deletes jobs.
         self._scheduled = False
         self._lost: BrokerError | None = None
         self._closed = False
 
     @abc.abstractmethod
     def _work(self) -> None:
-        """Begin to delete what is done, and to claim jobs for the slots that wait."""
+        """Start deleting finished jobs and claiming jobs for the waiting slots."""
 
     @abc.abstractmethod
     async def _claim_similar(self, delivery: Delivery) -> tuple[bool, Delivery | None]:
-        """Whether the delivery's queue has another job, and that job, claimed, if it may run together with this one."""
+        """Claim another job of the delivery's queue, to run together with it.
+
+        Returns whether the queue has another job, and that job if it was claimed.
+        """
 
     @abc.abstractmethod
     async def _leave(self, *, cut_off: bool) -> None:
-        """Give the jobs back; or leave them to the worker's next session if this one is `cut_off`."""
+        """Release the jobs, or leave them to the worker's next session if this one is `cut_off`."""
 
     @abc.abstractmethod
     async def flush(self) -> None:
-        """Delete finished jobs now, and end the steps of workflows that have run."""
+        """Delete finished jobs now, and store the ends of workflow steps that have run."""
 
     async def start(self) -> None:
-        """Carry out commands, and report to other sessions, from now on."""
+        """Start executing commands and reporting to other sessions."""
         await self._commands.start()
         self._beating = self._loop.create_task(self._heartbeat.run(self._look))
         self._beating.add_done_callback(self._heartbeat_ended)
@@ -160,7 +162,8 @@ class StepConsumer(abc.ABC):
         if self._closed:
             return
         self._closed = True
-        # If the session is lost, the worker and its jobs continue. The loss of a connection may not have come here yet.
+        # If the session is lost, the worker and its jobs continue. This side may not have noticed a lost connection
+        # yet.
         cut_off = self._lost is not None or self._steps.ended
         with contextlib.suppress(BrokerError):
             await self._commands.end()
@@ -244,18 +247,18 @@ class StepConsumer(abc.ABC):
         self._end(delivery)
 
     def _end_soon(self, delivery: Delivery, ack: Ack) -> bool:
-        """End a step soon, together with others of its workflow: its slot need not wait. False for other jobs."""
+        """End a step soon, together with others of its workflow, so that its slot is free. False for other jobs."""
         claim: Claim = delivery.token
         ending = Ending.of(delivery.message, ack, claim.still_valid, _steps(claim, ack))
         if ending is None:
             return False
-        # If the worker is killed before, members of a map run again. `benchmarks.workflows map` takes twice as long if
-        # they are urgent.
+        # If the worker is killed first, members of a map run again. If they were urgent, `benchmarks.workflows map`
+        # would take twice as long.
         self._endings.add(ending, urgent=not is_member(ending.end.path))
         return True
 
     async def end_steps(self) -> None:
-        """Wait until all steps are ended that have run."""
+        """Wait until the ends of all completed steps are stored."""
         await self._endings.flush()
 
     async def _end_all(self, endings: Sequence[Ending]) -> None:
@@ -273,7 +276,7 @@ class StepConsumer(abc.ABC):
     async def _change(
         self, delivery: Delivery, run_end: KeyReport | None, conditions: list[Step], changes: list[Step]
     ) -> int:
-        """Change a job, and its key; returns the number of the condition that did not hold, 0 if all did."""
+        """Change a job and its key; return the number of the condition that failed, or 0."""
 
         def decide(states: KeyStates) -> None:
             if run_end is not None:
@@ -285,26 +288,25 @@ class StepConsumer(abc.ABC):
     async def _postpone(
         self, delivery: Delivery, verdict: RunLater, conditions: list[Step], changes: list[Step]
     ) -> int:
-        """Put a job aside until it may run; returns the number of the condition that did not hold, 0 if all did."""
+        """Postpone a job until it may run; return the number of the condition that failed, or 0."""
         later = Reschedule(postponed(delivery.message, verdict))
         moved, *rest = _steps(delivery.token, later)
         return await self._change(delivery, key_report(delivery, later), conditions, [moved, *changes, *rest])
 
     def _offered(self, delivery: Delivery) -> bool:
-        """Offer this delivery to its slot's callback if it is plain; returns whether the callback took it."""
+        """Offer a plain delivery to its slot's callback; return whether the callback took it."""
         take = self._takes.get(delivery.slot)
         if take is None or delivery.redelivered or delivery.cancelled or not is_plain(delivery.message):
             return False
         return take(delivery)
 
     def _hand_out(self, delivery: Delivery) -> None:
-        """Give a delivery to its slot, which waits."""
+        """Give a delivery to its waiting slot."""
         self._held[delivery.slot] = delivery.token
         if not self._offered(delivery):
             next(future for future in self._receiving[delivery.slot] if not future.done()).set_result(delivery)
 
     def _free_slots(self) -> list[int]:
-        """The slots that wait for a job and hold none."""
         return [
             slot
             for slot, futures in self._receiving.items()
@@ -312,30 +314,29 @@ class StepConsumer(abc.ABC):
         ]
 
     def _free_slot(self, slot: int) -> None:
-        """Let the slot receive again."""
+        """Allow the slot to receive again."""
         del self._held[slot]
         self._work_soon()
 
     def _delete_soon(self, claim: Claim) -> None:
-        """Delete this job, because it is done, with the next claim."""
+        """Delete this finished job together with the next claim."""
         self._done.append(claim)
         self._work_soon()
 
     def _work_soon(self) -> None:
-        """Delete what is done, and claim jobs, in the next turn of the loop."""
+        """Delete finished jobs and claim new ones in the next turn of the loop."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._work)
 
     def _look(self) -> None:
-        """Look for jobs."""
         for woken in self._batches:
             if not woken.done():
                 woken.set_result(None)
         self._work_soon()
 
     def _lose(self, error: BrokerError) -> None:
-        """Note that the session is lost, and have all calls that wait raise the error."""
+        """Record that the session is lost, and raise the error in all waiting calls."""
         self._lost = self._lost or error
         for futures in self._receiving.values():
             for future in futures:
@@ -363,7 +364,7 @@ class StepConsumer(abc.ABC):
         return claim
 
     def _end(self, delivery: Delivery) -> None:
-        """Forget a delivery that is ours no longer."""
+        """Remove a delivery that is no longer ours."""
         if delivery.token in self._detached:
             self._detached.discard(delivery.token)
         elif self._held.get(delivery.slot) == delivery.token:
@@ -378,17 +379,17 @@ class StepConsumer(abc.ABC):
 
     def _check(self) -> None:
         if self._lost is not None:
-            # Whatever it was: the session is lost, and the jobs go back.
+            # Whatever the error, the session is lost, and its jobs are released.
             raise BrokerUnavailable(str(self._lost))
 
 
 def _steps(claim: Claim, settlement: Settlement) -> list[Step]:
-    """The changes that a settlement asks for."""
+    """The changes of a settlement."""
     drop = ("drop", claim.holder, claim.number, claim.times)
     match settlement:
         case Ack():
             return [(*drop, "")]
-        # First what is stored: a script that an error ends keeps what it had done.
+        # Store first: a script that stops with an error keeps the changes it has made.
         case Fail(message, queue):
             return [put(message, queue), (*drop, "")]
         case Reschedule(message):

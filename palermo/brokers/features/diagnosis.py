@@ -13,19 +13,19 @@ from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.message import Message
 from palermo.core.text import count
 
-#: The tables of states as JSON, with what reads a state; it is given the name too.
+#: Tables of JSON states, each with the function that parses a name and its state.
 _STATES: dict[str, Callable[[str | bytes, Any], object]] = {
     "unique-jobs": UniqueJob.from_stored,
     "recurring": RecurringEntry.from_stored,
     "groups": Subscription.from_stored,
 }
 
-#: A name that no job's queue may have.
+#: A queue name that no job can have.
 _QUEUE = "~doctor"
 
 
 async def unreadable(store: StepStore) -> list[Finding]:
-    """States that cannot be read, which only another program can have written: they are passed over."""
+    """States that can't be parsed, which only another program can have written. Palermo skips them."""
     found = []
     for table, read in _STATES.items():
         states = (await store.fields(table)).items()
@@ -40,7 +40,7 @@ async def unreadable(store: StepStore) -> list[Finding]:
 
 
 async def try_out(store: StepStore) -> Finding:
-    """Store and remove one job, in a queue that no worker serves, and send a message: all in one step."""
+    """Store and delete one job in a queue that no worker serves, and send a message, all in one step."""
     began = time.monotonic()
     job = Job(Message(id="doctor", queue=_QUEUE, job="", body=b""))
     taken, _ = await store.change((), [("try_out", job), ("publish", "bell:doctor", "")])

@@ -1,7 +1,8 @@
-"""Events: the publisher puts an event into the queue of each group that wants it, in one step.
+"""Events: one step publishes an event to the queues of all subscribed groups.
 
-Kept events are also entries of a log. A group that wants earlier events subscribes in a step that also stores the place
-of the newest one. It gets later events as they are published, and the earlier ones in steps: each event once.
+Retained events are also entries of a log. A group that wants earlier events subscribes in a step that also stores the
+position of the newest one. It receives later events as they are published, and the earlier ones in steps: each event
+once.
 """
 
 import json
@@ -22,13 +23,13 @@ from palermo.core.message import Message
 from palermo.core.plain import message_from_plain, message_to_plain
 from palermo.core.topics import Event
 
-#: Old events that a group gets in one step.
+#: Number of earlier events that a group receives in one step.
 _BATCH_SIZE = 500
 
-#: The places of the last earlier event that a group got, and of the last one that it will get.
+#: The positions of the last earlier event that a group has received, and of the last one that it should receive.
 _TOLD = re.compile(r"(\d+) (\d+)")
 
-#: The name of the version in the table of groups, which changes with each of them. No group has such a name.
+#: Name of the version entry in the table of groups, which changes with every group. No group can have this name.
 VERSION = "~version"
 
 
@@ -76,7 +77,7 @@ class StepEvents:
         return told
 
     async def unsubscribe(self, group: str) -> None:
-        if (await self._store.states("groups", [group]))[0] is None:  # one that cannot be read can be removed too
+        if (await self._store.states("groups", [group]))[0] is None:  # an unreadable one can be removed too
             raise no_group(group)
         await self._store.change((), _removed(group))
 
@@ -116,9 +117,9 @@ class StepEvents:
         return await self._store.size("events") if self._keep else None
 
     async def _tell_old(self, subscription: Subscription) -> int | None:
-        """Give a group some of the earlier events that it is to get; returns how many, None once it has all.
+        """Send a group some of its earlier events; return their number, or None once it has all.
 
-        If a worker is interrupted, another worker of the group continues, or a later one.
+        If a worker is interrupted, another or later worker of the group continues.
         """
         group = subscription.group
         (state,) = await self._store.states("groups-told", [group])
@@ -127,7 +128,7 @@ class StepEvents:
         places = _TOLD.fullmatch(text_of(state))
         entries: Sequence[Entry] = ()
         after: Step = ("unset", "groups-told", group)
-        if places is not None:  # otherwise another program wrote it: the group gets what is published from now on
+        if places is not None:  # otherwise another program wrote it: the group gets new events only
             told, newest = map(int, places.groups())
             entries = await self._store.entries("events", told + 1, newest, _BATCH_SIZE)
             if entries:
@@ -137,7 +138,7 @@ class StepEvents:
         return len(jobs)
 
     async def _groups(self) -> tuple[Step, list[Subscription]]:
-        """The condition that the subscriptions are unchanged, and all of them by group."""
+        """The condition that the subscriptions are unchanged, and all subscriptions by group."""
         states = {text_of(name): state for name, state in (await self._store.fields("groups")).items()}
         version: Stored | None = states.pop(VERSION, None)
         found = (Subscription.from_stored(group, states[group]) for group in sorted(states))
@@ -154,7 +155,7 @@ class StepEvents:
 
 
 def _stored_message(entry: Entry) -> Message | None:
-    """The message of a kept event; None, with a warning, if it cannot be read."""
+    """The message of a retained event; None, with a warning, if it is unreadable."""
     remedy = "it is not replayed"
     return read_record(message_from_plain, entry.body, what="a kept event", name=entry.place, remedy=remedy)
 

@@ -1,6 +1,6 @@
-"""Values that are stored together, because each write to the disk costs more than all else.
+"""Values that are stored together, because each disk write costs more than everything else.
 
-Law: a value waits for others only as long as these are being stored, or for 10 ms if it isn't urgent.
+Law: a value waits only while other values are being stored, or for 10 ms if it isn't urgent.
 """
 
 import asyncio
@@ -11,18 +11,18 @@ from palermo.contract.tasks import wait_for_any
 
 T = TypeVar("T")
 
-#: Seconds that a value which isn't urgent waits for others.
+#: Seconds that a non-urgent value waits for others.
 _PAUSE = 0.01
 
-#: The size of values that are stored together, beyond which no value is added to them.
+#: Size of a batch above which no value is added to it.
 _MOST = 1_048_576
 
 
 class Gathered(Generic[T]):
-    """Gathers values, and stores those that have come in the meantime together."""
+    """Gathers values that arrive during a write, and stores them together in the next."""
 
     def __init__(self, store: Callable[[Sequence[T]], Awaitable[None]], size: Callable[[T], int] = lambda _: 0) -> None:
-        """`store` stores some values; `size` is the number of bytes of a value."""
+        """`store` stores a batch of values; `size` is a value's size in bytes."""
         self._store = store
         self._size = size
         self._waiting: list[tuple[T, asyncio.Future[None]]] = []
@@ -30,7 +30,7 @@ class Gathered(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     def add(self, value: T, *, urgent: bool = True) -> "asyncio.Future[None]":
-        """Store this value with others. Returns a future that is done once it is stored, or raises what that raises."""
+        """Store this value with others. The future ends when it is stored, or raises the error of `store`."""
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((value, stored))
         if urgent:
@@ -40,7 +40,7 @@ class Gathered(Generic[T]):
         return stored
 
     async def flush(self) -> None:
-        """Wait until all values are stored, or could not be."""
+        """Wait until all values are stored or have failed."""
         if self._task is not None:
             self._urgent.set()
             await asyncio.wait({self._task})
@@ -74,7 +74,7 @@ class Gathered(Generic[T]):
         error: Exception | None = None
         try:
             await self._store([value for value, _ in part])
-        except Exception as found:  # whatever it is, the callers raise it
+        except Exception as found:  # the callers raise it
             error = found
         for _, stored in part:
             if stored.done():

@@ -1,7 +1,7 @@
-"""Finds jobs by their ids: every job is found.
+"""Find jobs by id. The search is complete.
 
-Neither database has an index of ids: it would cost each job one more write. All jobs are read instead, which takes
-SQLite about 0.1 s for each 100,000 jobs, and Redis 0.4 s, in steps of bounded size.
+Neither database has an index of ids, which would cost each job one more write. The search reads all jobs instead, in
+steps of bounded size. Per 100,000 jobs this takes about 0.1 s in SQLite and 0.4 s in Redis.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from palermo.core.topology import is_failed
 
 
 async def find_jobs(store: StepStore, ids: Collection[str], *, failed: bool, beginnings: bool) -> list[JobLocation]:
-    """The jobs with these ids, or whose ids begin with one of these texts. Without `failed`, no failed ones."""
+    """The jobs with these ids, or with `beginnings` with these id prefixes. Failed jobs only if `failed`."""
     places: list[JobLocation] = []
     for found in await store.find(ids, beginnings=beginnings):
         message = found.message

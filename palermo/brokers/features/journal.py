@@ -14,7 +14,7 @@ from palermo.errors import BrokerError
 #: The channel with a message for each batch.
 BELL = "bell:journal"
 
-#: Batches that are read at once.
+#: Number of batches read at once.
 _BATCH_SIZE = 20
 
 #: Seconds between two reads without a message.
@@ -22,7 +22,7 @@ _POLL_EVERY = 2.0
 
 
 class StepJournal:
-    """The journal of one exchange, as one session writes and reads it. See palermo.contract.journal.Journal."""
+    """One session's access to the journal of an exchange. See palermo.contract.journal.Journal."""
 
     def __init__(self, store: StepStore, session: SessionParameters) -> None:
         self._store = store
@@ -49,13 +49,13 @@ class StepJournal:
         return reader
 
     async def close(self) -> None:
-        """End all readers."""
+        """Stop all readers."""
         for reader in self._readers:
             await reader.close()
 
 
 class Reader:
-    """See palermo.contract.journal.JournalReader. It reads again after each message, and now and then."""
+    """See palermo.contract.journal.JournalReader. Reads after each message, and periodically."""
 
     def __init__(self, store: StepStore, on_batch: OnBatch, wants: Wants | None, begin: int, end: int) -> None:
         self._store = store
@@ -70,7 +70,7 @@ class Reader:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         await self._store.listen(BELL, self._look_again)
         self._task = asyncio.ensure_future(self._run())
 

@@ -1,7 +1,7 @@
-"""Limits and rates, decided in the step that lets a job run or postpones it.
+"""Limits and rates, applied in the step that lets a job run or postpones it.
 
-A permit ends in the step that deletes its job or gives it back, and goes in the same step to the job that has waited
-longest for it.
+A permit ends in the step that deletes or releases its job. In the same step it goes to the job that has waited longest
+for it.
 """
 
 import json
@@ -13,14 +13,14 @@ from palermo.contract import clock
 from palermo.contract.limits import stored_limit
 from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, RateState, RunLater, RunNow
 
-#: Number of keys, roughly, that are read at a time when all are read: Redis does nothing else in the meantime.
+#: Approximate number of keys read in one batch when all are read: a batch blocks Redis for other clients.
 _LOOK_AT = 200
 
 
 async def decide(
     store: StepStore, number: Any, demand: LimitDemand, now: float
 ) -> tuple[RunNow | RunLater, Sequence[Step], Sequence[Step]]:
-    """Whether the job with this number, which is held, may run now; and the conditions and changes that come of it."""
+    """Whether the held job with this number may run now, with the resulting conditions and changes."""
     permit = demand.key
     (state,) = await store.states("limits", [permit])
     conditions: list[Step] = [unchanged("limits", permit, state)]
@@ -30,7 +30,7 @@ async def decide(
         if not has:
             conditions.append(("running", permit, running))
             if running >= demand.limit:
-                # As a rule it gets a permit from a job that ends; this is for one that was freed in some other way.
+                # Usually a permit comes from an ending job; this is for one that was freed in another way.
                 return RunLater(now + MAX_POSTPONEMENT), conditions, [_saved(demand, rate_state)]
     decision: RunNow | RunLater = RunNow()
     if demand.rate is not None:
@@ -58,10 +58,10 @@ async def list_limits(store: StepStore) -> list[LimitInfo]:
 
 
 async def forget_idle(store: StepStore, cursor: Stored) -> Stored:
-    """Forget keys that say nothing any more: no job has or awaits a permit of theirs, and their rates are over.
+    """Delete keys without information: no job has or awaits one of their permits, and their rates have expired.
 
-    It reads some keys from the cursor on, and goes on while most of what it reads is such. Returns the next cursor; an
-    empty one is the first, and the one after the last key.
+    Reads some keys from the cursor on, and continues while most of them are such keys. Returns the next cursor. An
+    empty cursor is the start, and is returned after the last key.
     """
     while True:
         now = clock.now()

@@ -1,4 +1,4 @@
-"""Pauses of queues, and marks of cancelled jobs. A mark is the Unix second up to which it holds, and who made it."""
+"""Pauses of queues, and marks of cancelled jobs. A mark has an author and a Unix second until which it applies."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,23 +9,23 @@ from palermo.contract import clock
 from palermo.core.message import Message
 from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
 
-#: The most cancel marks that are kept: older ones, for jobs that never came, are deleted.
+#: Maximum number of cancel marks kept: older ones, for unknown jobs, are deleted.
 MAX_CANCEL_MARKS = 100_000
 
-#: Jobs that are cancelled in one step.
+#: Number of jobs cancelled in one step.
 _CANCEL_STEP = 500
 
 
 def paused_in(names: Iterable[Stored]) -> PausedQueues:
-    """The paused queues, by their stored names."""
+    """The paused queues, parsed from their stored names."""
     found = {text_of(name) for name in names}
     return PausedQueues(frozenset(found - {EVERY_QUEUE}), every=EVERY_QUEUE in found)
 
 
 async def cancel(store: StepStore, ids: Iterable[str], by: str, created_at: int | None) -> None:
-    """Mark jobs as cancelled, free the keys that they hold while they wait, and tell the workers."""
+    """Mark jobs as cancelled, free the keys that they hold while waiting, and notify the workers."""
     chosen = list(dict.fromkeys(ids))
-    # The mark is deleted with its job. So a mark with a future time meets no later job with the same id.
+    # The mark is deleted with its job. So a mark with a future time never applies to a later job with the same id.
     mark = f"{max(int(clock.now()), created_at or 0)} {by}"
     for first in range(0, len(chosen), _CANCEL_STEP):
         await _cancel(store, chosen[first : first + _CANCEL_STEP], mark, by)
@@ -46,8 +46,8 @@ async def cancelled(store: StepStore, messages: Sequence[Message]) -> frozenset[
 
 
 def cancelled_by(mark: Stored | None, message: Message) -> str | None:
-    """The user who cancelled a job with this mark; None if it is not cancelled, or was enqueued after that."""
+    """The user who cancelled a job with this mark; None if it isn't cancelled, or was enqueued after that."""
     at, _, by = text_of(mark or "").partition(" ")
-    if not at.isdecimal():  # no mark, or one that another program wrote
+    if not at.isdecimal():  # no mark, or one by another program
         return None
     return by if message.created_at is None or int(message.created_at) <= int(at) else None

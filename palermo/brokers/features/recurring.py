@@ -1,4 +1,4 @@
-"""Recurring jobs: an entry changes in one step with the jobs that it publishes, and so each tick fires once."""
+"""Recurring jobs: an entry and the jobs that it publishes change in one step, so each tick fires once."""
 
 import json
 
@@ -10,7 +10,7 @@ from palermo.core.message import Message
 #: Maximum number of entries that one step fires, and of jobs after which it fires no further entry.
 _BATCH_SIZE = 200
 
-#: Seconds until a recurring job that cannot be read here is tried again.
+#: Seconds until a recurring job that is unreadable here is tried again.
 _RETRY_AFTER = 60.0
 
 
@@ -21,7 +21,7 @@ class Recurring:
         self._store = store
 
     async def all(self) -> list[RecurringEntry]:
-        """All entries, by name; those that cannot be read here are left out."""
+        """All entries by name, without those that are unreadable here."""
         states = await self._store.fields("recurring")
         found = (RecurringEntry.from_stored(name, state) for name, state in states.items())
         return [entry for entry in found if entry is not None]
@@ -32,7 +32,7 @@ class Recurring:
         async def attempt() -> None:
             (state,) = await self._store.states("recurring", [change.name])
             old = None if state is None else RecurringEntry.from_stored(change.name, state)
-            # An entry that cannot be read can be removed, or replaced by a new one.
+            # An unreadable entry can be removed, or replaced by a new one.
             unreadable = state is not None and old is None
             removes = unreadable and change.action == REMOVE
             entry, jobs = (None, []) if removes else change.made_to(old, clock.now())
@@ -47,7 +47,7 @@ class Recurring:
         await self._store.retried(attempt)
 
     async def fire(self, now: float) -> list[Message]:
-        """Publish the jobs that are due and return them; if there are very many, the rest follows next time."""
+        """Publish and return due jobs; if there are too many, the next call continues."""
 
         async def attempt() -> list[Message]:
             jobs, conditions, steps = list[Message](), list[Step](), list[Step]()
@@ -73,7 +73,7 @@ class Recurring:
         return await self._store.retried(attempt)
 
     async def mend(self, now: float) -> None:
-        """Have entries that a clock far ahead has fired fire again at their times."""
+        """Make entries that fired early because of a fast clock fire again at their times."""
         for name, state in (await self._store.fields("recurring")).items():
             entry = RecurringEntry.from_stored(name, state)
             if entry is not None and entry.is_ahead(now):

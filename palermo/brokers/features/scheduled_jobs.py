@@ -1,6 +1,6 @@
-"""Scheduled jobs: puts them into their queues when they are due, shows and changes them.
+"""Scheduled jobs: moves them to their queues when they are due, lists and changes them.
 
-Each job moves in one step, so any number of sessions may put due jobs into their queues at once.
+Each job moves in one step, so any number of sessions may move due jobs concurrently.
 """
 
 import asyncio
@@ -30,24 +30,24 @@ from palermo.errors import BrokerError
 
 log = logging.getLogger("palermo.broker")
 
-#: Seconds between two looks at most: the wall clock may jump, and a message between sessions may be lost or never sent.
+#: Maximum seconds between two checks: the wall clock may jump, and a message between sessions may get lost.
 _POLL_EVERY = 0.5
 
-#: Seconds between two looks at least, while nothing is due.
+#: Minimum seconds between two checks while nothing is due.
 _MIN_WAIT = 0.01
 
-#: Seconds until the next attempt after a change was refused, or took too long.
+#: Seconds until the next attempt after a change was refused or timed out.
 _AFTER_ERROR = 2.0
 
-#: Jobs put into their queues, read or altered in one step.
+#: Number of jobs moved, read or changed in one step.
 _STEP = 500
 
-#: Seconds between two looks for limited keys to forget, and for recurring jobs to mend.
+#: Seconds between two checks for idle limited keys and for recurring jobs to repair.
 _FORGET_EVERY, _MEND_EVERY = 5.0, 60.0
 
 
 class ScheduledJobs:
-    """Puts scheduled jobs into their queues, shows and changes them. See palermo.contract.scheduled.ScheduledJobs."""
+    """Moves scheduled jobs to their queues, lists and changes them. See palermo.contract.scheduled.ScheduledJobs."""
 
     def __init__(self, store: StepStore, keys: Keys, recurring: Recurring, workflows: Workflows) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class ScheduledJobs:
         self.is_leader = False
 
     async def run(self, fired: OnJobs) -> None:
-        """Put jobs into their queues when they are due, until this is cancelled or the session is lost."""
+        """Move jobs to their queues when they are due, until cancelled or the session is lost."""
         told = asyncio.Event()
 
         def on_message(text: bytes = b"") -> None:
@@ -82,7 +82,7 @@ class ScheduledJobs:
                 except BrokerError as error:
                     if self._store.ended:
                         return
-                    log.warning("jobs that are due wait error=%r", str(error))
+                    log.warning("cannot move due jobs to their queues error=%r", str(error))
                     await asyncio.sleep(_AFTER_ERROR)
                     continue
                 wait = _POLL_EVERY if due is None else min(_POLL_EVERY, clock.seconds_until(due))

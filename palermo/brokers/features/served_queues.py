@@ -1,4 +1,4 @@
-"""The queues that a worker serves, in the order in which it asks them for jobs."""
+"""The queues that a worker serves, in the order in which it polls them."""
 
 import random
 from collections.abc import Collection
@@ -11,25 +11,25 @@ class ServedQueues:
 
     def __init__(self, selection: QueueSelection) -> None:
         self._selection = selection
-        #: The queues that are not paused, in order of priority.
+        #: The queues that are not paused, by priority.
         self._places: dict[str, QueueRank] = {}
-        #: Changes with every queue that is made, deleted, paused or resumed.
+        #: Changes whenever a queue is created, deleted, paused or resumed.
         self.version: object = None
 
     @property
     def shared(self) -> bool:
-        """Whether queues share places by weights, so that each job is looked for in another order."""
+        """Whether queues have weights, so that the order changes with each job."""
         return self._selection.shared
 
     def order(self) -> tuple[str, ...]:
-        """The queues in the order in which to look for the next job."""
+        """The queues, in the order in which to look for the next job."""
         return draw_order(self._places, random.random) if self.shared else tuple(self._places)
 
     def __contains__(self, queue: str) -> bool:
         return queue in self._places
 
     def update(self, version: object, names: Collection[str], paused: PausedQueues) -> None:
-        """Note which queues exist, and which of them are paused, in this version."""
+        """Store the existing and the paused queues of this version."""
         places = self._selection.places(names)
         self._places = {name: place for name, place in places.items() if name in names and name not in paused}
         self.version = version

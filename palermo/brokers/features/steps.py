@@ -1,10 +1,10 @@
-"""The steps by which SQLite and Redis change their data: conditions and changes, made together or not at all.
+"""The steps by which SQLite and Redis change their data: conditions and changes, applied together or not at all.
 
-A feature reads what it needs, decides in Python, and asks for its changes under the condition that what it read is
-still so. If it is not, the feature reads and decides again.
+A feature reads what it needs, decides in Python, and requests its changes on condition that the data it read is
+unchanged. Otherwise it reads and decides again.
 
-A condition or a change is a tuple: its name and its values. brokers/redis/scripts/change.lua and
-brokers/sqlite/steps.py carry them out, and name them all.
+A condition or a change is a tuple of a name and values. brokers/redis/scripts/change.lua and brokers/sqlite/steps.py
+implement and list them all.
 """
 
 import abc
@@ -22,30 +22,30 @@ T = TypeVar("T")
 #: A condition or a change: its name and its values.
 Step = tuple[Any, ...]
 
-#: Gets states as they are stored, None for no state; returns conditions and changes.
+#: Receives states as stored, None for a missing one; returns conditions and changes.
 Decide = Callable[[Sequence[str | bytes | None]], tuple[Sequence[Step], Sequence[Step]]]
 
-#: How many states are read at once where all of them are looked at.
+#: Number of states read in one batch when all are read.
 _SCAN_SIZE = 500
 
-#: A name or a state as the database returns it. Another program may have written bytes that are not UTF-8.
+#: A name or a state as the database returns it. Another program may have written invalid UTF-8.
 Stored = str | bytes
 
 
 def text_of(name: Stored) -> str:
-    """A stored name as text; of one that is not UTF-8, as another program may write it, all bytes are shown."""
+    """A stored name as text. If it isn't UTF-8, because another program wrote it, its bytes are escaped."""
     return name if isinstance(name, str) else name.decode(errors="backslashreplace")
 
 
 class Job(Struct, frozen=True):
-    """A job in a step: its message, and the queue that it goes to; None for the message's own."""
+    """A job in a step: its message and its destination, None for the message's own queue."""
 
     message: Message
     queue: str | None = None
 
 
 def put(message: Message, queue: str | None = None) -> Step:
-    """The change that puts a job into this queue, or into its own; or among the scheduled jobs if it is due later."""
+    """The change that puts a job into this queue or its own, or schedules it if it is due later."""
     return ("put", Job(message, queue))
 
 
@@ -55,30 +55,28 @@ def puts(jobs: Iterable[Message]) -> list[Step]:
 
 
 def unchanged(table: str, name: Stored, state: Stored | None) -> Step:
-    """The condition that a table still has this state under this name; None for no state."""
+    """The condition that a table has this state under this name, or None for no state."""
     return ("field", table, name, False if state is None else state)
 
 
 class Refused(Exception):
-    """A condition did not hold, so nothing was changed."""
+    """A condition failed, so nothing was changed."""
 
 
 class Outcome(Struct, frozen=True):
-    """The result of a step."""
-
-    #: The number of the first condition that did not hold, from 1; 0 if the changes were made.
+    #: The number of the first condition that failed, from 1; 0 if the changes were made.
     failed: int
-    #: The answer of each change.
+    #: The result of each change.
     answers: list[Any]
 
 
 class Extent(Struct, frozen=True):
-    """The number of jobs that wait in a queue at one moment, and their places."""
+    """The number of jobs waiting in a queue at one moment, and their places."""
 
-    #: The newest number there is; later jobs have higher ones.
+    #: The highest job number at that moment; later jobs have higher ones.
     last: int
     total: int
-    #: The places where jobs of the queue wait.
+    #: The places that have jobs of the queue.
     places: tuple[str, ...]
 
 
@@ -87,44 +85,44 @@ class Part(Struct, frozen=True):
 
     #: Whether the place has no more jobs.
     ends: bool
-    #: How many jobs were read, with those that nobody asks about.
+    #: Number of jobs read, including those without a requested id.
     seen: int
-    #: Where the next part begins.
+    #: Start of the next part.
     after: Any
-    #: Of each job its place in this part, its number and its message.
+    #: For each job its place in this part, its number and its message.
     jobs: list[tuple[int, Any, Message]]
 
 
 class Entry(Struct, frozen=True):
     """One entry of a log."""
 
-    #: Later entries have higher places.
+    #: Position in the log; later entries have higher ones.
     place: int
     body: bytes
     topic: str
-    #: Unix seconds, as its writer gave them.
+    #: Unix seconds, set by the writer.
     at: float
 
 
 class Found(Struct, frozen=True):
-    """A job that was found by its id: it waits in a queue or until it is due, or a worker has it."""
+    """A job found by its id: waiting in a queue, scheduled, or held by a worker."""
 
     message: Message
-    #: The queue that it is in; None until it is due.
+    #: Its queue; None while it is scheduled.
     queue: str | None = None
     worker: str | None = None
 
 
 class StepStore(abc.ABC):
-    """The data of one exchange, in tables of states by name; and its jobs, which only steps change."""
+    """The data of one exchange: tables of states by name, and the jobs, which change only in steps."""
 
-    #: The channels of commands to workers, and of cancelled jobs.
+    #: The channels for commands to workers and for cancelled jobs.
     commands = "commands"
     cancels = "cancelled"
 
     @abc.abstractmethod
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
-        """The states under these names; None for no state."""
+        """The states under these names; None for a missing one."""
 
     @abc.abstractmethod
     async def fields(self, table: str) -> Mapping[Any, Any]:
@@ -134,12 +132,12 @@ class StepStore(abc.ABC):
     async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Any, Any]]]:
         """About `most` states from a cursor on, each with its name, and the next cursor.
 
-        An empty cursor is the first, and the one after the last state. A state that changes meanwhile may come twice
-        or not at all.
+        An empty cursor is the start, and is returned after the last state. A state that changes during the scan may be
+        returned twice or not at all.
         """
 
     async def scan(self, table: str) -> AsyncIterator[tuple[Any, Any]]:
-        """All states of a large table, as `some` reads them."""
+        """All states of a large table, read by `some`."""
         cursor: Stored = ""
         while True:
             cursor, found = await self.some(table, cursor, _SCAN_SIZE)
@@ -150,44 +148,44 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def permits(self, number: Any, permit: str) -> tuple[bool, int]:
-        """Whether the job with this number has the permit, and how many jobs have it."""
+        """Whether the job with this number has the permit, and the number of jobs that have it."""
 
     @abc.abstractmethod
     async def permit_counts(self, permits: Sequence[Stored]) -> Sequence[tuple[int, int, int]]:
-        """Of each permit how many jobs run with it, are called to their queues with it, and wait for it."""
+        """For each permit, the number of jobs that run with it, are queued with it, and wait for it."""
 
     @abc.abstractmethod
     async def absent(self, ids: Collection[str]) -> set[str]:
-        """The ids among these of which no job waits, is held or is scheduled."""
+        """The ids for which no job waits, is held or is scheduled."""
 
     @abc.abstractmethod
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
-        """The names that are due now, the longest overdue first."""
+        """The names that are due now, longest overdue first."""
 
     @abc.abstractmethod
     async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
-        """What is stored of a workflow under these names; None for nothing."""
+        """The data of a workflow under these names; None for a missing value."""
 
     @abc.abstractmethod
     async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
-        """The first entries of a log from one place to another, both included; None for the end."""
+        """The first entries of a log between two positions, inclusive; `last` is None for the end."""
 
     @abc.abstractmethod
     async def newest(self, log: str, count: int = 1) -> int | None:
-        """The place of the first of the last `count` entries of a log; None for an empty log."""
+        """The position of the first of the last `count` entries of a log; None for an empty log."""
 
     @abc.abstractmethod
     async def place_at(self, log: str, instant: float) -> int:
-        """A place behind the entries that were appended before this instant, in Unix seconds."""
+        """A position after all entries that were appended before this instant, in Unix seconds."""
 
     @abc.abstractmethod
     async def size(self, log: str) -> int:
-        """The number of entries of a log."""
+        """The number of entries in a log."""
 
     @property
     @abc.abstractmethod
     def ended(self) -> bool:
-        """Whether the session was closed, or is lost."""
+        """Whether the session is closed or lost."""
 
     @abc.abstractmethod
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
@@ -199,22 +197,22 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def publish(self, channel: str, text: str) -> None:
-        """Send a message to those that listen to a channel."""
+        """Send a message to the listeners of a channel."""
 
     @abc.abstractmethod
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:
-        """Put scheduled jobs that are due into their queues.
+        """Move due scheduled jobs to their queues.
 
-        Returns when the next of these is due, None for never: jobs, keys, recurring jobs and workflows.
+        Returns when the next one is due, None for never, of each of: jobs, keys, recurring jobs and workflows.
         """
 
     @abc.abstractmethod
     async def later_page(self, chosen: ScheduledFilter, offset: int, limit: int) -> tuple[list[Message], int]:
-        """Scheduled jobs that are chosen, soonest first; and how many there are."""
+        """A page of the matching scheduled jobs, soonest first, and their total number."""
 
     @abc.abstractmethod
     def later(self, chosen: ScheduledFilter) -> AsyncIterator[tuple[Any, Message]]:
-        """The chosen scheduled jobs that exist when this begins, each with its number."""
+        """The matching scheduled jobs that exist at the start, each with its number."""
 
     @abc.abstractmethod
     async def keys_held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
@@ -222,25 +220,25 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def tenants(self, queue: str) -> list[Tenant]:
-        """The tenants that have jobs waiting in the queue."""
+        """The tenants with jobs waiting in the queue."""
 
     @abc.abstractmethod
     async def tenant_jobs(self) -> Mapping[str, int]:
-        """By queue, how many waiting jobs belong to tenants."""
+        """By queue, the number of waiting jobs that belong to tenants."""
 
     @abc.abstractmethod
     async def page(
         self, queue: str, offset: int, limit: int, max_body: int, *, newest: bool
     ) -> tuple[int, list[Message]]:
-        """The number of jobs that wait in the queue, and some of them. Raises NotFound."""
+        """The number of jobs waiting in the queue, and a page of them. Raises NotFound."""
 
     @abc.abstractmethod
     async def delete_empty(self, queue: str) -> bool:
-        """Delete the queue if no job waits in it; returns whether none did. Raises NotFound."""
+        """Delete the queue if no job waits in it; return whether it was empty. Raises NotFound."""
 
     @abc.abstractmethod
     async def find(self, ids: Collection[str], *, beginnings: bool) -> list[Found]:
-        """The jobs with these ids, or whose ids begin with one of these texts."""
+        """The jobs with these ids, or with `beginnings` with these id prefixes."""
 
     @abc.abstractmethod
     async def extent(self, queue: str) -> Extent:
@@ -248,29 +246,29 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def part(self, queue: str, place: str, after: Any, last: int, ids: Collection[str]) -> Part:
-        """The next jobs of a place up to the number `last`; with `ids` only those with these ids."""
+        """The next jobs of a place up to the number `last`; with `ids`, only those."""
 
     @abc.abstractmethod
     async def purge_some(
         self, queue: str, places: Sequence[str], last: int, *, leave_keyed: bool
     ) -> tuple[int, bool, list[tuple[str, Any, Message]]]:
-        """Remove some of the jobs that wait in these places, up to the number `last`.
+        """Remove some of the jobs waiting in these places, up to the number `last`.
 
-        Returns how many were removed, whether there may be more, and of jobs with a key, if these are left, place,
-        number and message.
+        Returns the number of removed jobs, whether there may be more, and place, number and message of the jobs with a
+        key, if `leave_keyed` keeps them.
         """
 
     @abc.abstractmethod
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        """Make these changes if all conditions hold."""
+        """Apply the changes if all conditions hold."""
 
     async def try_decide(
         self, table: str, names: Sequence[Stored], decide: Decide, conditions: Sequence[Step], changes: Sequence[Step]
     ) -> Outcome:
-        """Make these changes and those that `decide` names, if these conditions and its own hold.
+        """Apply these changes and those from `decide`, if these conditions and its own hold.
 
-        `decide` gets the states under these names. If another session changes one in the meantime, a condition of its
-        own fails.
+        `decide` receives the states under these names. If another session changes one in the meantime, one of its own
+        conditions fails.
         """
         own, more = decide(await self.states(table, names) if names else [])
         if not changes and not more:
@@ -278,14 +276,14 @@ class StepStore(abc.ABC):
         return await self.try_change([*conditions, *own], [*changes, *more])
 
     async def change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> list[Any]:
-        """Make these changes if all conditions hold; returns what each change answers. Raises Refused."""
+        """Apply the changes if all conditions hold; return the result of each change. Raises Refused."""
         outcome = await self.try_change(conditions, changes)
         if outcome.failed:
             raise Refused(f"condition {outcome.failed}")
         return outcome.answers
 
     async def retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The result of reading, deciding and changing; done again as long as others change the same at once."""
+        """Read, decide and change; repeat while other sessions change the same data concurrently."""
         while True:
             try:
                 return await attempt()

@@ -1,7 +1,7 @@
-"""Sweeps and purges a queue, in steps of bounded size.
+"""Sweep and purge a queue, in steps of bounded size.
 
-A sweep goes through the places of a queue one after the other. On Redis these are the jobs without a tenant, by
-priority and age, and then the jobs of each tenant; on SQLite all jobs of a queue are in one place.
+A sweep visits the places of a queue in turn. In Redis these are the jobs without a tenant, by priority and age, and
+then the jobs of each tenant. In SQLite all jobs of a queue are in one place.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from palermo.core.unique_keys import lock_of
 from palermo.core.workflow import step_of
 from palermo.errors import NotFound
 
-#: How many tenants' places one step of a purge looks at.
+#: Number of tenants' places that one step of a purge visits.
 _PLACES_AT_ONCE = 500
 
 
@@ -34,9 +34,9 @@ async def sweep(
     *,
     ids: Collection[str],
 ) -> SweepProgress:
-    """Broker.sweep: of each step's removals and moves all are done after an interruption, or none.
+    """Broker.sweep. Each step's removals and moves are atomic: an interruption leaves all or none of them done.
 
-    Only those that concern a unique key are steps of their own. With `ids` it asks only about messages with these ids.
+    Jobs with a unique key have steps of their own. With `ids`, only messages with these ids are passed to the caller.
     """
     extent = await store.extent(queue)
     swept = SweepProgress(total=extent.total)
@@ -64,7 +64,7 @@ async def sweep(
 
 
 async def purge(store: StepStore, workflows: Workflows, queue: str) -> int:
-    """Remove all messages that wait in the queue at the start; returns how many. Raises NotFound."""
+    """Remove all messages that are in the queue at the start; return their number. Raises NotFound."""
     extent = await store.extent(queue)
     removed = 0
     for first in range(0, len(extent.places), _PLACES_AT_ONCE):
@@ -74,7 +74,7 @@ async def purge(store: StepStore, workflows: Workflows, queue: str) -> int:
 
 
 async def clear_tenant(store: StepStore, workflows: Workflows, queue: str, tenant: str) -> int:
-    """Remove the jobs of a tenant that wait in a queue; returns how many."""
+    """Remove a tenant's waiting jobs from a queue; return their number."""
     try:
         last = (await store.extent(queue)).last
     except NotFound:
@@ -100,14 +100,14 @@ async def _purge(
     return removed
 
 
-#: One message that leaves the queue: its number, itself, and the move to make, or None to remove it.
+#: A message that leaves the queue: its number, the message, and its move, or None to remove it.
 _Change = tuple[Any, Message, Move | None]
 
 
 def _decided(
     jobs: Sequence[tuple[int, Any, Message]], count: int, decide: Callable[[Message], SweepDecision]
 ) -> tuple[list[_Change], int, bool]:
-    """What is decided about these: the changes, how many of the step's `count` were seen, and whether it goes on."""
+    """Decide about these messages: the changes, how many of the step's `count` were read, and whether to continue."""
     changes: list[_Change] = []
     for seen, number, message in jobs:
         match decide(message):
@@ -125,7 +125,7 @@ def _decided(
 async def _apply(
     store: StepStore, workflows: Workflows, queue: str, place: str, changes: Sequence[_Change]
 ) -> tuple[int, int]:
-    """Change those messages that still wait; returns how many were removed, and how many moved."""
+    """Change those messages that still wait; return the numbers of removed and of moved ones."""
     plain: list[_Change] = []
     freed: list[tuple[Message, Step, Step]] = []
     steps_gone: list[tuple[Message, Step, Step]] = []
@@ -162,9 +162,9 @@ def _moved(queue: str, place: str, number: Any, message: Message) -> Step:
 
 
 async def _readmit(store: StepStore, waits: Step, removal: Step, move: Move) -> int:
-    """Put a job with a key back into its queue; returns 1 if it was moved.
+    """Requeue a job with a key; return 1 if it was moved.
 
-    A failed job whose key another job holds stays where it is.
+    A failed job stays in place if another job holds its key.
     """
     while True:
         states = await read_states(store, keys_of([move.message]))

@@ -1,4 +1,4 @@
-"""Lists the tenants that have jobs waiting in a queue, and removes the jobs of one tenant."""
+"""List the tenants with jobs waiting in a queue, and remove the jobs of one tenant."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,7 @@
 """Keys of unique jobs: a key changes in the step that stores, starts or deletes its job.
 
-palermo/core/unique_rules.py decides; what it decides is written only if nobody has changed the key in the meantime.
+palermo/core/unique_rules.py decides. The decision is written only if no other session has changed the key in the
+meantime.
 """
 
 import json
@@ -20,12 +21,12 @@ from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer, StartReason
 from palermo.errors import PublishRefused
 
-#: The most claims, or due keys, that one step handles.
+#: Maximum number of claims, or due keys, in one step.
 _BATCH_SIZE = 200
 
 
 class KeyStates:
-    """The states of some keys as they were read, and the conditions and changes that come of decisions about them."""
+    """Some keys' states as read, with the conditions and changes that result from decisions about them."""
 
     def __init__(self, read: Mapping[str, Stored | None]) -> None:
         self._read = read
@@ -37,19 +38,19 @@ class KeyStates:
         return self._keys[name]
 
     def update(self, step: KeyUpdate, *, always: bool = False) -> None:
-        """Note a decision about a key; it is written if it changes the key, or `always`."""
+        """Record a decision about a key; it is written if it changes the key, or if `always`."""
         if always or step.key != self._keys[step.key.name]:
             self._changed[step.key.name] = None
         self._keys[step.key.name] = step.key
         self._jobs += step.jobs
 
     def as_they_run(self, messages: Sequence[Message], *, max_body: int = MAX_BODY) -> list[Message]:
-        """These messages, which wait, with the arguments that they will run with."""
+        """These waiting messages, with the arguments that they will run with."""
         return unique_rules.as_they_run(messages, self._keys, max_body=max_body)
 
     @property
     def conditions(self) -> list[Step]:
-        """That the keys which change are still as they were read."""
+        """That the changing keys are still in the states that were read."""
         return [unchanged("keys", name, self._read[name]) for name in self._changed]
 
     @property
@@ -68,14 +69,14 @@ class KeyStates:
 
 
 async def read_states(store: StepStore, names: Iterable[str]) -> KeyStates:
-    """The states of these keys now."""
+    """Read the current states of these keys."""
     wanted = list(dict.fromkeys(names))
     states = await store.states("keys", wanted) if wanted else []
     return KeyStates(dict(zip(wanted, states, strict=True)))
 
 
 async def as_they_run(store: StepStore, messages: Sequence[Message], *, max_body: int = MAX_BODY) -> list[Message]:
-    """These messages, which wait, with the arguments that they will run with."""
+    """These waiting messages, with the arguments that they will run with."""
     return (await read_states(store, key_names(messages))).as_they_run(messages, max_body=max_body)
 
 
@@ -153,7 +154,7 @@ class Keys:
         return {one.name: one for one in found if one is not None}
 
     async def publish_due(self, now: float) -> None:
-        """Publish the jobs whose keys are due, and delete keys that are free by now."""
+        """Publish the jobs whose keys are due, and delete keys that have become free."""
         names = await self._store.due("keys", now, _BATCH_SIZE)
         await change_keys(self._store, names, lambda states: publish_due(states, names, now))
 
@@ -186,10 +187,10 @@ async def change_keys(
     conditions: Sequence[Step] = (),
     changes: Sequence[Step] = (),
 ) -> int:
-    """Have `decide` decide about these keys, and write it together with other changes, if the other conditions hold.
+    """Write what `decide` decides about these keys, together with other changes, if the other conditions hold.
 
-    `decide` is called again if others change a key meanwhile. Returns the number of the other condition that did not
-    hold, from 1; 0 if all did.
+    `decide` is called again if another session changes a key in the meantime. Returns the number, from 1, of the other
+    condition that failed, or 0.
     """
     wanted = list(dict.fromkeys(names))
 
@@ -207,9 +208,9 @@ async def change_keys(
 async def remove_keyed(
     store: StepStore, jobs: Iterable[tuple[Message, Step, Step]], *, drop_next: bool = False
 ) -> list[Message]:
-    """Remove jobs together with their keys, in one step; returns those that were there.
+    """Remove jobs and their keys in one step; return the jobs that still existed.
 
-    Of each job this takes the condition that it is there, and the change that removes it.
+    Takes, for each job, the condition that it exists and the change that removes it.
     """
     left = list(jobs)
     while left:
@@ -251,7 +252,7 @@ def end_run(states: KeyStates, message: Message, run_end: KeyReport) -> None:
 
 
 def jobs_removed(states: KeyStates, messages: Iterable[Message], *, drop_next: bool = False) -> None:
-    """Decide about the keys of these jobs, which waited and are removed."""
+    """Decide about the keys of these jobs, which are removed while waiting."""
     for message in messages:
         lock = lock_of(message)
         if lock is not None:
@@ -260,7 +261,7 @@ def jobs_removed(states: KeyStates, messages: Iterable[Message], *, drop_next: b
 
 
 def readmit(states: KeyStates, message: Message) -> bool:
-    """Decide whether a person may put the job back into its queue; if so, the job takes its key."""
+    """Decide whether an operator may requeue the job; if so, the job takes its key."""
     lock = lock_of(message)
     if lock is None:
         return True
@@ -270,13 +271,13 @@ def readmit(states: KeyStates, message: Message) -> bool:
 
 
 def jobs_cancelled(states: KeyStates, held: Iterable[tuple[str, str]]) -> None:
-    """Decide about the keys that cancelled jobs hold: the jobs will not run if they still wait."""
+    """Decide about the keys that cancelled jobs hold: jobs that still wait won't run."""
     for id, name in held:
         states.update(unique_rules.job_removed(states[name], id, clock.now()))
 
 
 def publish_due(states: KeyStates, names: Iterable[str], now: float) -> None:
-    """Decide about keys that are due: their jobs are published, and a key that is free by now is deleted."""
+    """Decide about due keys: publish their jobs, and delete keys that have become free."""
     for name in names:
         states.update(unique_rules.publish_due(states[name], now), always=True)
 
@@ -287,5 +288,5 @@ def keys_of(messages: Iterable[Message]) -> list[str]:
 
 
 def _key(name: str, state: Stored | None) -> Key:
-    """The key in this state; a free one if there is none, or if it cannot be read."""
+    """The key in this state; a free key if the state is missing or unreadable."""
     return Key(name=name) if state is None else replace(stored_key(name, state), name=name)

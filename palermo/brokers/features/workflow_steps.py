@@ -1,6 +1,6 @@
 """The stored parts of a workflow: its state, the arguments of its steps, and their outputs.
 
-It makes the jobs of steps that are released, and the record of a workflow's end. Nothing here stores anything.
+This module builds the jobs of released steps and the record of a workflow's end. It stores nothing.
 """
 
 import logging
@@ -27,16 +27,16 @@ from palermo.core.workflow_rules import Flow, Members, Phase, View, generation_o
 
 log = logging.getLogger("palermo.broker")
 
-#: Maximum number of names that are read at a time.
+#: Maximum number of names read in one batch.
 _AT_ONCE = 500
 
-#: The most steps that the record of a workflow's end names.
+#: Maximum number of steps named in the record of a workflow's end.
 _MOST_NAMED = 300
 
-#: The most steps whose jobs are shown, and the most bytes of an output that is shown.
+#: Maximum number of steps with displayed jobs, and maximum bytes of a displayed output.
 _MOST_SHOWN, _MAX_SHOWN = 1_000, 2_000
 
-#: Reads what is stored of a workflow under some names; None for nothing.
+#: Reads the data of a workflow under some names; None for a missing value.
 ReadData = Callable[[str, Sequence[str]], Awaitable[Sequence[bytes | None]]]
 
 
@@ -44,13 +44,13 @@ class StoredFlow(Struct, frozen=True, kw_only=True):
     """A workflow as it is stored."""
 
     flow: Flow
-    #: The message that began it, without its arguments, as core/plain.py writes it.
+    #: The message that started it, without its arguments, in the form of core/plain.py.
     root: dict[str, Any]
     began_at: float
 
     @property
     def message(self) -> Message:
-        """The message that began it, without its arguments."""
+        """The message that started the workflow, without its arguments."""
         return message_from_plain(self.root)
 
 
@@ -58,14 +58,14 @@ class Data:
     """The arguments and outputs of one workflow's steps."""
 
     def __init__(self, id: str, read: ReadData, fresh: Mapping[str, bytes]) -> None:
-        """`fresh` is what is stored together with the change that reads this."""
+        """`fresh` is data that is stored together with the change that reads it."""
         self._id = id
         self._read_data = read
         self._fresh = fresh
         self._read: dict[str, bytes | None] = {}
 
     async def get(self, names: Sequence[str]) -> list[bytes | None]:
-        """The values that are stored under these names; None for a name without one."""
+        """The values under these names; None for a missing one."""
         missing = [name for name in names if name not in self._fresh and name not in self._read]
         for first in range(0, len(missing), _AT_ONCE):
             some = missing[first : first + _AT_ONCE]
@@ -73,7 +73,7 @@ class Data:
         return [self._fresh[name] if name in self._fresh else self._read[name] for name in names]
 
     async def job(self, path: str) -> StepJob | None:
-        """The job of a step; None if another program has deleted it: then the workflow waits until it is cancelled."""
+        """A step's job. None if another program deleted it: then the workflow waits until it is cancelled."""
         found: StepJob | None = await self._part(f"j:{path}", StepJob)
         return found
 
@@ -109,7 +109,7 @@ class Data:
         return values[0] if use.members is None else Output(members=tuple(values))
 
     async def filled(self, prefix: str, value: Value) -> Value:
-        """A value with the outputs that it takes from steps of this prefix."""
+        """A value with the outputs of this prefix's steps filled in."""
         if not value.uses:
             return value
         outputs = [await self.output(prefix, use) for use in value.uses]
@@ -117,7 +117,7 @@ class Data:
 
 
 def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
-    """The parts of a graph, by the names under which they are stored."""
+    """The parts of a graph, by their storage names."""
     for added in graph.steps:
         path = prefix + added.plan.name
         if added.job is not None:
@@ -131,7 +131,7 @@ def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
 async def released(
     data: Data, before: StoredFlow | None, after: StoredFlow, out: Collection[str], now: float
 ) -> AsyncIterator[Message]:
-    """The jobs of these steps, and of the members that were released since; members run again by their own jobs."""
+    """The jobs of these steps, and of newly released members. Members to run again use their own jobs."""
     async for message in _of_steps(data, after, out, now):
         yield message
     for path, members in after.flow.maps.items():
@@ -141,7 +141,7 @@ async def released(
 
 
 async def jobs_again(data: Data, stored: StoredFlow, now: float) -> AsyncIterator[Message]:
-    """The jobs of all steps and members that wait or run, as they would be released now."""
+    """The jobs of all waiting and running steps and members, as they would be released now."""
     out = view(stored.flow).out
     async for message in _of_steps(data, stored, out, now):
         yield message
@@ -191,7 +191,7 @@ def _message(root: Message, path: str, flow: Flow, job: StepJob, member: Member 
 
 
 def _wrapped(message: Message, outputs: Value) -> Message:
-    """The message with the outputs that its arguments take."""
+    """The message with the outputs that its arguments use."""
     value = replace(outputs, content_type=message.content_type, body=message.body)
     body = None if message.content_encoding else as_json(value)
     if body is not None and len(body) <= MAX_ADDED:
@@ -210,14 +210,14 @@ def jobs_out(flow: Flow) -> list[str]:
     return steps + [f"{path}:{number}" for path, members in flow.maps.items() for number in members.out()]
 
 
-#: The error of a workflow that has failed.
+#: The error of a failed workflow.
 _ERROR = "palermo.errors.JobFailed"
 
 _ENDS = {Phase.DONE: RecordKind.SUCCEEDED, Phase.FAILED: RecordKind.FAILED, Phase.CANCELLED: RecordKind.CANCELLED}
 
 
 async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: float) -> dict[str, Any]:
-    """The record of a workflow's end. palermo/inspector/workflows.py reads it."""
+    """The record of a workflow's end, which palermo/inspector/workflows.py reads."""
     root, phase, info = stored.message, known.whole.phase, with_steps(info_of(id, stored), stored.flow)
     steps = dict(list(info.steps.items())[:_MOST_NAMED])
     record: dict[str, Any] = {
@@ -256,7 +256,7 @@ def _why_failed(flow: Flow, known: View) -> str:
 
 
 def _plain(value: Value) -> Value:
-    """The output itself, if a value is nothing else than the output of one step."""
+    """The output itself, if the value is just the output of one step."""
     if len(value.outputs) == 1 and value.outputs[0].value is not None and len(value.body) <= len(value.mark) + 5:
         return _plain(value.outputs[0].value)
     return value
@@ -273,7 +273,7 @@ def read_flow(state: str | bytes | None) -> StoredFlow | None:
 
 
 def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
-    """A workflow as a list of all shows it, without its steps."""
+    """A workflow as an entry of the list, without its steps."""
     known, flow, root = view(stored.flow), stored.flow, stored.message
     states = [known.steps[plan.name].phase for plan in flow.plans]
     signals = signals_out(flow, known)
@@ -293,7 +293,7 @@ def info_of(id: str, stored: StoredFlow) -> WorkflowInfo:
 
 
 def with_steps(info: WorkflowInfo, flow: Flow) -> WorkflowInfo:
-    """The same with its steps."""
+    """The same entry with its steps."""
     known, plans = view(flow), plans_of(flow)
     steps = {
         path: StepInfo(
@@ -319,9 +319,9 @@ def _members_of(flow: Flow, known: View, path: str, total: int | None) -> Member
 
 
 async def with_jobs(info: WorkflowInfo, data: Data) -> WorkflowInfo:
-    """The same with the jobs and the outputs of its first steps."""
+    """The same entry with the jobs and the outputs of its first steps."""
     paths = list(info.steps)[:_MOST_SHOWN]
-    await data.get([f"{kind}:{path}" for path in paths for kind in "jo"])  # all in few questions
+    await data.get([f"{kind}:{path}" for path in paths for kind in "jo"])  # all in few reads
     return replace(
         info, steps={**info.steps, **{path: await _with_job(path, info.steps[path], data) for path in paths}}
     )
@@ -339,7 +339,7 @@ async def _with_job(path: str, step: StepInfo, data: Data) -> StepInfo:
 
 
 def location_of(stored: StoredFlow) -> JobLocation:
-    """The place of a workflow in a search for jobs: a running job with its progress, or a failed job."""
+    """The location of a workflow in a job search: a running job with its progress, or a failed job."""
     known, root = view(stored.flow), stored.message
     if known.whole.over:
         why = _why_failed(stored.flow, known)

@@ -1,11 +1,10 @@
-"""Workflows: the state of a workflow changes in the step that settles, removes or requeues a job of it.
+"""Workflows: a workflow's state changes in the step that settles, removes or requeues one of its jobs.
 
-Promise: a step is put into its queue in the step that makes it possible, so it is neither lost nor put twice. What ends
+Promise: the step that makes a workflow step runnable also enqueues it, so it is neither lost nor enqueued twice. An end
 is counted by the step's path and generation, so a repeat changes nothing.
-Cost: the end of a step reads and writes the workflow's state, in a second step to the database; members of a map that
-end within 10 ms of each other share it. The arguments of steps and their outputs are stored separately, and read when
-they are needed.
-When a process dies, nothing is left to mend: the database has the state before the step, or the one after it.
+Cost: the end of a workflow step reads and writes the workflow's state, in a second database step; map members that end
+within 10 ms of each other share it. Arguments and outputs are stored separately, and read when needed.
+If a process dies there is nothing to repair: the database has the state before the database step, or after it.
 """
 
 import asyncio
@@ -68,26 +67,26 @@ from palermo.errors import NotFound
 
 log = logging.getLogger("palermo.broker")
 
-#: Seconds in which a worker has to end a job whose workflow is out of time.
+#: Seconds that a worker has to end a job whose workflow has timed out.
 _END_WITHIN = 1.0
 
-#: How many due workflows are looked at in one turn.
+#: Number of due workflows handled in one turn.
 _DUE = 100
 
 
 class Ending(Struct, frozen=True):
-    """The end of a step whose run added nothing."""
+    """The end of a step whose run added no steps."""
 
     workflow: str
     end: StepEnd
     output: StoredResult | None
-    #: The condition that its job is still ours, None if that is known; and the changes that drop the job.
+    #: The condition that the claim is still valid, None if that is known; and the changes that delete the job.
     still_valid: Step | None
     changes: Sequence[Step]
 
     @classmethod
     def of(cls, message: Message, ack: Ack, still_valid: Step | None, changes: Sequence[Step]) -> "Ending | None":
-        """The end of this job; None for a job that is no step."""
+        """The end of this job; None if the job is not a workflow step."""
         found = step_of(message.extra)
         if found is None:
             return None
@@ -96,10 +95,10 @@ class Ending(Struct, frozen=True):
         return cls(workflow, StepEnd(path=path, how=how, generation=generation), ack.output, still_valid, changes)
 
 
-#: Decides about a workflow, None if there is none; returns it changed, or None to leave it.
+#: Decides about a workflow (None if it doesn't exist); returns the changed one, or None to leave it as it is.
 Decide = Callable[[StoredFlow | None], StoredFlow | None]
 
-#: Cancels jobs by their ids, those that run too.
+#: Cancels jobs by id, also running ones.
 CancelJobs = Callable[[Sequence[str]], Awaitable[None]]
 
 
@@ -108,7 +107,7 @@ EndKey = Callable[[Message, KeyReport], Awaitable[tuple[Sequence[Step], Sequence
 
 
 def key_ender(store: StepStore) -> EndKey:
-    """Ends runs in the keys of this store."""
+    """An EndKey for the keys of this store."""
 
     async def end(root: Message, told: KeyReport) -> tuple[Sequence[Step], Sequence[Step]]:
         states = await read_states(store, keys_of([root]))
@@ -129,7 +128,7 @@ class FlowStore(Protocol):
 
 
 class OrdersWorkers(Protocol):
-    """The part of a broker that gives orders to workers."""
+    """The part of a broker that sends commands to workers."""
 
     async def workers(self) -> WorkerList: ...
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]: ...
@@ -148,21 +147,21 @@ class Workflows:
         *,
         cancel_jobs: CancelJobs | None = None,
     ) -> None:
-        """`end_key` frees the key of a unique workflow that is over; `cancel_jobs` cancels jobs by their ids."""
+        """`end_key` frees the key of a finished unique workflow; `cancel_jobs` cancels jobs by id."""
         self._store = store
         self._end_key = end_key
         self._cancel_jobs = cancel_jobs
-        #: Held while this session changes a workflow: ends of its slots do not make each other try again.
+        #: Held while this session changes a workflow, so that its slots don't force each other to retry.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    # Changes that come from jobs.
+    # Changes caused by jobs.
 
     async def settle(
         self, message: Message, settlement: Settlement, conditions: Sequence[Step], changes: Sequence[Step]
     ) -> int:
-        """Settle a job that is a step, or has added steps, together with its workflow.
+        """Settle a job that is a step or has added steps, together with its workflow.
 
-        Returns the number of the condition that did not hold, from 1; 0 if all did.
+        Returns the number, from 1, of the condition that failed, or 0.
         """
         match settlement:
             case Ack(adds=adds):
@@ -173,7 +172,7 @@ class Workflows:
         return (await self._store.try_change(conditions, changes)).failed
 
     async def end_together(self, id: str, endings: Sequence[Ending]) -> list[Ending]:
-        """End steps of one workflow whose runs added nothing; returns those whose jobs were not ours any more."""
+        """End steps of one workflow whose runs added no steps; return those whose claims were no longer valid."""
         left, lost = list(endings), list[Ending]()
 
         def decide(stored: StoredFlow | None) -> StoredFlow | None:
@@ -203,7 +202,7 @@ class Workflows:
         *,
         graph: Graph | None = None,
     ) -> int:
-        """End a step without running it, or after its run, which added `graph`. Returns as `settle` does."""
+        """End a step without running it, or after its run, which added `graph`. Returns the same as `settle`."""
         id, path, generation = step_of(message.extra) or (message.id, "", 0)
         fresh = {} if graph is None else dict(data_of(f"{path}/" if path else "", graph))
         plans = None if graph is None else tuple(added.plan for added in graph.steps)
@@ -222,16 +221,16 @@ class Workflows:
         return await self._change(id, decide, conditions, changes, fresh)
 
     async def remove(self, jobs: Iterable[tuple[Message, Step, Step]], *, how: How = How.CANCELLED) -> list[Message]:
-        """Remove jobs that are steps and do not run; returns those that were there.
+        """Remove jobs of steps that do not run; return the jobs that still existed.
 
-        Of each job this takes the condition that it is there, and the change that removes it.
+        Takes, for each job, the condition that it exists and the change that removes it.
         """
         return [message for message, there, removal in jobs if not await self.end(message, how, [there], [removal])]
 
     async def requeue(self, message: Message, conditions: Sequence[Step], put: Callable[[Message], Step]) -> bool:
-        """Run a failed step again; `put` makes the change that puts its job into its queue.
+        """Run a failed step again; `put` builds the change that enqueues its job.
 
-        Returns False if the job was gone, if its step is not failed any more, or if a later step is still working.
+        Returns False if the job no longer exists, its step is not failed any more, or a later step still runs.
         """
         found = step_of(message.extra)
         assert found is not None
@@ -246,7 +245,8 @@ class Workflows:
                 return None
             now = generation_of(stored.flow, path)
             if now == generation + 1 and path in view(stored.flow).out:
-                # It was made to run again, and its job did not come into its queue: RabbitMQ needs two steps for that.
+                # An earlier requeue changed the state, but its job did not reach its queue: RabbitMQ needs two steps
+                # for that.
                 changes[:] = [put(replace(message, extra={**message.extra, GENERATION: now}))]
                 return None
             if not has_failed(stored.flow, path) or generation != now:
@@ -265,7 +265,7 @@ class Workflows:
         return may and not failed
 
     async def put_again(self, jobs: Iterable[Message]) -> None:
-        """Put lost jobs of steps into their queues again; but cancel the steps of workflows that were cancelled."""
+        """Enqueue lost jobs of steps again, but cancel the steps of cancelled workflows."""
         again = list[Message]()
         for job in jobs:
             id, _, _ = step_of(job.extra) or ("", "", 0)
@@ -277,10 +277,10 @@ class Workflows:
                 again.append(job)
         await self._store.try_change((), puts(again))
 
-    # Changes that come from people and the clock.
+    # Changes caused by users and by time.
 
     async def cancel(self, ids: Collection[str]) -> list[str]:
-        """Cancel the workflows among these jobs; returns the ids of their jobs that wait or run."""
+        """Cancel the workflows among these jobs; return the ids of their waiting and running jobs."""
         found: list[str] = []
         for id, state in zip(ids, await self._states(list(ids)), strict=True):
             if state is None:
@@ -311,7 +311,7 @@ class Workflows:
         await self._change(id, decide, fresh={f"s:{name}": pack(Value.of(value))})
 
     async def pass_time(self, now: float) -> None:
-        """Let signals and workflows run out of time that are due."""
+        """Time out the signals and workflows that are due."""
         for name in await self._store.due("flows", now, _DUE):
             out: list[str] = []
 
@@ -326,10 +326,10 @@ class Workflows:
             if out and self._cancel_jobs is not None:
                 await self._cancel_jobs([step_id(name, path) for path in out])
 
-    # Looking.
+    # Reads.
 
     async def all(self) -> list[WorkflowInfo]:
-        """All workflows that are not over, and those that have failed, oldest first."""
+        """All active and failed workflows, oldest first."""
         found = [
             info_of(text_of(id), stored)
             async for id, state in self._store.scan("flows")
@@ -355,7 +355,7 @@ class Workflows:
         return [step_id(id, path) for path in failed]
 
     async def has_ended(self, id: str, path: str, generation: int) -> bool:
-        """Whether the end of this run of a step is stored; False if its workflow is over or unknown."""
+        """Whether the end of this run of a step is stored; False if its workflow is finished or unknown."""
         (state,) = await self._states([id])
         stored = read_flow(state)
         if stored is None:
@@ -363,7 +363,7 @@ class Workflows:
         return generation < generation_of(stored.flow, path) or path not in jobs_out(stored.flow)
 
     async def jobs_out(self, id: str) -> list[Message]:
-        """The jobs of a workflow's steps that wait or run, as they would be put into their queues now."""
+        """The waiting and running jobs of a workflow's steps, as they would be enqueued now."""
         (state,) = await self._states([id])
         stored = read_flow(state)
         if stored is None:
@@ -373,7 +373,7 @@ class Workflows:
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
     ) -> list[JobLocation]:
-        """These jobs, and of the other ids the workflows: as jobs that run, or have failed if that is wanted."""
+        """These jobs, and the workflows with the other ids: as running jobs, or as failed ones if these are wanted."""
         jobs = list(found)
         states = await self._states(sorted(set(ids) - {job.id for job in jobs}))
         flows = [stored for state in states if (stored := read_flow(state)) is not None]
@@ -381,13 +381,13 @@ class Workflows:
         return jobs + [place for place in places if failed or place.state == JobState.WORKING]
 
     async def next_due(self) -> float | None:
-        """When time changes a workflow next, if that is by now."""
+        """When time next changes a workflow, if that time has come."""
         return clock.now() if await self._store.due("flows", clock.now(), 1) else None
 
     async def _states(self, ids: Sequence[str]) -> list[Stored | None]:
         return await self._store.states("flows", ids) if ids else []
 
-    # Inside.
+    # Internals.
 
     async def _change(
         self,
@@ -431,7 +431,7 @@ class Workflows:
         fresh: Mapping[str, bytes],
         placed: str,
     ) -> tuple[list[Step], list[Step]]:
-        """The conditions and changes that store a workflow, and put the jobs of steps that became possible."""
+        """The conditions and changes that store a workflow and enqueue the steps that became runnable."""
         now = clock.now()
         flow, known = advanced(after.flow, now)
         after = replace(after, flow=flow)
@@ -449,7 +449,7 @@ class Workflows:
             key_conditions, key_changes = await self._end_key(after.message, KeyReport(done, None, None, None))
             conditions += key_conditions
             steps += key_changes
-        # A failed one waits for a retry, unless it was cancelled.
+        # A failed step waits for a requeue, unless it was cancelled.
         if known.whole.over and (known.whole.phase is not Phase.FAILED or after.flow.cancels):
             return conditions, [*steps, ("unset", "flows", id), ("forget_flow", id)]
         packed, at = msgpack.encode(after), due(after.flow)
@@ -458,7 +458,7 @@ class Workflows:
 
 
 async def end_runs(broker: OrdersWorkers, ids: Collection[str]) -> None:
-    """Order the workers that run some of these jobs to end them."""
+    """Command the workers that run some of these jobs to end them."""
     wanted = set(ids)
     running = [(worker.id, job.id) for worker in await broker.workers() for job in worker.jobs if job.id in wanted]
     orders = (WorkerCommand(action="cancel", id=id, workers=(worker,), by="deadline") for worker, id in running)
