@@ -1,1 +1,1 @@
-"""Pure decisions: no clock, no chance, no socket, no environment; now and chance are arguments."""
+"""Pure decisions: no clock, no randomness, no socket, no environment; the time and random numbers are arguments."""

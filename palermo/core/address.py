@@ -1,4 +1,4 @@
-"""Broker URLs: parsed, written from their parts, and printed without the password."""
+"""Broker URLs: parse them, build them from their parts, and print them without the password."""
 
 import re
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -22,11 +22,11 @@ _PORTS = {
 #: The schemes whose hosts are Sentinels, without and with TLS.
 _SENTINEL = ("redis+sentinel", "rediss+sentinel")
 
-#: The schemes of Redis; redis+unix is a socket of this machine. None of them has a user unless the URL names one.
+#: The schemes of Redis; redis+unix is a local socket. None of them has a user unless the URL names one.
 _REDIS = ("redis", "rediss", "redis+unix", *_SENTINEL)
 
-#: A password in a URL: the text up to the last @ within a word, since a password may hold an @ that is not escaped;
-#: without an @, text after a colon that is no port; and a parameter of the query. Compiled when first used.
+#: A password in a URL: the text up to the last @ within a word, since a password may contain an unescaped @; without an
+#: @, text after a colon that isn't a port; or a query parameter. Compiled on first use.
 _PASSWORD = r"(?<=://)(?:[^:@\s]*:\S*(?=@)|[^:@/\s\[]*:(?!\d+\b)[^/\s]+)"
 _PASSWORD_PARAMETER = r"(?<=[?&]sentinel_password=)[^&\s]+"
 
@@ -39,13 +39,13 @@ class Address(Struct, frozen=True, kw_only=True):
     hosts: tuple[tuple[str, int], ...] = ()
     username: str = ""
     password: str = ""
-    #: AMQP's virtual host, "/" where the URL names none; the number of a database of Redis.
+    #: AMQP's virtual host, "/" by default; or the number of a Redis database.
     vhost: str = "/"
-    #: The name that Redis's Sentinels, which are the hosts, have for the primary server; empty without Sentinels.
+    #: The primary's name in Redis Sentinels, which are then the hosts; empty without Sentinels.
     service: str = ""
-    #: The path of the embedded broker's file; ":memory:" for one that ends with its process; or that of Redis's socket.
+    #: Path of the embedded broker's file, ":memory:" for one that ends with its process; or of Redis's socket.
     path: str = ""
-    #: The parameters of the query, named as in the client library.
+    #: The query parameters, named as in the client library.
     options: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
@@ -63,13 +63,13 @@ class Address(Struct, frozen=True, kw_only=True):
         return f"{self.scheme}://{user}{hosts}{service}{vhost}"
 
     def after(self, host: tuple[str, int]) -> "Address":
-        """The same address, where the hosts behind this one come first, and this one last."""
+        """The same address, with the hosts after this one first, and this one last."""
         behind = self.hosts.index(host) + 1
         return replace(self, hosts=self.hosts[behind:] + self.hosts[:behind])
 
 
 def written(address: Address) -> str:
-    """The URL of an AMQP address, with its password: for settings and environments, never to be shown."""
+    """The URL of an AMQP address with its password: for settings and environments, never for display."""
     user, password, vhost = (quote(part, safe="") for part in (address.username, address.password, address.vhost))
     hosts = ",".join(f"{f'[{host}]' if ':' in host else quote(host, safe='')}:{port}" for host, port in address.hosts)
     query = f"?{urlencode(address.options)}" if address.options else ""
@@ -77,9 +77,9 @@ def written(address: Address) -> str:
 
 
 class AddressParts(Struct, frozen=True, kw_only=True):
-    """Parts of an AMQP address that are given one by one; None for one that is not given."""
+    """Separately given parts of an AMQP address; None for a part that isn't given."""
 
-    #: One or several with commas between, with ports or without.
+    #: One host or several, separated by commas, with or without ports.
     host: str | None = None
     port: int | None = None
     username: str | None = None
@@ -90,9 +90,9 @@ class AddressParts(Struct, frozen=True, kw_only=True):
         return f"AddressParts(host={self.host!r}, port={self.port!r}, username={self.username!r}, vhost={self.vhost!r})"
 
     def of(self, address: Address) -> Address:
-        """The address with these parts in place of its own. Raises UrlInvalid for a host that cannot be one.
+        """The address with these parts in place of its own. Raises UrlInvalid for an invalid host.
 
-        Another host has the default port of the scheme, and another user no password, unless they are given too.
+        A new host gets the default port of the scheme, and a new user no password, unless they are given too.
         """
         hosts = address.hosts
         if self.host is not None:
@@ -114,9 +114,9 @@ class AddressParts(Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> Address:
-    """The address that a URL names.
+    """Parse a URL.
 
-    Raises UrlInvalid; its text never holds the password.
+    Raises UrlInvalid, whose text never contains the password.
     """
     scheme, found, rest = url.strip().partition("://")
     scheme = scheme.lower()
@@ -132,7 +132,7 @@ def parse_url(url: str) -> Address:
     if scheme == "redis+unix":
         return _socket(rest, options)
     if "@" in whole.partition("/")[2] or "@" in query:
-        # The text before such an @ is not a host but the beginning of a password.
+        # The text before such an @ is not a host but the start of a password.
         raise UrlInvalid(
             f"the {scheme} URL has an @ after its first / or ?. In user, password and virtual host write / as %2F,"
             " ? as %3F and @ as %40."
@@ -195,7 +195,7 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
     else:
         host, _, port = text.partition(":")
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        # It may be a password whose @ was left out.
+        # It may be a password without its @.
         raise UrlInvalid(
             "the port in the broker URL is not a number from 1 to 65535. Write amqp://user:password@host:5672/vhost,"
             " and in user and password / as %2F, ? as %3F and @ as %40."

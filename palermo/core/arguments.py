@@ -1,4 +1,4 @@
-"""Packs a job's arguments into one value to serialize, unpacks them again, and makes a preview of them for people.
+"""Pack a job's arguments into one value to serialize, unpack them, and preview them for display.
 
 docs/internals/wire.md, "Arguments", has the format.
 """
@@ -12,9 +12,9 @@ BOTH = "both"
 
 
 def pack(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, str]:
-    """One value that holds the arguments, and the `arguments` header that goes with it.
+    """One value for all arguments, and its `arguments` header.
 
-    The value is a list of positional arguments, a dict of named ones, or a dict of both where a call has both.
+    The value is a list of positional arguments, a dict of named ones, or a dict of both if a call has both.
     """
     if args and kwargs:
         return {"args": list(args), "kwargs": dict(kwargs)}, BOTH
@@ -26,7 +26,7 @@ def pack(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[object, 
 def check_arguments(args: object, kwargs: object) -> None:
     """Raise ArgumentsInvalid unless these are a sequence of arguments and a mapping by name.
 
-    Text is refused though it is a sequence: its letters would become the arguments.
+    A string is refused although it is a sequence: its characters would become the arguments.
     """
     if not isinstance(args, Sequence) or isinstance(args, (str, bytes, bytearray)):
         raise ArgumentsInvalid(f"args is {repr(args)[:80]}, of type {type(args).__name__}; give a list or a tuple.")
@@ -35,7 +35,7 @@ def check_arguments(args: object, kwargs: object) -> None:
 
 
 def single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tuple[object, str]:
-    """Like `pack`, for a job declared with arguments="one": its single argument as it is. Raises ArgumentsInvalid."""
+    """Like `pack`, for a job declared with arguments="one": its single argument unchanged. Raises ArgumentsInvalid."""
     given = [*args, *kwargs.values()]
     if len(given) != 1:
         raise ArgumentsInvalid(f'{job} is declared with arguments="one" and was given {len(given)}; pass exactly one.')
@@ -45,10 +45,10 @@ def single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tu
 def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[object], dict[str, object]]:
     """The positional and the named arguments in a decoded body.
 
-    `arguments` is the message's header of that name. `one` is for jobs declared with
-    arguments="one", which get the body as their single argument whatever it is.
+    `arguments` is the message's header of that name. `one` is for jobs declared with arguments="one", which get any
+    body as their single argument.
 
-    Raises DecodeError for an unknown header value, or a body that does not have the shape that the header promises.
+    Raises DecodeError for an unknown header value, or a body whose shape doesn't match the header.
     """
     if one:
         return [value], {}
@@ -80,19 +80,19 @@ def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[ob
             return [value], {}
 
 
-#: The most characters of a preview, and what a longer one ends in.
+#: Maximum length of a preview, and the end of a longer one.
 PREVIEW, _CUT = 100, "..."
 
-#: The types whose repr is short and raises nothing; the same holds for whole numbers below _SHORT_INT.
+#: Types with a short repr that raises nothing; so have integers below _SHORT_INT.
 _SHORT = frozenset({float, bool, type(None)})
 _SHORT_INT = 10**18
 
 
 def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """The arguments as in a call, on one line, at most 100 characters: "..." ends those that were cut.
+    """The arguments as in a call, on one line of at most 100 characters; "..." marks cut ones.
 
-    It is made at every enqueue, so it looks at no more of a value than can be shown: each part gets only the room that
-    the parts before it left.
+    Every enqueue makes a preview, so it reads only as much of a value as fits: each part gets the room that the parts
+    before it left.
     """
     parts, room = _items(args, PREVIEW)
     for name, value in kwargs.items():
@@ -105,12 +105,12 @@ def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     return text if len(text) <= PREVIEW else text[: PREVIEW - len(_CUT)] + _CUT
 
 
-#: The names that serializers use for their value in error texts, since they are written for arguments.
+#: The names of the value in the serializers' error texts, which are written for arguments.
 _ROOTS = ("args", "kwargs", "value")
 
 
 def about(text: str, name: str) -> str:
-    """The text of a serializer's error with this name for its value."""
+    """A serializer's error text with this name for its value."""
     for root in _ROOTS:
         if text.startswith((root + "[", root + " ")):
             return name + text.removeprefix(root)
@@ -136,12 +136,12 @@ def brief(value: object, room: int = PREVIEW) -> str:
         return "[" + ", ".join(_items(value, room)[0]) + "]"
     try:
         return repr(value)[: PREVIEW + 1]
-    except Exception:  # a user's __repr__ may raise anything; a preview must not stop an enqueue
+    except Exception:  # a user's __repr__ may raise anything, which must not stop an enqueue
         return f"<{kind.__name__}>"
 
 
 def _items(items: Iterable[object], room: int) -> tuple[list[str], int]:
-    """The texts of as many items as there is room for, and the room that is left then; below 0 for none."""
+    """The texts of as many items as fit, and the remaining room; below 0 if none remains."""
     parts: list[str] = []
     for item in items:
         text = brief(item, room)
@@ -155,7 +155,7 @@ def _items(items: Iterable[object], room: int) -> tuple[list[str], int]:
 def _fields(items: Mapping[object, object], room: int) -> list[str]:
     parts: list[str] = []
     for key, item in items.items():
-        # Short texts are written in place: nearly all keys are short texts, and many values.
+        # Short texts are inlined: nearly all keys and many values are short texts.
         name = repr(key) if type(key) is str and len(key) <= PREVIEW else brief(key)
         short = type(item) is str and len(item) <= PREVIEW
         text = f"{name}: {repr(item) if short else brief(item, room)}"

@@ -1,6 +1,6 @@
 """The shapes of backoff, as values that a job declares: how long a failed job waits for its next try.
 
-Pure: attempt, error and chance are arguments, seconds are the result. The first failure is attempt 1.
+Pure: attempt, error and a random number are arguments, seconds are the result. The first failure is attempt 1.
 The default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retry from 0.
 """
 
@@ -13,10 +13,10 @@ from msgspec import Struct
 from palermo.core.times import MAX_DELAY, Duration, in_seconds, is_delay
 from palermo.errors import OptionInvalid
 
-#: A function that gives the seconds until the next try, by the number of tries so far and a random number from 0 to 1.
+#: Returns the seconds until the next try, from the number of tries so far and a random number from 0 to 1.
 BackoffFunction = Callable[[int, float], float]
 
-#: The values that a user's own function may give instead of seconds.
+#: Values that a user's function may return instead of seconds.
 FAIL, DISCARD = "fail", "discard"
 
 
@@ -61,7 +61,7 @@ class Exponential(Struct, frozen=True, kw_only=True):
 
 
 class DelayList(Struct, frozen=True, kw_only=True):
-    """The given delays, one after the other; the last one again and again."""
+    """The given delays in order; the last one repeats."""
 
     delays: tuple[float, ...]
 
@@ -76,7 +76,7 @@ def quartic(attempt: int, chance: float) -> float:
 
 
 class CustomBackoff(Struct, frozen=True):
-    """A user's function of attempt and error: it gives a duration, None for the default shape, "fail" or "discard"."""
+    """A user function of attempt and error. It returns a duration, None for the default shape, "fail" or "discard"."""
 
     function: Callable[[int, BaseException | None], Any]
 
@@ -91,7 +91,7 @@ NAMED_BACKOFFS: dict[str, BackoffFunction] = {
 
 
 def backoff(value: object) -> Backoff:
-    """The backoff that `backoff=` means: a name, a duration, a list of these, a shape, or a user's own function.
+    """Convert `backoff=`: a name, a duration, a list of these, a shape, or a user's function.
 
     Raises OptionInvalid.
     """
@@ -115,7 +115,7 @@ def backoff(value: object) -> Backoff:
 
 
 def _checked(shape: Fixed | Linear | Exponential | DelayList) -> BackoffFunction:
-    """The shape, if its first waits are seconds whatever chance says. Raises OptionInvalid."""
+    """The shape, if its first delays are valid for any random number. Raises OptionInvalid."""
     try:
         waits = [shape(attempt, chance) for attempt in (1, 2) for chance in (0.0, 1.0)]
     except TypeError:
@@ -126,9 +126,9 @@ def _checked(shape: Fixed | Linear | Exponential | DelayList) -> BackoffFunction
 
 
 def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException | None = None) -> float | str:
-    """The seconds to wait after this attempt; FAIL or DISCARD where the user's own function says so.
+    """The seconds to wait after this attempt; FAIL or DISCARD if the user's function returns that.
 
-    Raises OptionInvalid for any other value, and whatever the user's function raises.
+    Raises OptionInvalid for any other value, and the errors of the user's function.
     """
     if isinstance(backoff, CustomBackoff):
         value: Any = in_seconds(backoff.function(attempt, error))

@@ -1,4 +1,4 @@
-"""The rule for the conditions of all filters: a condition that is given says something."""
+"""The rule for the conditions of all filters: a given condition is not blank."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from palermo.errors import OptionInvalid
 def check_conditions(filter: Any) -> None:
     """Raise OptionInvalid if a text in this filter is blank.
 
-    Taken for no condition, an unset variable of a shell would choose every job.
+    If a blank text meant no condition, an unset shell variable would select every job.
     """
     for name in filter.__struct_fields__:
         check_condition(name, getattr(filter, name))
 
 
 def check_condition(name: str, value: Any) -> None:
-    """Raise OptionInvalid if the value of this condition is a blank text."""
+    """Raise OptionInvalid if this condition is a blank text."""
     if isinstance(value, str) and not value.strip():
         raise OptionInvalid(f"{name} is blank: give it a value, or leave it out.")

@@ -1,7 +1,7 @@
-"""The instants of a cron expression, by the rules of Debian's cron where clocks change.
+"""The instants of a cron expression, with the clock-change rules of Debian's cron.
 
-An expression for fixed times follows the wall clock: a time that is skipped runs at the first instant after the gap,
-and a time that comes twice runs once, at the first. Any other expression, for every hour or every few minutes, follows
+An expression for fixed times follows the wall clock: a skipped time runs at the first instant after the gap, and a
+repeated time runs once, at its first occurrence. Any other expression, for every hour or every few minutes, follows
 elapsed time: it is due whenever the wall clock shows a matching time. Both rules hold for changes of any length at any
 hour, since some zones change their clocks by half an hour, or at midnight.
 """
@@ -14,24 +14,24 @@ from msgspec import Struct
 
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
-#: An expression with no day in this time is never due. The weekday of 29 February repeats after 40 years at most.
+#: An expression without a matching day in this time is never due. The weekday of 29 February repeats within 40 years.
 _HORIZON = timedelta(days=50 * 366)
 
 
 class Cron(Struct, frozen=True, kw_only=True):
-    """A cron expression that has been read; the numbers are in ascending order."""
+    """A parsed cron expression; the numbers are in ascending order."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
     has_day: Callable[[date], bool]
-    #: Whether it follows the wall clock and not elapsed time.
+    #: Whether it follows the wall clock instead of elapsed time.
     fixed: bool
 
     def instants(self, after: float, zone: tzinfo) -> Iterator[float]:
-        """The instants at which it is due, in Unix seconds, each later than `after` and than the one before.
+        """Its due times after `after`, in Unix seconds and ascending order.
 
-        The iterator ends where no day matches for fifty years.
+        The iterator ends if no day matches for fifty years.
         """
         last = after
         for instant in self._by_wall_clock(after, zone) if self.fixed else self._by_elapsed_time(after, zone):
@@ -44,7 +44,7 @@ class Cron(Struct, frozen=True, kw_only=True):
         for wall in self._walls(start, start + _HORIZON):
             aware = wall.replace(tzinfo=zone)
             instant = int(aware.timestamp())
-            if _shown(instant, zone) != wall:  # it is skipped: with fold=1 the same wall time is before the gap
+            if _shown(instant, zone) != wall:  # skipped: with fold=1 the same wall time is before the gap
                 instant = _change(int(aware.replace(fold=1).timestamp()), instant, zone)
             yield instant
 
@@ -52,7 +52,7 @@ class Cron(Struct, frozen=True, kw_only=True):
         start = int(after)
         for _ in range(_HORIZON.days):
             end = start + int(_DAY.total_seconds())
-            # Between two changes of its offset, a wall clock shows each time once, in order.
+            # Between two changes of its offset a wall clock shows each time once, in order.
             if (offset := _offset(start, zone)) != _offset(end, zone):
                 end = _change(start, end, zone)
             moved = datetime.fromtimestamp(start, UTC).replace(tzinfo=None) + offset
@@ -61,7 +61,7 @@ class Cron(Struct, frozen=True, kw_only=True):
             start = end
 
     def _walls(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """The matching times of a wall clock that never changes, from `start` and before `end`."""
+        """The matching times, from `start` and before `end`, of a wall clock without changes."""
         midnight = datetime.combine(start, time())
         while midnight < end:
             for hour in self.hours if self.has_day(midnight.date()) else ():
@@ -78,7 +78,7 @@ class Cron(Struct, frozen=True, kw_only=True):
 
 
 def _shown(instant: float, zone: tzinfo) -> datetime:
-    """The time that a wall clock in this zone shows."""
+    """The wall-clock time in this zone."""
     return datetime.fromtimestamp(instant, zone).replace(tzinfo=None, fold=0)
 
 
@@ -89,6 +89,6 @@ def _offset(instant: int, zone: tzinfo) -> timedelta:
 
 
 def _change(before: int, after: int, zone: tzinfo) -> int:
-    """The first instant with another offset than `before`, which `after` has as well."""
+    """The first instant with a different offset than `before`, and the same as `after`."""
     old = _offset(before, zone)
     return before + bisect_left(range(before, after), True, key=lambda instant: _offset(instant, zone) != old)

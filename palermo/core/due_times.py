@@ -1,9 +1,9 @@
-"""The times of jobs: where a job waits until it is due, and changes of its instant.
+"""The times of jobs: where a job waits until it is due, and changes of its due time.
 
-On RabbitMQ a publisher puts a delayed job into one of two intakes. The leader holds the jobs of SOON in memory, and
-publishes each at its instant. It moves the jobs of NEW into buckets: one for each minute, hour or day. When a bucket
-comes near, the leader moves its jobs on. So only jobs that are due within two minutes are held in memory, and a job
-that is due within a year moves at most four times. Instants are Unix seconds.
+On RabbitMQ a publisher puts a delayed job into one of two intakes. The leader holds the jobs of SOON in memory and
+publishes each at its due time. It moves the jobs of NEW into buckets, one for each minute, hour or day. Shortly before
+a bucket starts, the leader moves its jobs on. So only jobs due within two minutes are in memory, and a job due within a
+year moves at most four times. Instants are Unix seconds.
 """
 
 import math
@@ -17,7 +17,7 @@ from palermo.errors import OptionInvalid
 
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 
-#: The header in which a program without Palermo gives the time of a job; `run-at` wins over it. See
+#: The header with which a program without Palermo schedules a job; `run-at` takes precedence. See
 #: docs/internals/wire.md.
 FOREIGN = "perform_job_at"
 
@@ -34,7 +34,7 @@ class Intake(Enum):
         return self.value
 
 
-#: A job that is due within fewer seconds than this is put into SOON.
+#: Seconds until its due time below which a job goes to SOON.
 _SOON = 2 * _MINUTE
 
 
@@ -42,45 +42,45 @@ class Level(Struct, frozen=True):
     """Buckets of one length."""
 
     name: str
-    #: The length of each, in seconds.
+    #: The length of each bucket in seconds.
     span: float
-    #: Seconds before its beginning at which a bucket is opened.
+    #: Seconds before its start at which a bucket is opened.
     lead: float
 
 
-#: From the shortest to the longest. A bucket is opened long enough before it begins to move a million jobs, or 100,000
-#: into SOON.
+#: From the shortest to the longest. A bucket is opened early enough to move a million jobs before it starts, or 100,000
+#: to SOON.
 LEVELS = (
     Level("minute", _MINUTE, lead=_MINUTE),
     Level("hour", _HOUR, lead=15 * _MINUTE),
     Level("day", _DAY, lead=6 * _HOUR),
 )
 
-#: The farthest day that has a bucket, in seconds from now: jobs that are due later wait there, and move on from there.
+#: The last day with a bucket, in seconds from now. Jobs due later wait there and move on from there.
 _FARTHEST = 400 * _DAY
 
-#: The most digits of a bucket's number: years from now.
+#: Maximum number of digits in a bucket's number: years from now.
 _DIGITS = 12
 
 
 class Bucket(Struct, frozen=True, order=True):
-    """A minute, hour or day in which jobs are due. It is counted from the epoch."""
+    """A minute, hour or day in which jobs are due, numbered from the epoch."""
 
     level: int
     number: int
 
     @property
     def opens(self) -> float:
-        """The instant from which on the leader moves its jobs. No job is put into it any more."""
+        """The instant at which the leader starts to move its jobs. From then on no job is added."""
         return self.number * LEVELS[self.level].span - LEVELS[self.level].lead
 
     def __str__(self) -> str:
-        """The part of its queue's name that tells it from other buckets."""
+        """The part of its queue's name that distinguishes it from other buckets."""
         return f"{LEVELS[self.level].name}.{self.number}"
 
     @classmethod
     def parse(cls, text: str) -> "Bucket":
-        """The bucket that str() named. Raises ValueError."""
+        """Parse the text of str(). Raises ValueError."""
         name, _, number = text.partition(".")
         for level, one in enumerate(LEVELS):
             if one.name == name and len(number) <= _DIGITS and number.isdecimal():
@@ -91,21 +91,21 @@ class Bucket(Struct, frozen=True, order=True):
 
 
 def intake_of(due: float, present: float) -> Intake | None:
-    """The intake for a job that is due at this instant; None if it need not wait."""
+    """The intake for a job due at this instant; None if it need not wait."""
     if due <= present:
         return None
     return Intake.SOON if due - present < _SOON else Intake.NEW
 
 
 def bucket_of(due: float, present: float) -> Bucket | None:
-    """The longest bucket with this instant that is not open yet; None if all are: the job is due within two minutes."""
+    """The longest unopened bucket with this instant; None if all are open: the job is due within two minutes."""
     farthest = min(due, present + _FARTHEST)
     buckets = (Bucket(level, int(farthest // LEVELS[level].span)) for level in reversed(range(len(LEVELS))))
     return next((bucket for bucket in buckets if bucket.opens > present), None)
 
 
 def check_due(due: object) -> float:
-    """The instant, if a job may be due then. Raises OptionInvalid."""
+    """Return the due time if it is valid for a job. Raises OptionInvalid."""
     if isinstance(due, bool) or not isinstance(due, int | float) or not math.isfinite(due):
         raise OptionInvalid(f"{due!r} is not a time; give Unix seconds, or a datetime with a time zone.")
     if not 0 < due < MAX_SECONDS:
@@ -114,7 +114,7 @@ def check_due(due: object) -> float:
 
 
 def moved_to(message: Message, due: float) -> Message:
-    """The same job, due at another instant. The time from its instant to its expiry stays the same."""
+    """The same job with another due time. The time between its due time and its expiry stays the same."""
     expires = message.expires_at
     if expires is not None and message.run_at is not None:
         expires = min(MAX_SECONDS - 1, max(due, expires + due - message.run_at))
@@ -122,21 +122,21 @@ def moved_to(message: Message, due: float) -> Message:
 
 
 def is_early(message: Message, present: float) -> bool:
-    """Whether another program put the message straight into its job queue, to be run later.
+    """Whether another program put the message directly into its job queue, to be run later.
 
-    A message with `run-at` alone was due by the clock of the leader that published it. If a worker handed it back, two
-    machines whose clocks differ would pass it to and fro.
+    A message with only `run-at` was due by the clock of the leader that published it. If workers postponed it, two
+    machines with different clocks would send it back and forth.
     """
     return FOREIGN in message.extra and message.run_at is not None and message.run_at > present
 
 
 def without_foreign_time(message: Message) -> Message:
-    """The message with its time in Palermo's own header alone."""
+    """The message with its due time only in Palermo's own header."""
     if FOREIGN not in message.extra:
         return message
     return replace(message, extra={name: value for name, value in message.extra.items() if name != FOREIGN})
 
 
 def with_foreign_time(message: Message) -> Message:
-    """The message as another program would put it straight into its job queue, to be run later."""
+    """The message as another program would put it directly into its job queue, to be run later."""
     return replace(message, run_at=None, extra={**message.extra, FOREIGN: message.run_at})

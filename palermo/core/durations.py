@@ -1,8 +1,8 @@
-"""Many durations as a few numbers: count, sum, least, most, and a histogram for percentiles.
+"""Many durations as a few numbers: count, sum, minimum, maximum, and a histogram for percentiles.
 
-Everything is in seconds. The numbers of many workers and many minutes can be added up: sum, least and most
-stay exact, percentiles are exact to the width of a bucket, 19 per cent: each
-is a quarter of an octave wider than the one before. Histograms are merged by adding; in JSON their buckets are text.
+All values are in seconds. The numbers of many workers and many minutes can be added: sum, minimum and maximum stay
+exact, and percentiles are exact to the width of a bucket, 19 per cent: each bucket is a quarter of an octave wider than
+the one before. Histograms are merged by adding; in JSON their bucket numbers are text.
 """
 
 import math
@@ -13,14 +13,14 @@ from typing import Any, TypeGuard
 
 from msgspec import Struct, field
 
-#: How many durations each bucket has.
+#: The number of durations in each bucket.
 Histogram = dict[int, int]
 
-#: The upper end of bucket 0, in seconds. Each bucket is 2 ** 0.25 times as wide as the one before.
+#: Upper bound of bucket 0, in seconds. Each bucket is 2 ** 0.25 times as wide as the one before.
 SMALLEST = 0.000_1
 _STEPS = 4
 
-#: The last bucket, which begins beyond a year.
+#: The last bucket, which starts above a year.
 LAST = 160
 
 
@@ -29,15 +29,15 @@ def upper(bucket: int) -> float:
     return SMALLEST * math.exp2(bucket / _STEPS)
 
 
-#: Looked up twice for each job that runs, at a third of the cost of a logarithm.
+#: Searched twice for each job, at a third of the cost of a logarithm.
 _UPPER = [upper(number) for number in range(LAST)]
 
-#: The bucket of a duration; a negative one, which comes from clocks that differ, counts as zero.
+#: The bucket of a duration. A negative one, caused by clock differences, counts as zero.
 bucket: Callable[[float], int] = partial(bisect_left, _UPPER)
 
 
 def quantile(histogram: Mapping[int, int], part: float) -> float | None:
-    """The duration that this part (0 to 1) of all did not exceed, in seconds; None for an empty histogram."""
+    """The duration that a fraction `part` (0 to 1) doesn't exceed, in seconds; None for an empty histogram."""
     total = sum(histogram.values())
     if not total:
         return None
@@ -49,16 +49,16 @@ def quantile(histogram: Mapping[int, int], part: float) -> float | None:
     raise AssertionError("more were wanted than there are")
 
 
-#: More seconds than any job takes; a larger number in a record is treated as nonsense.
+#: Longer than any job takes; a larger number in a record is ignored as invalid.
 _MOST = 2.0**40
 
 
-#: Buckets by their keys in a record: text in a record that has been JSON, an integer in one that has not.
+#: Buckets by their keys in a record: text if the record was JSON, otherwise integers.
 _BUCKETS: Mapping[Any, int] = {key: number for number in range(LAST + 1) for key in (number, str(number))}
 
 
 class Durations(Struct):
-    """How long something took, over all the times that it happened."""
+    """How long something took, over all its occurrences."""
 
     count: int = 0
     sum: float = 0.0
@@ -67,8 +67,8 @@ class Durations(Struct):
     histogram: Histogram = field(default_factory=dict)
 
     def add(self, seconds: float) -> None:
-        """Add one duration. A negative one, which comes from clocks that differ, counts as zero."""
-        # Called twice for every job that is run: comparing costs half of what min and max do.
+        """Add one duration. A negative one, caused by clock differences, counts as zero."""
+        # Called twice for every job: comparing costs half as much as min and max.
         if seconds < 0.0:
             seconds = 0.0
         if seconds < self.least:
@@ -81,7 +81,7 @@ class Durations(Struct):
         self.histogram[number] = self.histogram.get(number, 0) + 1
 
     def merge(self, other: "Durations") -> None:
-        """Add the durations of another."""
+        """Add another object's durations."""
         self.count += other.count
         self.sum += other.sum
         self.least = min(self.least, other.least)
@@ -96,7 +96,7 @@ class Durations(Struct):
         return self.sum / self.count if self.count else None
 
     def quantile(self, part: float) -> float | None:
-        """The duration that this part (0 to 1) of all did not exceed, from least to most; None without durations."""
+        """The duration that a fraction `part` (0 to 1) doesn't exceed; None without durations."""
         found = quantile(self.histogram, part)
         return None if found is None else min(max(found, self.least), self.most)
 
@@ -112,9 +112,9 @@ class Durations(Struct):
         }
 
     def read(self, record: Mapping[str, Any], name: str) -> None:
-        """Add what `fields` made; where it is no histogram, nothing.
+        """Add the result of `fields`; an invalid histogram adds nothing.
 
-        Where the record has the histogram alone, sum, least and most are estimated from it.
+        If the record has only the histogram, sum, minimum and maximum are estimated from it.
         """
         buckets = record.get(name)
         if not isinstance(buckets, Mapping):
@@ -141,7 +141,7 @@ def _is_duration(value: object) -> TypeGuard[float]:
 
 
 def _estimated(histogram: Histogram) -> tuple[float, float, float]:
-    """The sum, the least and the most, estimated from a histogram."""
+    """The sum, the minimum and the maximum, estimated from a histogram."""
     first, last = min(histogram), max(histogram)
     total = sum(upper(number) * count for number, count in histogram.items())
     return total, upper(first - 1) if first else 0.0, upper(last)

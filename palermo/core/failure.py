@@ -1,6 +1,6 @@
 """The errors that a job carries: the latest with its traceback, and a log of the earlier ones.
 
-Each is enough to understand the error, and cut to sizes that headers can hold.
+Each is enough to understand the error, and is cut to a size that fits into headers.
 """
 
 import traceback
@@ -31,17 +31,17 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 def from_exception(error: BaseException, *, failed_at: int, skip: frozenset[str] = frozenset()) -> Failure:
-    """The failure that describes an exception.
+    """Describe an exception.
 
-    `skip` holds the names of Palermo's own files. Their frames at the start of the traceback
-    are left out, since they tell a reader nothing.
+    `skip` names Palermo's own files, whose frames are left out at the start of the traceback, because they don't help
+    the reader.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in skip:
         trace = trace.tb_next
     try:
         text = str(error)
-    except Exception:  # a user's __str__ may raise anything, and must not hide the failure itself
+    except Exception:  # a user's __str__ may raise anything, which must not hide the failure
         text = "(its message cannot be read: __str__ raised)"
     formatted = "".join(traceback.format_exception(type(error), error, trace))
     return cut(
@@ -55,12 +55,12 @@ def from_exception(error: BaseException, *, failed_at: int, skip: frozenset[str]
 
 
 def class_name(kind: type[BaseException]) -> str:
-    """The dotted name of an exception class; plain for builtins, as Python itself prints it."""
+    """The dotted name of an exception class; without a module for builtins, as Python prints it."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def cut(failure: Failure, *, message: int = MAX_MESSAGE, stack_trace: int = MAX_STACK_TRACE) -> Failure:
-    """The failure with its texts cut: class and message at the end, by characters, and the trace in the middle."""
+    """The failure with its texts cut: class and message at the end, in characters, and the trace in the middle."""
     return replace(
         failure,
         exception_class=printable(failure.exception_class)[:MAX_CLASS],
@@ -70,7 +70,7 @@ def cut(failure: Failure, *, message: int = MAX_MESSAGE, stack_trace: int = MAX_
 
 
 def cut_middle(text: str, size: int) -> str:
-    """The text in at most `size` bytes of UTF-8, with its middle left out if need be.
+    """The text in at most `size` bytes of UTF-8, cut in the middle if necessary.
 
     The start shows the outermost calls and the end shows the error; the middle is what recursion repeats.
     """
@@ -84,7 +84,7 @@ def cut_middle(text: str, size: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with what UTF-8 cannot hold (lone surrogates) replaced."""
+    """The text with invalid characters (lone surrogates) replaced."""
     return text.encode(errors="replace").decode()
 
 
@@ -99,8 +99,8 @@ def fingerprint(job: str, failure: Failure) -> str:
 def innermost_frame(stack_trace: str) -> str:
     """The innermost frame of a stack trace: `file.py:function` in a Python traceback, else the first line with "at ".
 
-    Python writes the innermost frame last; the JVM, .NET and JavaScript write it first. Line numbers of Python are left
-    out, so that an edit elsewhere in the file does not make a new group.
+    Python writes the innermost frame last; the JVM, .NET and JavaScript write it first. Python's line numbers are left
+    out, so that an edit elsewhere in the file doesn't create a new group.
     """
     lines = [line.strip() for line in stack_trace.splitlines()]
     python = any(line.startswith('File "') and ", in " in line for line in lines)
@@ -113,21 +113,21 @@ def innermost_frame(stack_trace: str) -> str:
     return ""
 
 
-#: The most characters of an earlier error's message.
+#: Maximum length of an earlier error's message, in characters.
 _ATTEMPT_MESSAGE = 500
 
-#: The largest size of the log of earlier errors, in bytes of UTF-8: a quarter of the frame that holds all headers.
+#: Maximum size of the log of earlier errors, in bytes of UTF-8: a quarter of the frame that holds all headers.
 ATTEMPTS_BUDGET = 32_000
 
-#: The numbers and instants of tries are below this.
+#: Upper bound of the numbers and instants of tries.
 _BELOW = 2**33
 
-#: Bytes that an entry takes besides its texts.
+#: Bytes of an entry besides its texts.
 _FRAME = 80
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One try that failed, in short form.
+    """One failed try in short form.
 
     When a newer error replaces the latest one, or a requeue removes it, its short form is appended to the log.
     """
@@ -151,12 +151,12 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """An estimate of the bytes that it takes among the headers; never too high."""
+        """An estimate of its size among the headers in bytes, which is at least the real size."""
         return _FRAME + len(self.exception_class.encode()) + len(self.message.encode())
 
 
 def append_attempt(log: Sequence[Attempt], attempt: Attempt) -> tuple[Attempt, ...]:
-    """The log with one more attempt, within ATTEMPTS_BUDGET: the first attempt and the newest ones stay."""
+    """The log with one more attempt, within ATTEMPTS_BUDGET: the first attempt and the newest ones are kept."""
     return cut_attempts((*log, attempt), ATTEMPTS_BUDGET)
 
 
@@ -189,7 +189,7 @@ def attempts_header(log: Sequence[Attempt]) -> list[dict[str, Any]]:
 
 
 def attempts_in(value: Sequence[Any]) -> tuple[Attempt, ...]:
-    """The log in the value of such a header; entries that are not valid are left out."""
+    """Parse the log in such a header; invalid entries are left out."""
     found = []
     for each in value:
         match each:

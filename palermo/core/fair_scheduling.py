@@ -1,11 +1,11 @@
 """The fair scheduler of one queue's tenants: the next turn goes to the tenant that has waited longest for its share.
 
-Every tenant that has jobs waiting stands at a mark. The tenant at the lowest mark is served, and moves on by a
-stride. In the order "turn" the stride is 1 / share, so that of two tenants with shares 2 and 1 the first is served
-twice as often (stride scheduling). In the order "random" the stride is drawn from the exponential distribution of
-that mean. That makes each pick a draw among all that wait, weighted by their shares, whatever was drawn before.
+Every tenant with waiting jobs has a position. The tenant with the lowest position is served, and advances by a stride.
+In the order "turn" the stride is 1 / share, so of two tenants with shares 2 and 1 the first is served twice as often
+(stride scheduling). In the order "random" the stride is drawn from the exponential distribution with that mean. So each
+pick is a random draw among all waiting tenants, weighted by their shares and independent of earlier draws.
 
-How many jobs a tenant has makes no difference. Chance is an argument.
+The number of a tenant's jobs makes no difference. Random numbers are arguments.
 """
 
 import heapq
@@ -16,10 +16,10 @@ from math import log1p
 #: The orders in which tenants are served; the first is the default.
 TURN, RANDOM = TENANT_ORDERS = ("turn", "random")
 
-#: The smallest and the largest share; a tenant has 1 unless said otherwise.
+#: The smallest and the largest share; the default is 1.
 LEAST_SHARE, MOST_SHARE = 0.001, 1_000.0
 
-#: Bytes of UTF-8 that a tenant's name may have.
+#: Maximum size of a tenant's name in bytes of UTF-8.
 MAX_TENANT_BYTES = 255
 
 
@@ -30,7 +30,7 @@ def stride(share: float, order: str, chance: float) -> float:
 
 
 def is_tenant(name: object) -> bool:
-    """Whether this may be a tenant's name: text of 1 to 255 bytes without blanks at its ends."""
+    """Whether this is a valid tenant name: text of 1 to 255 bytes without surrounding spaces."""
     if not isinstance(name, str) or name != name.strip():
         return False
     try:
@@ -40,12 +40,12 @@ def is_tenant(name: object) -> bool:
 
 
 class StrideScheduler:
-    """The tenants that have jobs waiting, and the tenant whose turn is next."""
+    """The tenants with waiting jobs, and the tenant whose turn is next."""
 
     def __init__(self, order: str, chance: Callable[[], float]) -> None:
         self._order = order
         self._chance = chance
-        #: The mark of the tenant that was served last; a tenant that joins begins from there.
+        #: The position of the tenant that was served last; a tenant that joins starts there.
         self._now = 0.0
         self._heap: list[tuple[float, int, str]] = []
         self._marks: dict[str, tuple[float, int]] = {}
@@ -58,19 +58,19 @@ class StrideScheduler:
         return tenant in self._marks
 
     def join(self, tenant: str, share: float = 1.0) -> None:
-        """Add a tenant that has jobs: its first turn comes when all tenants that wait now have had theirs.
+        """Add a tenant with jobs: its first turn comes after those of all tenants that wait now.
 
-        A tenant that is there already is left as it is.
+        Does nothing if the tenant is already there.
         """
         if tenant not in self._marks:
             self._put(tenant, self._now + self._stride(share))
 
     def leave(self, tenant: str) -> None:
-        """Remove a tenant that has no jobs any more."""
+        """Remove a tenant without jobs."""
         self._marks.pop(tenant, None)
 
     def next(self) -> str | None:
-        """The tenant whose turn it is; None if no tenant waits. The turn stays with it until `served`."""
+        """The tenant whose turn it is; None if no tenant waits. It keeps the turn until `served`."""
         while self._heap:
             mark, number, tenant = self._heap[0]
             if self._marks.get(tenant) == (mark, number):
@@ -80,7 +80,7 @@ class StrideScheduler:
         return None
 
     def coming(self, count: int, share: Callable[[str], float]) -> list[str]:
-        """The tenants of the next turns, if none joins or leaves and each draws its mean stride. Nothing changes."""
+        """The tenants of the next turns, if none joins or leaves and each draws its mean stride. Changes nothing."""
         turns, found, again = list[str](), list[tuple[float, int, str]](), list[tuple[float, int, str]]()
         while len(turns) < count and (self._heap or again):
             is_first = bool(self._heap) and (not again or self._heap[0] < again[0])
@@ -96,7 +96,7 @@ class StrideScheduler:
         return turns
 
     def served(self, tenant: str, share: float = 1.0) -> None:
-        """Note that a tenant has had its turn, and put it back among the others."""
+        """Record that a tenant has had its turn, and move it back among the others."""
         mark, _ = self._marks[tenant]
         self._now = max(self._now, mark)
         self._put(tenant, mark + self._stride(share))

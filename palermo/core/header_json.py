@@ -1,8 +1,8 @@
 """Header values as JSON, without loss.
 
-JSON has text, numbers, booleans, None, lists and objects. All other values that an AMQP field
-table may hold are written as `{"$": kind, "v": …}`. A user's own object with a key "$" is
-written that way too, so that it cannot be mistaken for a tag.
+JSON has text, numbers, booleans, None, lists and objects. All other values of an AMQP field table are written as
+`{"$": kind, "v": …}`. A user's own object with a key "$" is written that way too, so that it can't be mistaken for a
+tag.
 """
 
 import json
@@ -19,15 +19,15 @@ from palermo.errors import EncodeError, StoreInvalid
 
 TAG = "$"
 
-#: Python refuses to read or write a decimal number of more than 4,300 digits; hexadecimal has no such limit.
+#: Python refuses to parse or print a decimal number of more than 4,300 digits; hexadecimal has no such limit.
 _WORD = 1 << 64
 
-#: The types whose values are written as they are.
+#: Types whose values are written unchanged.
 _FLAT = frozenset({str, bool, float, type(None)})
 
 
 def to_json(value: HeaderValue, path: str = "") -> Any:
-    """The value as JSON values. Raises EncodeError, which names the path to the part that no header can hold."""
+    """The value as JSON values. Raises EncodeError, which names the path to the part that headers don't support."""
     match value:
         case None | bool() | str() | float():
             return value
@@ -63,7 +63,7 @@ def _tagged(kind: str, value: Any) -> dict[str, Any]:
 
 
 def from_json(value: Any) -> HeaderValue:
-    """The value that `to_json` wrote. Raises KeyError, TypeError or ValueError for an invalid tag."""
+    """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for an invalid tag."""
     match value:
         case dict():
             return untagged({key: from_json(item) for key, item in value.items()})
@@ -73,7 +73,7 @@ def from_json(value: Any) -> HeaderValue:
 
 
 def untagged(found: dict[str, Any]) -> HeaderValue:
-    """The value that a JSON object stands for; its parts have been read already. Raises as `from_json` does."""
+    """The value of a JSON object whose parts are already converted. Raises the errors of `from_json`."""
     match found.get(TAG):
         case None:
             return found
@@ -96,12 +96,12 @@ def untagged(found: dict[str, Any]) -> HeaderValue:
             raise ValueError(f"unknown kind {kind!r}")
 
 
-#: One encoder for all calls: json.dumps makes a new one for each call with other options than its defaults.
+#: One encoder for all calls: json.dumps creates a new one for each call with non-default options.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def dumps(values: Mapping[str, HeaderValue]) -> str:
-    """The headers as ASCII text. Raises EncodeError, which names the path to the value that cannot be written."""
+    """The headers as ASCII text. Raises EncodeError, which names the path to the invalid value."""
     try:
         return _ENCODER.encode(to_json(values))
     except RecursionError:
@@ -109,7 +109,7 @@ def dumps(values: Mapping[str, HeaderValue]) -> str:
 
 
 def loads(text: str) -> dict[str, HeaderValue]:
-    """The headers that `dumps` wrote. Raises StoreInvalid."""
+    """The inverse of `dumps`. Raises StoreInvalid."""
     try:
         values = json.loads(text, object_hook=untagged if f'"{TAG}"' in text else None)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -119,20 +119,20 @@ def loads(text: str) -> dict[str, HeaderValue]:
     return values
 
 
-#: The header that keeps what could not be read, and at most so many characters of it.
+#: The header with the unreadable text, and its maximum length.
 UNREADABLE = "unreadable-headers"
 _MOST_UNREADABLE = 4_000
 
 
 def read(text: Any) -> tuple[dict[str, HeaderValue], str]:
-    """The headers that `dumps` wrote, and ""; for anything else a header that has the text, and what is wrong with it.
+    """The inverse of `dumps`, with "". For invalid text: a header with the text, and a description of the error.
 
-    Somebody may have changed it by hand, or another program written it. A job is delivered anyway, and fails.
+    A user may have edited the text, or another program written it. The job is still delivered, and fails.
     """
     try:
         values = loads(text)
         if "\\u" in text:
-            json.dumps(values, ensure_ascii=False, default=str).encode()  # half a character cannot be passed on
+            json.dumps(values, ensure_ascii=False, default=str).encode()  # lone surrogates can't be passed on
         return values, ""
     except StoreInvalid as error:
         wrong = str(error)
@@ -143,7 +143,7 @@ def read(text: Any) -> tuple[dict[str, HeaderValue], str]:
 
 
 def message_with(headers: Any, properties: Any, **others: Any) -> Message:
-    """The message of `from_wire`, with headers and properties in JSON. `defect` says what of these cannot be read."""
+    """The message of `from_wire`, with headers and properties from JSON. `defect` describes unreadable ones."""
     found, wrong = read(headers)
     more, also_wrong = read(properties) if properties else (NO_HEADERS, "")
     message = from_wire(headers=found, properties=NO_HEADERS if also_wrong else more, **others)

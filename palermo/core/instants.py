@@ -1,17 +1,17 @@
-"""Instants by name: what has many things to do at known times finds the first ones without looking at the others."""
+"""Instants by name: finds the first of many names without reading the others."""
 
 from heapq import heapify, heappop, heappush
 
-#: Instants that do not hold any more are thrown out of a heap when they are more than those that do, and this many.
+#: Outdated instants are removed from a heap when they outnumber the valid ones and exceed this number.
 _SPARE = 1_000
 
 
 class Instants:
-    """An instant for each of many names: finding the first ones costs no more the more names there are."""
+    """An instant for each of many names. The cost of finding the first one doesn't grow with their number."""
 
     def __init__(self) -> None:
         self._instants: dict[str, float] = {}
-        #: The instants and names by time; also some that hold no more.
+        #: The instants and names by time, including outdated ones.
         self._heap: list[tuple[float, str]] = []
 
     def put(self, name: str, instant: float | None) -> None:
@@ -27,13 +27,13 @@ class Instants:
 
     @property
     def first(self) -> float | None:
-        """The earliest instant; None if there is none."""
+        """The earliest instant; None if there are no names."""
         while self._heap and self._instants.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def until(self, now: float) -> list[str]:
-        """Take out the names whose instants are not after `now`."""
+        """Remove and return the names whose instants are not after `now`."""
         found = []
         while (first := self.first) is not None and first <= now:
             found.append(heappop(self._heap)[1])

@@ -1,4 +1,4 @@
-"""The changes that a person makes to a job that waits in a queue or for its time."""
+"""A user's changes to a waiting or scheduled job."""
 
 from msgspec.structs import replace
 
@@ -11,16 +11,16 @@ from palermo.errors import OptionInvalid
 
 
 def check_priority(priority: int | None) -> int | None:
-    """The priority, if a job may have it. Raises OptionInvalid."""
+    """Return the priority if it is valid for a job. Raises OptionInvalid."""
     if priority is not None and not 0 <= priority <= MAX_PRIORITY:
         raise OptionInvalid(f"priority is {priority}; give a number from 0 to {MAX_PRIORITY}.")
     return priority
 
 
 class JobEdit(PlainWithMessages, frozen=True, kw_only=True):
-    """Other arguments, another queue, priority or time for one job. What is None stays as it is."""
+    """Other arguments, another queue, priority or time for one job. A field that is None changes nothing."""
 
-    #: A message that holds the new arguments.
+    #: A message with the new arguments.
     content: Message | None = None
     queue: str | None = None
     priority: int | None = None
@@ -35,7 +35,7 @@ class JobEdit(PlainWithMessages, frozen=True, kw_only=True):
     def applied_to(self, message: Message) -> Message:
         """The message with these changes, under the same id."""
         if self.content is not None:
-            # Arguments that somebody gives, even the same ones, begin from the start.
+            # With new arguments, even equal ones, the job starts from the beginning.
             message = replace(with_arguments_of(message, self.content), saved=None)
         if self.queue is not None:
             message = replace(message, queue=self.queue)

@@ -1,9 +1,8 @@
 """The journal's records of jobs, workers and operators, and the batches in which a broker stores them.
 
-A record is a dict with `kind`, `at` (Unix seconds) and the fields that are named at its kind below.
-A batch is JSON with many records, a version and the writer's name. A reader skips kinds that it does
-not know, and batches of a later version, so that old and new versions may be used side by side.
-docs/internals/journal.md has the table of kinds; `make docs` compares.
+A record is a dict with `kind`, `at` (Unix seconds) and the fields that are listed at its kind below. A batch is JSON
+with many records, a version and the writer's name. A reader skips unknown kinds and batches of a later version, so that
+old and new versions can run side by side. docs/internals/journal.md has the table of kinds; `make docs` compares.
 """
 
 import json
@@ -17,10 +16,10 @@ from msgspec import Struct
 
 from palermo.core.message import MAX_SECONDS
 
-#: Changes only when old readers would misunderstand: a new kind or a new field is no reason.
+#: Changes only if old readers would misunderstand; new kinds and fields are no reason.
 VERSION = 1
 
-#: How large a journal grows, in bytes, and how old, in seconds, unless settings say otherwise.
+#: Default maximum size of a journal in bytes, and its maximum age in seconds.
 JOURNAL_BYTES = 1_000_000_000
 JOURNAL_AGE = 30 * 86_400.0
 
@@ -28,29 +27,29 @@ Record = Mapping[str, Any]
 
 
 class JournalLevel(StrEnum):
-    """How much is written down."""
+    """How much is recorded."""
 
-    OFF = "off"  #: nothing, so that no history is known
-    FAILURES = "failures"  #: failures, actions of people, and counts of jobs with their outcomes and durations
-    ALL = "all"  #: every job, from being enqueued to its end
+    OFF = "off"  #: nothing, so there is no history
+    FAILURES = "failures"  #: failures, operators' actions, and counts of jobs with their outcomes and durations
+    ALL = "all"  #: every job, from its enqueue to its end
 
 
 class RecordKind(StrEnum):
-    """What a record is about. Fields in brackets are left out where they would say nothing."""
+    """What a record is about. Fields in brackets are left out when they are empty."""
 
-    # A job: each record has id, job, queue; records that a worker writes have attempt and slot too.
-    ENQUEUED = "enqueued"  #: [run_at] [parent] [displaced: the same id, if it was enqueued before and had not begun]
+    # A job: each record has id, job, queue; workers' records also have attempt and slot.
+    ENQUEUED = "enqueued"  #: [run_at] [parent] [displaced: the same id, if it was enqueued before and not started]
     STARTED = "started"  #: wait
     PROGRESS = "progress"  #: [fraction, 0 to 1] [text]
     LOG = "log"  #: text: a line that the job wrote about itself
-    LIMITED = "limited"  #: key [limit] [rate]: put aside by its limit or rate, before it ran
-    SUCCEEDED = "succeeded"  #: wait, took [skipped] [result: a StoredResult] [refused: why it is not kept]
-    EXPANDED = "expanded"  #: wait, took: the run added steps; the workflow goes on, and has a later record of its end
+    LIMITED = "limited"  #: key [limit] [rate]: postponed by its limit or rate, before it ran
+    SUCCEEDED = "succeeded"  #: wait, took [skipped] [result: a StoredResult] [refused: why it is not stored]
+    EXPANDED = "expanded"  #: wait, took: the run added steps; the workflow continues, and a later record has its end
     FAILED = "failed"  #: wait, took, error, message
     RETRIED = "retried"  #: wait, took, error, message, delay
     SNOOZED = "snoozed"  #: wait, took, delay
-    RELEASED = "released"  #: wait, took: given back, since its worker was stopped
-    DISCARDED = "discarded"  #: wait, took, reason: as its own code or its policy said
+    RELEASED = "released"  #: wait, took: released because its worker was stopped
+    DISCARDED = "discarded"  #: wait, took, reason: by its own code or its policy
     CANCELLED = "cancelled"  #: wait, took, by [ran]
     # An event that was published to all groups: id, topic. In each group it becomes a job with the id `<id>@<group>`.
     PUBLISHED = "published"
@@ -63,14 +62,14 @@ class RecordKind(StrEnum):
     WORKER_DOWN = "worker_down"
     # A recurring job's turn: name, id, job, queue.
     FIRED = "fired"
-    # What a person did: action, by, source, outcome (done, refused, failed) [queue] [ids] [count] [what]. An action on
-    # more than 1,000 ids makes several records; from the second on they have [part].
+    # An operator's action: action, by, source, outcome (done, refused, failed) [queue] [ids] [count] [what]. An action
+    # on more than 1,000 ids makes several records; from the second on they have [part].
     ACTION = "action"
-    # Records that were not written, since the journal was away or slow: count.
+    # Records that were not written because the journal was unavailable or slow: count.
     LOST = "lost"
 
 
-#: The kinds that end a run of a job, and whether the job itself is over then.
+#: The kinds that end a run of a job, each with whether the job is finished.
 RUN_ENDS: Mapping[str, bool] = {
     RecordKind.SUCCEEDED: True,
     RecordKind.EXPANDED: False,
@@ -82,13 +81,13 @@ RUN_ENDS: Mapping[str, bool] = {
     RecordKind.CANCELLED: True,
 }
 
-#: Texts that are written in JSON as they are.
+#: Texts that JSON contains unchanged.
 _PLAIN = re.compile(r"[\w.:@~=, -]*\Z", re.ASCII)
 
-#: The most ids that `names_any` searches for.
+#: Maximum number of ids that `names_any` searches for.
 _FEW = 16
 
-#: The kinds that a writer leaves out at level "failures".
+#: The kinds that are not recorded at level "failures".
 _ONLY_ALL = frozenset(
     {
         *(RecordKind.PUBLISHED, RecordKind.ENQUEUED, RecordKind.STARTED, RecordKind.LIMITED),
@@ -100,16 +99,16 @@ _ONLY_ALL = frozenset(
 class RecordBatch(Struct, frozen=True):
     """Records that were stored together."""
 
-    #: Its place in the journal: later batches have higher numbers, not always the next one.
+    #: Its position in the journal: later batches have higher numbers, not always consecutive ones.
     position: int
-    #: Who wrote it: a worker's id, or another name that the writer gave itself; "" for none.
+    #: The writer: a worker's id, or another name that the writer chose; "" for none.
     writer: str
     records: Sequence[Record]
-    #: `source` identifies one life of the writer, and `number` counts the batches of that life. A batch that was
-    #: stored twice, since the broker did not answer the first time, has the same of both.
+    #: `source` identifies one lifetime of the writer, and `number` counts its batches. Both are equal in a batch that
+    #: was stored twice because the broker did not answer the first time.
     source: str = ""
     number: int = 0
-    #: How many of its records cannot be read, and are left out; 1 if all of it cannot.
+    #: The number of unreadable records, which are left out; 1 if the whole batch is unreadable.
     unreadable: int = 0
 
 
@@ -119,10 +118,10 @@ def is_wanted(kind: str, level: JournalLevel) -> bool:
 
 
 def names_any(ids: Collection[str]) -> Callable[[bytes], bool]:
-    """A check of a batch's bytes: False if none of its records names one of these ids.
+    """A check of a batch's bytes: False if none of its records contains one of these ids.
 
-    Decoding a batch takes some hundred times as long. All batches pass the check if there are so many ids that decoding
-    is as quick, or if one has characters that a writer in another language may escape in JSON.
+    Decoding a batch takes about a hundred times as long. All batches pass the check if there are so many ids that
+    decoding is as fast, or if an id has characters that a writer in another language may escape in JSON.
     """
     if len(ids) > _FEW or not all(map(_PLAIN.match, ids)):
         return lambda _: True
@@ -132,8 +131,8 @@ def names_any(ids: Collection[str]) -> Callable[[bytes], bool]:
 
 def encode_record(record: Record) -> msgspec.Raw:
     """The JSON of one record, for `encode`."""
-    # Fast path: a record with 1 kB of arguments takes 2 µs, 12 without; msgspec refuses half of a surrogate pair and
-    # integers beyond 64 bits.
+    # Fast path: a record with 1 kB of arguments takes 2 µs, 12 without; msgspec refuses lone surrogates and integers
+    # beyond 64 bits.
     try:
         return msgspec.Raw(msgspec.json.encode(record))
     except (TypeError, ValueError, OverflowError):
@@ -141,13 +140,13 @@ def encode_record(record: Record) -> msgspec.Raw:
 
 
 def encode(writer: str, records: Sequence[msgspec.Raw], *, source: str = "", number: int = 0) -> bytes:
-    """The bytes of a batch, for a broker to store; its records come from `encode_record`."""
+    """The bytes of a batch for a broker to store, from records made by `encode_record`."""
     batch = {"version": VERSION, "writer": writer, "source": source, "number": number, "records": records}
     return msgspec.json.encode(batch)
 
 
 def decode(position: int, body: bytes) -> RecordBatch:
-    """The batch that `encode` made, without the records that cannot be read: another program may have written any."""
+    """The inverse of `encode`, without unreadable records, which another program may have written."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -164,7 +163,7 @@ def decode(position: int, body: bytes) -> RecordBatch:
     return RecordBatch(position, "", (), unreadable=1)
 
 
-#: The fields that are texts in every kind, and those that are numbers; each may be None. Readers rely on that.
+#: The fields that are text in every kind, and the numeric ones; each may be None. Readers rely on that.
 _TEXTS = frozenset(
     {
         *("id", "job", "queue", "worker", "host", "error", "message", "reason", "name", "topic", "key", "text"),
@@ -175,7 +174,7 @@ _NUMBERS = frozenset({"took", "delay", "fraction", "attempt", "slot", "pid", "sl
 
 
 def _is_readable(record: Any) -> bool:
-    """Whether a record has a kind and a time, and no field of another type than its readers expect."""
+    """Whether a record has a kind and a time, and all its fields have the types that readers expect."""
     match record:
         case {"kind": str(), "at": int() | float() as at} if 0 <= at < MAX_SECONDS:
             return all(

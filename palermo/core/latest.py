@@ -1,4 +1,4 @@
-"""Dicts that keep their latest entries, and so never grow beyond a bound."""
+"""Dicts that keep only their latest entries, so that their size is bounded."""
 
 from typing import TypeVar
 

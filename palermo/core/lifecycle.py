@@ -1,7 +1,7 @@
-"""The life of a job: its states, and which settlement each result calls for.
+"""The life of a job: its states, and the settlement for each result.
 
-Only whether a job that raised is tried again is decided elsewhere (retry_policy.py). Nothing here does anything: no
-clock, no broker, no log. The table in docs/reference/lifecycle.md is made from TRANSITIONS.
+Only the decision to retry a job that raised is elsewhere (retry_policy.py). This module is pure: no clock, no broker,
+no log. The table in docs/reference/lifecycle.md is generated from TRANSITIONS.
 """
 
 import base64
@@ -17,26 +17,26 @@ from palermo.core.message import JSON, Message, fit_headers
 from palermo.core.times import MAX_DELAY
 from palermo.core.topology import FAILED_QUEUE, failed_queue
 
-#: The most bytes that the setting max_result may allow: a batch of a few such values still fits one message.
+#: Upper limit of the setting max_result in bytes: a batch of a few such values still fits into one message.
 MAX_RESULT = 512 * 1024
 
 
 class StoredResult(Struct, frozen=True):
-    """A job's return value as the journal keeps it: written by a serializer, and within a limit."""
+    """A job's return value as stored in the journal: serialized, and within a size limit."""
 
     #: Media type of the serializer.
     content_type: str
     body: bytes
 
     def to_plain(self) -> dict[str, str]:
-        """The value as JSON values: the field `result` of a record."""
+        """The value as JSON values, for the field `result` of a record."""
         if self.content_type == JSON:
             return {"content_type": JSON, "text": self.body.decode(errors="replace")}
         return {"content_type": self.content_type, "base64": base64.b64encode(self.body).decode()}
 
     @classmethod
     def from_plain(cls, plain: object) -> "StoredResult | None":
-        """The value that to_plain described; None for anything else."""
+        """The inverse of to_plain; None for anything else."""
         match plain:
             case {"content_type": str(content_type), "text": str(text)}:
                 return cls(content_type, text.encode(errors="replace"))
@@ -49,7 +49,7 @@ class StoredResult(Struct, frozen=True):
 
 
 def why_not_stored(value: StoredResult, limit: int) -> str:
-    """The reason, for people, why a value is not kept; "" if it is. `limit` is in bytes."""
+    """Why a value is not stored, for display; "" if it is. `limit` is in bytes."""
     size = len(value.body)
     if size <= limit:
         return ""
@@ -65,17 +65,17 @@ def result_of_record(record: Mapping[str, Any]) -> StoredResult | None:
 
 
 class JobState(StrEnum):
-    """Where a job is in its life."""
+    """The states of a job."""
 
     PENDING = "pending"  #: waits in its queue
     WORKING = "working"  #: a worker's slot runs it
-    RETRYING = "retrying"  #: has failed, and waits to be tried again by itself
-    FAILED = "failed"  #: lies in `failed` until someone requeues or discards it
-    DONE = "done"  #: has finished; nothing of it is left on the broker
-    DISCARDED = "discarded"  #: was taken away unfinished: by a person, or as its own code or policy said
+    RETRYING = "retrying"  #: has failed, and waits for its automatic retry
+    FAILED = "failed"  #: is in `failed` until an operator requeues or discards it
+    DONE = "done"  #: has finished, and is no longer on the broker
+    DISCARDED = "discarded"  #: was removed unfinished, by an operator, its own code or its policy
 
 
-#: Every transition: what happens, the state before, the state after.
+#: Every transition: the event, the state before, the state after.
 TRANSITIONS: tuple[tuple[str, JobState | None, JobState], ...] = (
     ("enqueue", None, JobState.PENDING),
     ("take", JobState.PENDING, JobState.WORKING),
@@ -102,51 +102,52 @@ class Succeeded(Struct, frozen=True, tag_field="state", tag="done", omit_default
     """The job returned, or a before_process hook skipped it, which is no failure."""
 
     skipped: bool = False
-    #: The returned value, if the job keeps its result.
+    #: The returned value, if the job stores its result.
     value: StoredResult | None = None
-    #: Why the value is not kept although the job keeps its result; "" where it is, or where nobody asked.
+    #: Why the value is not stored although the job stores its result; "" if it is stored or the job doesn't store
+    #: results.
     refused: str = ""
-    #: As a step of a workflow: what later steps get of it, and the steps that it adds, packed by core/workflow.py.
+    #: For a workflow step: its output for later steps, and the steps that it adds, packed by core/workflow.py.
     output: StoredResult | None = None
     adds: bytes = b""
 
 
 class Raised(Struct, frozen=True, tag_field="state", tag="failed"):
-    """The job raised, could not be run at all, or its process died; it does not run again by itself."""
+    """The job raised, could not be run, or its process died; it doesn't run again automatically."""
 
     failure: Failure
 
 
 class Retrying(Struct, frozen=True, tag_field="state", tag="retrying"):
-    """The job is to run again, after `delay` seconds."""
+    """The job should run again after `delay` seconds."""
 
-    #: Why; None for a job that snoozes, which does not count against its retries.
+    #: The reason; None for a job that snoozes, which doesn't count against its retries.
     failure: Failure | None
     delay: Annotated[float, Meta(ge=0, le=MAX_DELAY)]
 
 
 class Dropped(Struct, frozen=True, tag_field="state", tag="discarded"):
-    """The job is thrown away: it asked for that itself, or its policy says so for its error."""
+    """The job is discarded: by its own request, or because its policy says so for its error."""
 
     reason: str
 
 
 class Interrupted(Struct, frozen=True, tag_field="state", tag="interrupted"):
-    """The worker stopped the job before it ended; the job itself did nothing wrong."""
+    """The worker stopped the job before it ended, for reasons unrelated to the job."""
 
 
 class Cancelled(Struct, frozen=True, tag_field="state", tag="cancelled"):
     """An operator cancelled the job, before or during its run."""
 
 
-#: One instance of each is enough: they hold nothing.
+#: One instance of each is enough: they have no fields.
 INTERRUPTED, CANCELLED, SUCCEEDED = Interrupted(), Cancelled(), Succeeded()
 
 Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 
 class BatchResult(Struct, frozen=True, tag_field="state", tag="batch"):
-    """How each job of a batch ended, in their order."""
+    """How each job of a batch ended, in the batch's order."""
 
     results: tuple[Result, ...]
 
@@ -156,18 +157,18 @@ RunResult = Result | BatchResult
 
 
 def results_of_each(result: RunResult, count: int) -> tuple[Result, ...]:
-    """The results of `count` jobs that were run together. The result of the whole run holds for each of them."""
+    """The results of `count` jobs that ran together. A single result applies to each of them."""
     if isinstance(result, BatchResult):
         return (*result.results, *(Interrupted() for _ in range(count)))[:count]
     return (result,) * count
 
 
 class Ack(Struct, frozen=True):
-    """Forget the message."""
+    """Delete the message."""
 
-    #: Whether the job was done, and not cancelled or dropped.
+    #: Whether the job was done, rather than cancelled or dropped.
     done: bool = True
-    #: If not, whether a person cancelled it.
+    #: If not, whether an operator cancelled it.
     cancelled: bool = False
     #: As in Succeeded.
     output: StoredResult | None = None
@@ -175,19 +176,19 @@ class Ack(Struct, frozen=True):
 
 
 class Fail(Struct, frozen=True):
-    """Store this copy among the failed jobs; once that is confirmed, forget the original."""
+    """Store this copy in the failed queue; after the confirm, delete the original."""
 
     message: Message
-    #: The queue of failed jobs that takes it.
+    #: The failed queue for it.
     queue: str = FAILED_QUEUE
 
 
 class Release(Struct, frozen=True):
-    """Give the message back to its queue, at its old place where the broker can do that."""
+    """Return the message to its queue, at its old position if the broker supports that."""
 
 
 class Reschedule(Struct, frozen=True):
-    """Store this copy as an enqueued job, for its time; once that is confirmed, forget the original."""
+    """Store this copy as an enqueued job with its due time; after the confirm, delete the original."""
 
     message: Message
 
@@ -204,10 +205,10 @@ def settle(
     failed_per_queue: bool = False,
     saved: str | None = None,
 ) -> Settlement:
-    """The settlement of a delivery whose run gave this result.
+    """The settlement of a delivery whose run had this result.
 
-    `worker` is the tag of the slot that ran it, `now` the Unix time; `failed_per_queue` keeps the
-    failed jobs of every queue apart, in `failed:<queue>`. `saved` is what the run has saved; None for nothing.
+    `worker` is the tag of the slot that ran it, `now` the Unix time. With `failed_per_queue`, every queue has its own
+    failed jobs in `failed:<queue>`. `saved` is what the run has saved; None for nothing.
     """
     if saved is not None:
         message = replace(message, saved=saved)
@@ -226,31 +227,31 @@ def settle(
             queue = failed_queue(message.queue, per_queue=failed_per_queue)
             return Fail(fail(message, failure, worker=worker), queue)
         case Interrupted():
-            # Only a copy can hold what the run has saved.
+            # Only a copy can hold the data that the run has saved.
             return Release() if saved is None else Reschedule(message)
 
 
 def without_value(result: Result) -> Result:
-    """The result without the value that the job returned."""
+    """The result without the job's return value."""
     if isinstance(result, Succeeded) and (result.value is not None or result.refused):
         return replace(result, value=None, refused="")
     return result
 
 
 def without_step(result: Result) -> Result:
-    """The result without what only the broker takes, as a step of a workflow."""
+    """The result without the data of a workflow step that only the broker uses."""
     if isinstance(result, Succeeded) and (result.output is not None or result.adds):
         return replace(result, output=None, adds=b"")
     return result
 
 
 def fail(message: Message, failure: Failure, *, worker: str) -> Message:
-    """The copy of the message that goes to `failed`: same id, body and headers, plus the error's headers."""
+    """The copy of the message for `failed`: same id, body and headers, plus the error's headers."""
     return fit_headers(_failed(message, failure, worker=worker, retries=message.retries or 0, run_at=None))
 
 
 def retry(message: Message, failure: Failure, *, worker: str, now: float, delay: float) -> Message:
-    """The copy of the message that runs again by itself after `delay` seconds, with the error for people to see."""
+    """The copy of the message that is retried automatically after `delay` seconds, with the error for display."""
     copy = _failed(message, failure, worker=worker, retries=(message.retries or 0) + 1, run_at=now + delay)
     policy_retries = (message.policy_retries or 0) + 1
     return fit_headers(replace(copy, policy_retries=policy_retries, retrying_since=message.retrying_since or now))
@@ -268,10 +269,10 @@ def _failed(message: Message, failure: Failure, *, worker: str, retries: int, ru
 
 
 def requeue(failed: Message, *, queue: str | None = None) -> Message:
-    """The copy of a failed message that runs again, in another queue if one is named.
+    """The copy of a failed message that runs again, by default in its own queue.
 
-    Same id; `retries` goes up by one, the policy's own count starts again at 0, and the
-    error joins the earlier ones. The expiry is removed: a person who requeues a job wants it run now.
+    Same id; `retries` goes up by one, the policy's own count restarts at 0, and the error is appended to the earlier
+    ones. The expiry is removed: an operator who requeues a job wants it to run now.
     """
     return replace(
         failed,
@@ -289,7 +290,7 @@ def requeue(failed: Message, *, queue: str | None = None) -> Message:
 
 
 def give_up(retrying: Message) -> Message:
-    """The copy of a message waiting for its retry that goes to `failed` instead, as if no retry were left."""
+    """The copy of a message waiting for its retry that goes to `failed` instead, as if it had no retry left."""
     policy_retries = retrying.policy_retries
     return replace(
         retrying,
@@ -300,7 +301,7 @@ def give_up(retrying: Message) -> Message:
 
 
 def attempts(message: Message, state: JobState) -> tuple[Attempt, ...]:
-    """The failed tries of a job as far as they are known, oldest first; `state` is the job's state now."""
+    """The known failed tries of a job, oldest first; `state` is the job's state now."""
     return _with_latest_error(message, (message.retries or 0) + (1 if state is JobState.FAILED else 0))
 
 
