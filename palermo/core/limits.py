@@ -1,10 +1,10 @@
-"""Limits and rates: how many runs of a job go on at once, how often it runs, and which message may run now.
+"""Limits and rates: how many runs of a job are active at once, how often it runs, and which message may run now.
 
 Pure: the state, the request and the time are arguments. One decider applies the rules, one request at a time: on
-RabbitMQ the leader's session, on the embedded broker a transaction. docs/guides/limits.md says what users may expect.
+RabbitMQ the leader's session, on the embedded broker a transaction. docs/guides/limits.md has the guarantees for users.
 
-A job that may not run now is postponed until an instant, so that it takes no slot. When a permit is free, it is offered
-to the first of the jobs that wait for one. A job that waits for a rate gets a reserved run, and comes back for that.
+A job that must not run yet is postponed, so that it occupies no slot. A free permit is offered to the first of the jobs
+that wait for one. A job that waits for a rate gets a reserved run, and returns to its queue for it.
 """
 
 import math
@@ -20,45 +20,45 @@ from palermo.core.instants import Instants
 from palermo.core.message import CLOCK_DIFFERENCE, MAX_SECONDS, Message
 from palermo.errors import OptionInvalid
 
-#: The headers of a message that is limited.
+#: The headers of a limited message.
 LIMIT, LIMIT_KEY, RATE = "limit", "limit-key", "rate"
 
-#: The header of a job that has a reservation by its rate: the number of the run that is reserved.
+#: The header of a job with a reservation by its rate: the number of the reserved run.
 RESERVATION = "rate-turn"
 
-#: The longest key that a user may give.
+#: Maximum length of a user's key.
 MAX_KEY_BYTES = 255
 
-#: The factor by which the gaps are longer than the rate asks for. The time from the grant to the job's first line
-#: varies, which would put more runs into some second than the rate allows.
+#: Factor by which the gaps exceed those of the rate. The time from the grant to the job's first line varies, which
+#: would otherwise put more runs into some seconds than the rate allows.
 SLACK = 1.01
 
-#: Seconds that a slot may wait for a reserved run that is near: postponing the job takes about as long.
+#: Seconds that a slot may wait for a close reserved run: postponing the job takes about as long.
 SLOT_WAIT = 0.1
 
-#: The most seconds before its reserved run at which a job comes back; half of a gap where that is less, so that of two
-#: reserved runs one is waited for in a slot.
+#: Maximum seconds before its reserved run at which a job returns to its queue. If half a gap is less, that applies: so
+#: a slot waits for at most one of two reserved runs.
 EARLY = 0.02
 
-#: Seconds between two runs, below which the decider does not wait for a job that is late for its reserved run.
+#: Gap in seconds below which the decider doesn't wait for a job that is late for its reserved run.
 LATE_RUN_GAP = 0.25
 
-#: Seconds for which a job that waits for a permit is postponed: the least for the next ones, so that a permit can be
-#: offered to them, and more for those that have others before them.
+#: Seconds for which a job that waits for a permit is postponed. The first jobs get the minimum, so that a permit can be
+#: offered to them; those further back get more.
 MIN_POSTPONEMENT, MAX_POSTPONEMENT = 4.0, 60.0
 
-#: A waiting job comes back after this part (one fourth) of its expected wait: no permit can be offered to a job that is
-#: still far from its queue.
+#: A waiting job returns after this fraction of its expected wait (one fourth): a permit can't be offered to a job that
+#: is not about to reach its queue.
 WAIT_PART = 4
 
-#: Seconds within which a job that was offered a permit, or was due to come back, must come; then it loses its place.
+#: Seconds within which a job must appear after it was offered a permit or was due to return; then it loses its place.
 OFFER_TIMEOUT = 5.0
 
-#: Seconds for which a free permit is kept for the job that it was offered to. The job comes within them unless its
-#: queue is long; then other jobs that ask in the meantime must not wait for it.
+#: Seconds for which a free permit is reserved for the job that it was offered to. The job appears in time unless its
+#: queue is long; then other jobs must not wait for it.
 OFFER_HELD_FOR = 0.02
 
-#: Seconds from the grant after which a living worker must say that it runs the job, or the permit ends.
+#: Seconds after the grant within which a living worker must report that it runs the job, or the permit ends.
 GRACE = 2.0
 
 _UNITS = {
@@ -67,19 +67,19 @@ _UNITS = {
     **dict.fromkeys(("h", "hour"), 3_600.0),
     **dict.fromkeys(("d", "day"), 86_400.0),
 }
-#: Compiled at its first use; most workers never use it.
+#: Compiled on first use; most workers never need it.
 _WRITTEN = r"\s*(?P<count>[0-9]{1,9})\s*/\s*(?P<every>[0-9]{0,6})\s*(?P<unit>[a-z]+)\s*\Z"
 
 
 class Rate(Struct, frozen=True):
-    """A rate: `count` runs in `period` seconds, evenly spread."""
+    """A rate: `count` runs per `period` seconds, evenly spaced."""
 
     count: Annotated[int, Meta(ge=1)]
     period: Annotated[float, Meta(gt=0)]
 
     @classmethod
     def parse(cls, text: object) -> "Rate":
-        """The rate written as `100/min`, `50/s` or `1/15min`. Raises OptionInvalid."""
+        """Parse a rate such as `100/min`, `50/s` or `1/15min`. Raises OptionInvalid."""
         found = re.match(_WRITTEN, text) if isinstance(text, str) else None
         unit = _UNITS.get(found["unit"]) if found else None
         every = int(found["every"] or 1) if found else 0
@@ -94,33 +94,33 @@ class Rate(Struct, frozen=True):
 
     @property
     def early(self) -> float:
-        """Seconds before its reserved run at which a job comes back."""
+        """Seconds before its reserved run at which a job returns to its queue."""
         return min(EARLY, self.gap / 2)
 
     @property
     def leeway(self) -> float:
         """Seconds by which a run may be late without delaying the next one.
 
-        Half of the seconds that SLACK adds to a period, and half a gap at most.
+        Half of the seconds that SLACK adds to a period, and at most half a gap.
         """
         return min(self.period * (SLACK - 1) / 2, self.gap / 2)
 
 
 class LimitDemand(Struct, frozen=True, kw_only=True):
-    """What a job needs before it may run."""
+    """The limits that apply to a job."""
 
     key: str
-    #: How many jobs with this key may run at once; None for any number.
+    #: Maximum number of concurrent runs with this key; None for no limit.
     limit: int | None = None
     rate: Rate | None = None
-    #: The rate as it was written.
+    #: The rate as the user wrote it.
     written: str = ""
     #: Whether this run was reserved for the job.
     reserved: bool = False
 
 
 def check_key(key: object) -> str:
-    """The key, if it is a valid limit_key. Raises OptionInvalid."""
+    """Return the key if it is a valid limit_key. Raises OptionInvalid."""
     try:
         if isinstance(key, str) and 1 <= len(key.encode()) <= MAX_KEY_BYTES:
             return key
@@ -133,12 +133,12 @@ def check_key(key: object) -> str:
 
 
 def has_reservation(message: Message) -> bool:
-    """Whether the run that the message waits for was reserved for it."""
+    """Whether the message has a reserved run."""
     return message.extra.get(RESERVATION) == message.attempt
 
 
 def demand_of(message: Message) -> LimitDemand | None:
-    """The demand in a message's headers; None if it is not limited, or the headers are not valid."""
+    """The demand in a message's headers; None if it is not limited, or its headers are invalid."""
     extra = message.extra
     if LIMIT not in extra and RATE not in extra:
         return None
@@ -161,7 +161,7 @@ def demand_of(message: Message) -> LimitDemand | None:
 
 
 class RunNow(Struct, frozen=True, tag=True):
-    """Run the job in `wait` seconds, which are few."""
+    """Run the job in `wait` seconds, which is a short time."""
 
     wait: float = 0.0
 
@@ -170,12 +170,12 @@ class RunLater(Struct, frozen=True, tag=True):
     """Postpone the job until the instant `at`, in Unix seconds."""
 
     at: float
-    #: Whether a run is reserved for it then; else the job only asks again.
+    #: Whether a run is reserved for it then; otherwise the job only asks again.
     reserved: bool = False
 
 
 def limit_headers(job: str, limit: int | None, key: str, rate: str | None) -> dict[str, Any]:
-    """The headers of a job with these options; none if it is not limited. Keys are each job's own.
+    """The headers of a job with these options; none if it is not limited. Each job has its own keys.
 
     Raises OptionInvalid for a key without a limit.
     """
@@ -202,19 +202,19 @@ def postponed(message: Message, decision: RunLater) -> Message:
 class RateState(Struct, frozen=True, kw_only=True):
     """The state of a rate, in Unix seconds."""
 
-    #: The instant before which nothing may run.
+    #: The instant before which no job may run.
     next: float = 0.0
-    #: The first instant that is not reserved for any job.
+    #: The first instant that is not reserved.
     free: float = 0.0
-    #: The same for jobs that came too late, or too many at once, for the runs that were reserved for them.
+    #: The same for jobs that came too late, or too many at once, for their reserved runs.
     again: float = 0.0
 
     def request(self, rate: Rate, now: float, *, reserved: bool) -> "tuple[RateState, RunNow | RunLater]":
-        """The new state and the answer for a job that wants to run; `reserved` says that it was told to come now.
+        """The new state, and the answer for a job that wants to run; `reserved` is whether it has a reservation.
 
-        Runs are a gap apart, whenever jobs ask: reservations only spare waiting jobs from asking all the time. A run
-        that is late by no more than the leeway does not delay the next one. So the rate is kept, and any period has one
-        run too many at most.
+        Runs are a gap apart, whenever jobs ask: reservations only save waiting jobs from asking all the time. A run
+        that is late by at most the leeway doesn't delay the next one. So the rate is kept, with at most one extra run
+        in any period.
         """
         if self.next > now + rate.gap + SLOT_WAIT + CLOCK_DIFFERENCE:
             return RateState().request(rate, now, reserved=reserved)
@@ -230,11 +230,11 @@ class RateState(Struct, frozen=True, kw_only=True):
         return replace(self, next=after, free=max(self.free, after)), RunNow(start - now)
 
     def is_over(self, written: str, now: float) -> bool:
-        """Whether it decides nothing any more: a fresh state would give the same answers. `written` is the rate."""
+        """Whether the state no longer matters: a fresh one would give the same answers. `written` is the rate."""
         try:
             leeway = Rate.parse(written).leeway if written else 0.0
         except OptionInvalid:
-            leeway = 0.0  # a later version wrote it
+            leeway = 0.0  # written by a later version
         return max(self.next + leeway, self.free, self.again) <= now
 
 
@@ -245,13 +245,13 @@ class _KeyState(Struct):
     limit: int | None = None
     written: str = ""
     rate_state: RateState = RateState()
-    #: The holders of permits, each a worker and a job's id, with the instants of their grants.
+    #: The holders of permits, each a worker and a job's id, with the times of their grants.
     running: dict[PermitHolder, float] = field(default_factory=dict)
-    #: Ids of jobs that were offered a permit, and of jobs that wait for one, the first first; each with the instant at
-    #: which it loses its place.
+    #: Ids of jobs that were offered a permit, and of jobs waiting for one, in order; each with the instant at which it
+    #: loses its place.
     offered: dict[str, float] = field(default_factory=dict)
     waiting_line: dict[str, float] = field(default_factory=dict)
-    #: Seconds that recent runs took, a moving mean; 0 until one has ended.
+    #: Moving average of recent runs' durations in seconds; 0 until the first one has ended.
     mean_run: float = 0.0
 
     def forget(self, now: float) -> None:
@@ -264,12 +264,12 @@ class _KeyState(Struct):
         return 1 if self.limit is None else self.limit - len(self.running) - len(self.offered)
 
     def may_run(self, id: str, now: float) -> bool:
-        """Whether this job may run now: permits are kept for a moment for the jobs that they were offered to."""
+        """Whether this job may run now. A permit is briefly reserved for the job that it was offered to."""
         kept = sum(until - OFFER_TIMEOUT + OFFER_HELD_FOR > now for other, until in self.offered.items() if other != id)
         return self.limit is None or len(self.running) + kept < self.limit
 
     def expected_run(self, now: float) -> float:
-        """Seconds that a run takes, as far as is known from runs that have ended and runs that go on."""
+        """Expected duration of a run in seconds, estimated from completed and active runs."""
         return max(self.mean_run, now - min(self.running.values(), default=now))
 
     def is_idle(self, now: float) -> bool:
@@ -277,43 +277,43 @@ class _KeyState(Struct):
 
 
 class LimitInfo(Struct, frozen=True, kw_only=True):
-    """One limited key, as a listing shows it."""
+    """One limited key, as an entry of the list."""
 
     key: str
-    #: How many may run at once; None for any number.
+    #: Maximum number of concurrent runs; None for no limit.
     limit: int | None
-    #: The rate as it was written; "" for none.
+    #: The rate as the user wrote it; "" for none.
     rate: str
     running: int
-    #: How many are postponed, as far as is known.
+    #: Number of postponed jobs, as far as is known.
     waiting: int
 
 
 class PermitTable:
-    """The state of all limited keys, in the decider's memory. A new decider asks the workers what they run."""
+    """The state of all limited keys, in the decider's memory. A new decider asks the workers which jobs they run."""
 
     def __init__(self, since: float) -> None:
-        """`since` is the instant at which this decider began: another may have let jobs run until then."""
+        """`since` is the time at which this decider started: until then another one may have let jobs run."""
         self._since = since
         self._keys: dict[str, _KeyState] = {}
-        #: Keys and holders of permits that may not run at all: they only asked, and the decider before this one may
+        #: Keys and holders of permits for jobs that may not be running: they only asked, and the previous decider may
         #: have let them run.
         self._unconfirmed: set[tuple[str, PermitHolder]] = set()
-        #: The keys for which jobs wait, or have been offered permits. Only these are looked at when a run ends.
+        #: Keys with jobs that wait or have been offered permits. Only these are checked when a run ends.
         self._in_demand: dict[str, None] = {}
-        #: The keys of which something runs. Only these are compared with what the workers report.
+        #: Keys with running jobs. Only these are compared with the workers' reports.
         self._with_runs: dict[str, None] = {}
-        #: The instants at which keys may be forgotten.
+        #: The instants at which keys may be deleted.
         self._idle = Instants()
 
     def request(self, demand: LimitDemand, holder: PermitHolder, now: float) -> RunNow | RunLater:
-        """The answer to a worker that wants to run a job; the same again for a job that it may run already."""
+        """The answer to a worker that wants to run a job; the same again for a job that it may already run."""
         key = self._key(demand.key)
         key.limit, key.written = demand.limit, demand.written
         key.forget(now)
         id = holder[1]
         if (demand.key, holder) in self._unconfirmed:
-            # The worker asks again, so the decider before this one gave it nothing.
+            # The worker asks again, so the previous decider gave it no permit.
             self._unconfirmed.discard((demand.key, holder))
             key.running.pop(holder, None)
             if not key.running:
@@ -323,7 +323,7 @@ class PermitTable:
             return self._put_in_line(key, demand.limit, id, now)
         if demand.rate is not None and holder not in key.running:
             if not key.rate_state.next and not demand.reserved:
-                # A job with a reservation got it from the decider before this one, a gap from all others.
+                # The reservation is from the previous decider, which kept it a gap apart from all others.
                 key.rate_state = RateState(next=self._since + demand.rate.gap)
             key.rate_state, decision = key.rate_state.request(demand.rate, now, reserved=demand.reserved)
             if isinstance(decision, RunLater):
@@ -339,7 +339,7 @@ class PermitTable:
         return RunNow(wait)
 
     def run_ended(self, name: str, holder: PermitHolder, now: float) -> None:
-        """Note that a run has ended, well or not."""
+        """Record that a run has ended, whatever its result."""
         key = self._keys.get(name)
         since = None if key is None else key.running.pop(holder, None)
         if key is None:
@@ -349,7 +349,7 @@ class PermitTable:
             key.mean_run += (now - since - key.mean_run) / 4
         if not key.running:
             self._with_runs.pop(name, None)
-            key.running = {}  # An emptied one keeps its room: 170 bytes, for as long as the rate allows no other run.
+            key.running = {}  # a cleared dict would keep its memory, 170 bytes, until the next run
         self._idle.put(name, key.rate_state.free)
 
     def sync_running(
@@ -359,10 +359,10 @@ class PermitTable:
         *,
         asked: Iterable[tuple[str, Iterable[tuple[str, str]]]] = (),
     ) -> None:
-        """Take over what all living workers report that they run: for each worker's id, keys with ids of jobs.
+        """Apply the reports of all living workers about their runs: by worker id, keys with ids of jobs.
 
-        `asked`, the first time, holds the jobs about which they still wait for an answer: the decider before this one
-        may have let them run.
+        `asked`, the first time, has the jobs for which they still await an answer: the previous decider may have let
+        them run.
         """
         reported = {worker: set(runs) for worker, runs in workers}
         for name in list(self._with_runs):
@@ -385,7 +385,7 @@ class PermitTable:
                 self._unconfirmed.add((name, (worker, id)))
 
     def offer(self, now: float, is_near: Callable[[str], bool]) -> list[str]:
-        """Offer free permits to jobs that wait and are at hand (`is_near`); returns their ids."""
+        """Offer free permits to waiting jobs that can start soon (`is_near`); return their ids."""
         offered: list[str] = []
         for name in list(self._in_demand):
             key = self._keys[name]
@@ -401,14 +401,14 @@ class PermitTable:
                 del self._in_demand[name]
                 self._idle.put(name, key.rate_state.free)
         for name in self._idle.until(now):
-            # One that is in use again is put there again when its last run ends.
+            # A key that is in use again is scheduled again when its last run ends.
             if self._keys[name].is_idle(now):
                 del self._keys[name]
         return offered
 
     @property
     def has_waiting(self) -> bool:
-        """Whether any job waits for a permit."""
+        """Whether a job waits for a permit."""
         return any(self._keys[name].waiting_line for name in self._in_demand)
 
     def listing(self, now: float) -> list[LimitInfo]:
@@ -435,18 +435,18 @@ class PermitTable:
     @staticmethod
     def _put_in_line(key: _KeyState, limit: int, id: str, now: float) -> RunLater:
         before = list(key.waiting_line).index(id) if id in key.waiting_line else len(key.waiting_line)
-        # A job far back comes back about when it is next. If every job asked at every step, many waiting jobs
-        # would do nothing else.
+        # A job far back returns about when its turn comes. If every job asked at every step, many waiting jobs would do
+        # nothing else.
         wait = min(MAX_POSTPONEMENT, max(MIN_POSTPONEMENT, before / limit * key.expected_run(now) / WAIT_PART))
         if key.offered.pop(id, None) is not None:
-            # The job came late, and another got its permit: it is the next.
+            # The job was late and another got its permit, so it is next.
             key.waiting_line = {id: now + wait + OFFER_TIMEOUT, **key.waiting_line}
         key.waiting_line[id] = now + wait + OFFER_TIMEOUT
         return RunLater(now + wait)
 
 
 def _reserved_runs(key: _KeyState, now: float) -> int:
-    """The number of runs that are reserved by the key's rate and still to come."""
+    """The number of runs that are reserved by the key's rate and have not started."""
     if not key.written:
         return 0
     return max(0, math.floor((key.rate_state.free - max(now, key.rate_state.next)) / Rate.parse(key.written).gap))

@@ -1,8 +1,8 @@
 """A job on the wire: its fields, and how they are written to headers and read from them.
 
-docs/internals/wire.md is the law of this file. Reading never fails: a known header of the wrong
-type stays among the foreign headers, and `defect` describes it, so that the worker can
-fail the job with its body and headers untouched.
+docs/internals/wire.md is the specification of this file. Reading never fails: a known header of the wrong type stays
+among the foreign headers, and `defect` describes it, so that the worker can fail the job with its body and headers
+untouched.
 """
 
 import re
@@ -18,13 +18,13 @@ from palermo.core.failure import ATTEMPTS_BUDGET, Attempt, Failure, attempts_hea
 from palermo.core.topology import DEFAULT_QUEUE, MAX_ID_BYTES, is_failed
 from palermo.errors import HeadersTooLarge
 
-#: What a header may hold: text, numbers, bytes, None, datetime, Decimal, and lists and dicts of these.
+#: Types that a header supports: text, numbers, bytes, None, datetime, Decimal, and lists and dicts of these.
 HeaderValue = Any
 Headers = Mapping[str, HeaderValue]
 
 
 class Opaque(bytes):
-    """A header's value in the broker's own form; Palermo passes it on and does not look into it."""
+    """A header value in the broker's own encoding, which Palermo passes on without decoding it."""
 
     __slots__ = ()
 
@@ -33,38 +33,38 @@ NO_HEADERS: Headers = MappingProxyType({})
 
 JSON = "application/json"
 
-#: The largest body in bytes: RabbitMQ 4 refuses messages above 16 MiB by default (max_message_size).
+#: Maximum size of a body in bytes: RabbitMQ 4 refuses messages above 16 MiB by default (max_message_size).
 MAX_BODY = 16 * 1024 * 1024
 
-#: The largest size of all headers together on the wire, in bytes. A content header is one frame, and a frame of more
-#: than frame_max (131,072, of which 8 are its own) makes RabbitMQ close the connection; 131,064 was measured to pass.
-#: The 4,096 bytes left over are room for the properties.
+#: Maximum size of all headers together on the wire, in bytes. A content header is one frame, and a frame above
+#: frame_max (131,072, including 8 of its own) makes RabbitMQ close the connection; 131,064 was measured to pass. The
+#: remaining 4,096 bytes are for the properties.
 MAX_HEADERS = 131_064 - 4_096
 
-#: The most bytes that a job may save for its next run, as JSON.
+#: Maximum size in bytes of the data that a job saves for its next run, as JSON.
 MAX_SAVED = 1_024
 
-#: Every duration and instant is below this: it is in the year 2242, after which the clocks of some systems end.
+#: Upper bound of all durations and instants: it is in the year 2242, after which the clocks of some systems end.
 MAX_SECONDS = 2.0**33
 
-#: Seconds by which the clocks of machines may differ. An instant that is further ahead than any rule allows was written
-#: while a clock was wrong, and says nothing.
+#: Maximum difference between the clocks of machines, in seconds. An instant that is further ahead than any rule allows
+#: was written with a wrong clock, and is ignored.
 CLOCK_DIFFERENCE = 600.0
 
-#: Every count is below this, so that counting on from it stays within what a header can hold.
+#: Upper bound of all counts, so that incrementing stays within the range of a header.
 _MAX_COUNT = 2**31
 
-#: Numbers from here on are read as milliseconds, as JavaScript writes them: as seconds they would be after 2242, and
-#: as milliseconds they begin in 1973.
+#: Numbers from here on are read as milliseconds, as JavaScript writes them: as seconds they would be after 2242, and as
+#: milliseconds they start in 1973.
 _MILLISECONDS = 1e11
 
-#: Compiled when first used.
+#: Compiled on first use.
 _DECIMAL_NUMBER = r"[0-9]{1,20}(\.[0-9]{1,20})?"
 
-#: The header that names the headers that had to be left out, and the most bytes that it may have.
+#: The header that names the headers that had to be left out, and its maximum size in bytes.
 _DROPPED, _MAX_DROPPED = "dropped-headers", 1_000
 
-#: Headers that are never published again. RabbitMQ drops a message whose old x-death shows a cycle, and CC and BCC
+#: Headers that are never published again. RabbitMQ drops a message whose old x-death indicates a cycle, and CC and BCC
 #: route copies.
 _STRIPPED = frozenset({"CC", "BCC", "x-death", "x-delivery-count", "x-acquired-count"})
 _STRIPPED_PREFIXES = ("x-first-death-", "x-last-death-")
@@ -93,7 +93,7 @@ _SECONDS = {
     "share": "share",
 }
 _TRUTH = {"keep-result": "keep_result"}
-#: The options that a message holds as they are, and the field of each.
+#: The options that a message stores unchanged, and the field of each.
 OPTION_FIELDS: Mapping[str, str] = {
     "retries": "max_retries",
     "timeout": "timeout",
@@ -105,123 +105,122 @@ OPTION_FIELDS: Mapping[str, str] = {
 _COUNTS = frozenset({"retries", "policy-retries", "max-retries"})
 _ATTEMPTS = "attempts-log"
 
-#: Headers with the fields that they are written from.
+#: Headers with their fields, for writing.
 _WRITTEN_UNLESS_EMPTY = (("job-class", "job"), ("queue", "queue"), ("arguments", "arguments"), ("tenant", "tenant"))
 _WRITTEN_UNLESS_NONE = tuple(
     (header, name)
     for header, name in (_NUMBER | _SECONDS | _TRUTH | _TEXT).items()
     if header not in dict(_WRITTEN_UNLESS_EMPTY)
 )
-#: By the name of a field: the header that it is written to, and whether it is left out when it is empty, not only when
-#: it is None. The header of `id`, those of a Failure, and foreign headers are not among them.
+#: By field name: its header, and whether the header is left out if the value is empty, not only if it is None. `id`, a
+#: Failure and foreign headers are handled separately.
 HEADER_OF: Mapping[str, tuple[str, bool]] = {
     **{field: (header, True) for header, field in _WRITTEN_UNLESS_EMPTY},
     **{field: (header, False) for header, field in _WRITTEN_UNLESS_NONE},
 }
-#: By the name of a header: the field that takes it, and the type of a value that needs no conversion.
+#: By header name: its field, and the type of a value that needs no conversion.
 _AS_IT_IS: dict[str, tuple[str, type]] = {
     **{name: (field, str) for name, field in _TEXT.items()},
     **{name: (field, int) for name, field in _NUMBER.items()},
     **{name: (field, bool) for name, field in _TRUTH.items()},
 }
 
-#: The header in which a program without Palermo gives the time of a job; `run-at` wins over it. See
+#: The header with which a program without Palermo schedules a job; `run-at` takes precedence. See
 #: docs/internals/wire.md.
 _FOREIGN_RUN_AT = "perform_job_at"
 
-#: The headers of a job that an event has become: the event's topic, and the event's own id.
+#: The headers of a job made from an event: the event's topic and its id.
 TOPIC, EVENT_ID = "topic", "event-id"
 
-#: The header with the id of the job that enqueued this one while it ran.
+#: The header with the id of the job that enqueued this one during its run.
 PARENT = "parent-id"
 
 _FAILURE = ("exception-class", "exception-message", "stack-trace", "failed-at")
 
-#: The headers that Palermo reads itself.
+#: The headers that Palermo reads.
 KNOWN_HEADERS = frozenset({"id", "queue", _ATTEMPTS, *_AS_IT_IS, *_SECONDS, *_FAILURE})
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A job on the wire: what to run, with which bytes, and what has happened to it so far."""
+    """A job on the wire: what to run, with which bytes, and its history so far."""
 
     #: Text of 1 to 255 bytes, a UUID unless the caller chose one; kept through retries and requeues.
     id: str
-    #: The queue it was enqueued to, and where a retry or requeue puts it back.
+    #: The queue it was enqueued to, and to which a retry or requeue returns it.
     queue: str
-    #: The job's wire name; "" where the message names none.
+    #: The job's wire name; "" if the message has none.
     job: str
     #: The serialized arguments; empty means no arguments.
     body: bytes = b""
-    #: Media type of the serializer that wrote the body.
+    #: Media type of the body's serializer.
     content_type: str = JSON
     #: The compression of the body; "" for none.
     content_encoding: str = ""
     #: How the decoded body becomes arguments: "" by its shape, "both" for {"args": …, "kwargs": …}.
     arguments: str = ""
-    #: Unix seconds; None where the publisher did not say.
+    #: Unix seconds; None if the publisher did not set it.
     created_at: int | None = None
-    #: How often it has been tried again, by policy or by hand; None on a fresh job, 0 after its first failure.
+    #: Number of retries and requeues; None on a fresh job, 0 after its first failure.
     retries: int | None = None
-    #: How often policy alone has tried it again; a requeue by hand sets this to 0.
+    #: Number of retries by policy; a requeue sets it to 0.
     policy_retries: int | None = None
-    #: How often policy may try it again, where this one enqueue said so; None where the job's declaration decides.
+    #: Maximum number of retries by policy, if set for this enqueue; None for the job's declaration.
     max_retries: int | None = None
-    #: Unix seconds of the first failure after which policy tried it again; a requeue by hand forgets it.
+    #: Unix seconds of the first failure that policy retried; a requeue removes it.
     retrying_since: float | None = None
-    #: The arguments for people, at most 100 characters; "..." ends those that were cut. None where the publisher
-    #: gave none.
+    #: The arguments for display, at most 100 characters; "..." marks cut ones. None if the publisher did not set it.
     preview: str | None = None
-    #: Seconds that one run may take; None for no limit of its own.
+    #: Time limit of one run in seconds; None for no limit of its own.
     timeout: float | None = None
-    #: Seconds after which a run that has not ended loses its claim; its process is killed, and the job runs again.
+    #: Seconds after which an unfinished run loses its claim; its process is killed, and the job runs again.
     rerun_after: float | None = None
     #: Unix seconds after which it is not started any more; None for never.
     expires_at: float | None = None
-    #: Unix seconds before which it is not started; None for at once.
+    #: Unix seconds before which it is not started; None for immediately.
     run_at: float | None = None
-    #: Unix seconds of its enqueue, from which its wait is counted; None where nobody said, and after a requeue.
+    #: Unix seconds of its enqueue, for measuring its wait; None if unknown, and after a requeue.
     queued_at: float | None = None
-    #: Whether what it returns is kept in the journal; None where the job's declaration decides.
+    #: Whether its result is stored in the journal; None for the job's declaration.
     keep_result: bool | None = None
-    #: The tenant that the job belongs to, where several tenants share a queue; "" for none. See fair_scheduling.py.
+    #: The job's tenant if several tenants share a queue; "" for none. See fair_scheduling.py.
     tenant: str = ""
-    #: Its tenant's share of the queue, where other tenants have 1; None for 1.
+    #: Its tenant's share of the queue, relative to the default of 1; None for 1.
     share: float | None = None
-    #: Why it failed last; None unless it lies in `failed`, or waits to be tried again.
+    #: Its last error; None unless it is in `failed` or waits for a retry.
     failure: Failure | None = None
-    #: Why it failed before that, oldest first, within a budget.
+    #: Its earlier errors, oldest first, within a budget.
     attempts: tuple[Attempt, ...] = ()
-    #: The tag of the worker's slot in which it failed last.
+    #: The tag of the worker's slot in which it last failed.
     worker: str | None = None
-    #: What its runs have saved for the next one, as JSON: see palermo/jobs/saved.py.
+    #: Data that its runs have saved for the next one, as JSON: see palermo/jobs/saved.py.
     saved: str | None = None
-    #: Jobs that a worker has taken to run in one call with this one; never on the wire.
+    #: Jobs that a worker runs in one call with this one; never on the wire.
     companions: tuple["Message", ...] = ()
-    #: Other AMQP properties, as they came: priority, correlation_id, reply_to, type, app_id, timestamp.
+    #: Other AMQP properties, unchanged: priority, correlation_id, reply_to, type, app_id, timestamp.
     properties: Mapping[str, Any] = NO_HEADERS
-    #: Headers that Palermo does not know, as they came.
+    #: Headers unknown to Palermo, unchanged.
     extra: Headers = NO_HEADERS
     #: What is wrong with a known header; "" if nothing is.
     defect: str = ""
 
     @property
     def priority(self) -> int:
-        """Its priority in a queue that has priorities: the highest goes first; 0 where its publisher did not say."""
+        """Its priority in a queue with priorities: the highest runs first; 0 if its publisher did not set one."""
         found = self.properties.get("priority")
         return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
     @property
     def attempt(self) -> int:
-        """Which run this is, from 1."""
+        """The number of this run, from 1."""
         return (self.retries or 0) + 1
 
     @property
     def requeued(self) -> bool:
-        """Whether somebody has run it again by hand since it was enqueued; retries by its policy do not count."""
+        """Whether an operator has requeued it since it was enqueued; retries by policy don't count."""
         return (self.retries or 0) > (self.policy_retries or 0)
 
     def waited(self, now: float) -> float | None:
-        """Seconds that it has waited since it could have been run; None where the start of the wait is not known."""
+        """Seconds that it has waited since it became runnable; None if the start of the wait is unknown."""
         if self.queued_at is None:
             return None
         since = self.queued_at
@@ -237,17 +236,17 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def parent(self) -> str:
-        """The id of the job that enqueued this one, or published its event, while it ran; "" for none."""
+        """The id of the job that enqueued this one, or published its event, during its run; "" for none."""
         return parent_in(self.extra)
 
     @property
     def signed_job(self) -> str:
-        """The name that a signature of the body covers: an event's topic, since groups share its body; else the job."""
+        """The name covered by a signature of the body: the topic of an event, whose body groups share; else the job."""
         return self.topic or self.job
 
     @property
     def signed_id(self) -> str:
-        """The id that a signature of the body covers. All jobs of one event, or of one recurring job, share a body."""
+        """The id covered by a signature of the body. All jobs of one event, or of one recurring job, share a body."""
         if self._event:
             return self._event
         name = self.extra.get("recurring")
@@ -255,19 +254,19 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def _event(self) -> str:
-        """The id of the event that became this job, if one did."""
+        """The id of the event that this job was made from, or ""."""
         event = self.extra.get(EVENT_ID)
         return event if isinstance(event, str) and self.id.startswith(f"{event}@") else ""
 
 
 def parent_in(headers: Headers) -> str:
-    """The id of the parent that a message with these headers has; "" for none."""
+    """The parent's id in these headers; "" for none."""
     found = headers.get(PARENT)
     return found if isinstance(found, str) else ""
 
 
 def to_headers(message: Message) -> dict[str, HeaderValue]:
-    """All headers of the message, ready to publish; those that only a first publication may carry are left out."""
+    """All headers of the message, ready to publish, without those that are only valid in a first publication."""
     headers: dict[str, HeaderValue] = {"id": message.id}
     if message.extra:
         headers = {
@@ -303,11 +302,11 @@ def from_wire(
     new_id: Callable[[], str],
     properties: Mapping[str, Any] = NO_HEADERS,
 ) -> Message:
-    """The message read from an AMQP message. Never raises: `defect` says what is wrong with it.
+    """Read an AMQP message. Never raises: `defect` describes what is wrong with it.
 
-    `taken_from` is the queue it was taken from, and wins over the message's own `queue` header.
-    That header decides only for a queue of failed jobs, and where the message waits for its time
-    (None). `new_id` makes an id for a message that came without one.
+    `taken_from` is the queue it was taken from, and takes precedence over the message's own `queue` header. That header
+    decides only for a queue of failed jobs, and for a scheduled message (None). `new_id` generates an id for a message
+    without one.
     """
     queue, written = taken_from, DEFAULT_QUEUE
     fields: dict[str, Any] = {"job": "", "body": body, "content_type": content_type or JSON, "properties": properties}
@@ -395,7 +394,7 @@ def _wanted(name: str) -> str:
 
 
 def read_instant(value: HeaderValue) -> float:
-    """The Unix seconds that a header means: a number, its text, a timestamp, or ISO 8601 text. Raises ValueError.
+    """Parse an instant as Unix seconds: a number, its text, a timestamp, or ISO 8601 text. Raises ValueError.
 
     A number of 100,000,000,000 or more is in milliseconds.
     """
@@ -416,7 +415,7 @@ def read_instant(value: HeaderValue) -> float:
 
 
 def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:
-    """The failure in a message's error headers, however another program wrote them; None without an exception class."""
+    """The failure in a message's error headers, also from other programs; None without an exception class."""
     if "exception-class" not in headers:
         return None
     failed_at = headers.get("failed-at")
@@ -433,10 +432,9 @@ def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:
 def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
     """The message with its headers cut until they fit one frame.
 
-    It cuts first the earlier errors, then the traceback, then the error's message. Then it drops
-    foreign headers, largest first, and names them in `dropped-headers`.
-    Only a message that has failed is cut; a fresh one that does not fit raises HeadersTooLarge,
-    since its caller can still change it.
+    First the earlier errors are cut, then the traceback, then the error's message. Then foreign headers are dropped,
+    largest first, and named in `dropped-headers`. Only a failed message is cut; a fresh one that doesn't fit raises
+    HeadersTooLarge, since its caller can still change it.
     """
     size = headers_size(to_headers(message))
     if size <= limit:
@@ -459,7 +457,7 @@ def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
 
 
 def without_largest(headers: Headers, room: int) -> dict[str, HeaderValue]:
-    """The headers that fit `room` bytes: the largest are left out, and `dropped-headers` names them."""
+    """The headers that fit into `room` bytes: the largest are left out, and `dropped-headers` names them."""
     kept = dict(headers)
     sizes = {name: headers_size({name: value}) for name, value in kept.items()}
     size = sum(sizes.values())
@@ -480,7 +478,7 @@ def without_largest(headers: Headers, room: int) -> dict[str, HeaderValue]:
 
 
 def headers_size(value: HeaderValue) -> int:
-    """An upper bound of the bytes that the value takes in an AMQP field table."""
+    """An upper bound of the value's size in an AMQP field table, in bytes."""
     match value:
         case str():
             return 5 + len(value.encode(errors="replace"))

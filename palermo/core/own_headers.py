@@ -1,6 +1,6 @@
-"""Headers of one's own: those that a program gives its jobs, beside those that Palermo writes and reads.
+"""Custom headers, which a program adds to its jobs besides those of Palermo.
 
-They travel unchanged through retries, failure and requeues, as all headers do that Palermo does not know
+They travel unchanged through retries, failure and requeues, like all headers unknown to Palermo
 (docs/internals/wire.md).
 """
 
@@ -16,10 +16,10 @@ from palermo.core.unique_keys import BURST_KEY, LINGER, UNIQUE, UNIQUE_KEY
 from palermo.core.workflow import GENERATION, OUTPUT, PATH, WORKFLOW
 from palermo.errors import OptionInvalid
 
-#: The value of a header of one's own.
+#: The value of a custom header.
 OwnHeader = str | int | float | bool
 
-#: The headers that Palermo writes, in lower case: no program gives them to a job.
+#: The headers that Palermo writes, in lower case: programs must not set them.
 RESERVED = KNOWN_HEADERS | {
     *(TOPIC, EVENT_ID, PARENT, "recurring", "tick", FOREIGN, "dropped-headers", "unreadable-headers"),
     *(UNIQUE, UNIQUE_KEY, LINGER, BURST_KEY, LIMIT, LIMIT_KEY, RATE, RESERVATION),
@@ -27,21 +27,21 @@ RESERVED = KNOWN_HEADERS | {
     *("traceparent", "tracestate", "baggage", "cc", "bcc"),
 }
 
-#: The beginnings of the headers that RabbitMQ writes, in lower case.
+#: Prefixes of the headers that RabbitMQ writes, in lower case.
 _OF_RABBITMQ = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 
-#: The most bytes of a name.
+#: Maximum size of a name in bytes.
 MAX_NAME = 128
 
-#: The most characters of all headers of one job together, as JSON: the journal's record of a job has room for them.
+#: Maximum size of all custom headers of a job in characters of JSON, so that the journal's record has room for them.
 MAX_OWN_HEADERS = 2_000
 
-#: The whole numbers that a header can hold are below this.
+#: Upper bound of integers in a header.
 _TOO_LARGE = 2**63
 
 
 def check_own_headers(given: object) -> dict[str, OwnHeader]:
-    """The headers that a program gives a job. Raises OptionInvalid unless they can travel with it."""
+    """Return a job's custom headers. Raises OptionInvalid unless they can travel with it."""
     if not isinstance(given, Mapping):
         raise OptionInvalid(f"option headers={given!r} is not a dict of names and values.")
     for name, value in given.items():
@@ -63,13 +63,13 @@ def check_own_headers(given: object) -> dict[str, OwnHeader]:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether Palermo or RabbitMQ uses a header of this name itself."""
+    """Whether Palermo or RabbitMQ uses a header of this name."""
     lower = name.lower()
     return lower in RESERVED or lower.startswith(_OF_RABBITMQ)
 
 
 def own_headers(headers: Headers) -> dict[str, Any]:
-    """Those of a message's headers that are neither Palermo's nor RabbitMQ's."""
+    """The headers of a message that are neither Palermo's nor RabbitMQ's."""
     return {name: value for name, value in headers.items() if not is_reserved(name)} if headers else {}
 
 

@@ -1,7 +1,7 @@
-"""Values as JSON values, and back: for the store of a broker, and for the way between processes.
+"""Convert values to JSON values and back, for a broker's store and for communication between processes.
 
-Law: a value is written by the names of its fields, and checked when it is read; fields that this version does not know
-are ignored. No class writes or reads its fields by hand.
+Law: a value is written by the names of its fields, and validated when it is read; fields unknown to this version are
+ignored. No class writes or reads its fields by hand.
 """
 
 import base64
@@ -15,7 +15,7 @@ from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
 
 
 class Plain(Struct, frozen=True):
-    """A value that can be written as JSON values."""
+    """A value that can be converted to JSON values."""
 
     def to_plain(self) -> Any:
         """The value as JSON values: an object, unless the class is `array_like`."""
@@ -23,15 +23,15 @@ class Plain(Struct, frozen=True):
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
-        """The value that `to_plain` wrote. Raises one of palermo.contract.stored_records.UNREADABLE for others."""
+        """The inverse of `to_plain`. Raises one of palermo.contract.stored_records.UNREADABLE for invalid values."""
         return convert(plain, cls)
 
 
 class PlainWithMessages(Plain, frozen=True):
-    """A value with messages, which are written by their headers; empty fields are left out."""
+    """A value with messages, which are written as their headers; empty fields are left out."""
 
     def to_plain(self) -> Any:
-        # Fast path: the leader of RabbitMQ reads and writes a key at each enqueue. Flat values are passed through.
+        # Fast path: RabbitMQ's leader reads and writes a key at each enqueue. Flat values are passed through.
         fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return {
             name: one if one.__class__ in _FLAT else _written(one)
@@ -44,7 +44,7 @@ class PlainWithMessages(Plain, frozen=True):
         return convert(_with_messages(plain), cls)
 
 
-#: The types of values that JSON has as they are, and of those that have others in them.
+#: Types that JSON has unchanged, and containers.
 _FLAT, _NESTED = frozenset({str, int, float, bool}), frozenset({dict, list})
 
 
@@ -98,7 +98,7 @@ def message_to_plain(message: Message) -> dict[str, Any]:
 
 
 def message_from_plain(plain: Mapping[str, Any]) -> Message:
-    """The message that `message_to_plain` wrote. Raises an error of palermo.contract.stored_records.UNREADABLE else."""
+    """The inverse of `message_to_plain`. Raises an error of palermo.contract.stored_records.UNREADABLE."""
     id, content_type, content_encoding = convert(
         (plain["id"], plain["content_type"], plain["content_encoding"]), tuple[str, str, str]
     )

@@ -1,11 +1,10 @@
 """The rules of `-q`: the queues that a worker serves, and their order.
 
-As in Resque: the order given is strict priority; `*` stands for every queue not named
-elsewhere, in alphabetical order; `file_*` is a glob; `!low` takes queues out, and given
-alone means all the others. Queues of failed jobs are never served.
+As in Resque, the given order is strict priority. `*` stands for every queue not named elsewhere, in alphabetical order;
+`file_*` is a glob; `!low` excludes queues, and alone means all others. Failed queues are never served.
 
-Queues with weights, `high:5,low:1`, share one place in that order. At every look the worker draws
-the queue to begin with, five times in six high, so that low is slow but never starves.
+Queues with weights, `high:5,low:1`, share one place in that order. For each poll the worker draws the queue to start
+with, high five times out of six, so that low is slow but never starves.
 """
 
 import re
@@ -19,7 +18,7 @@ from palermo.errors import QueueNameInvalid
 
 _GLOB = frozenset("*?[")
 
-#: How a weight is written behind a pattern.
+#: The syntax of a weight after a pattern.
 _WEIGHED = re.compile(r"(?s)(?P<pattern>.+):(?P<weight>[0-9]+)\Z")
 
 #: The largest weight.
@@ -29,17 +28,17 @@ MAX_WEIGHT = 1_000
 class QueueRank(Struct, frozen=True):
     """The place of one queue in the order."""
 
-    #: Queues of a lower level always go first.
+    #: Queues of a lower level are always polled first.
     level: int
-    #: The share of looks in which it goes first, among the queues of its level.
+    #: The share of polls in which it is first, among the queues of its level.
     weight: int = 1
 
 
 def draw_order(places: Mapping[str, QueueRank], chance: Callable[[], float]) -> tuple[str, ...]:
-    """The queues in the order of one look; `chance` gives numbers from 0 to below 1.
+    """The queues in the order of one poll; `chance` returns numbers from 0 to below 1.
 
-    Within a level each queue is first in proportion to its weight. The rest are ordered in the same
-    way, so that the others keep their shares among each other where the first is empty.
+    Within a level each queue is first in proportion to its weight. The rest are ordered in the same way, so that the
+    others keep their relative shares while the first is empty.
     """
     # Efraimidis and Spirakis, Weighted random sampling with a reservoir (2006): sort by u ** (1 / weight).
     ranks = {queue: (place.level, -((1.0 - chance()) ** (1.0 / place.weight))) for queue, place in places.items()}
@@ -47,7 +46,7 @@ def draw_order(places: Mapping[str, QueueRank], chance: Callable[[], float]) -> 
 
 
 class PausedQueues(Struct, frozen=True):
-    """The queues from which no worker takes jobs: some, by name, or all that there are and will be."""
+    """The queues from which no worker takes jobs: some, by name, or all existing and future ones."""
 
     names: frozenset[str] = frozenset()
     every: bool = False
@@ -59,7 +58,7 @@ class PausedQueues(Struct, frozen=True):
 #: No queue is paused.
 NONE_PAUSED = PausedQueues()
 
-#: Stands for all queues where the names of the paused ones are stored. No queue may have such a name.
+#: Stands for all queues among the stored names of paused queues. No queue can have this name.
 EVERY_QUEUE = "~all"
 
 
@@ -67,16 +66,15 @@ class QueueSelection(Struct, frozen=True):
     """The queues a worker serves, as patterns in order of priority."""
 
     patterns: tuple[str, ...]
-    #: The weight of each pattern, None for one with a place of its own; empty where no pattern has a weight.
+    #: The weight of each pattern, None for one with a place of its own; empty if no pattern has a weight.
     weights: tuple[int | None, ...] = ()
 
     @classmethod
     def parse(cls, text: str | Iterable[str]) -> "QueueSelection":
-        """The selection written as `high,low` or `high:5,low:1`, or as its parts.
+        """Parse a selection such as `high,low` or `high:5,low:1`, or a sequence of its parts.
 
-        A queue whose own name ends in a colon and digits is written with a weight behind it.
-        Raises QueueNameInvalid for an empty selection, an empty part, a name that no worker may serve, or
-        an invalid weight.
+        A queue whose own name ends in a colon and digits is written with a weight after it. Raises QueueNameInvalid for
+        an empty selection, an empty part, a name that workers must not serve, or an invalid weight.
         """
         parts = text.split(",") if isinstance(text, str) else list(text)
         split = [_weighed(part.strip()) if isinstance(part, str) else (part, None) for part in parts]
@@ -96,12 +94,12 @@ class QueueSelection(Struct, frozen=True):
 
     @property
     def fixed(self) -> bool:
-        """Whether only whole names are listed, so that queues made later cannot join."""
+        """Whether only whole names are listed, so that new queues can't join."""
         return not any(pattern.startswith("!") or _GLOB.intersection(pattern) for pattern in self.patterns)
 
     @property
     def shared(self) -> bool:
-        """Whether queues share places by weights, so that each look may have another order."""
+        """Whether queues share places by weights, so that the order changes with each poll."""
         return bool(self.weights)
 
     @property
@@ -110,18 +108,18 @@ class QueueSelection(Struct, frozen=True):
         return tuple(pattern for pattern, _ in self._wanted() if not _GLOB.intersection(pattern))
 
     def select(self, known: Iterable[str]) -> tuple[str, ...]:
-        """The queues to serve out of those known, the first to be served first.
+        """The queues to serve out of the known ones, in order.
 
-        A queue listed by its whole name is served whether known or not.
+        A queue listed by its whole name is served even if it is unknown.
         """
         return tuple(dict.fromkeys(name for _, found in self._matches(known) for name in found))
 
     def places(self, known: Iterable[str]) -> dict[str, QueueRank]:
-        """The queues to serve out of those known, with the place of each."""
+        """The queues to serve out of the known ones, with the place of each."""
         chosen: dict[str, QueueRank] = {}
         level, before = 0, None
         for weight, found in self._matches(known):
-            # Neighbouring patterns with weights share one level; each queue without a weight has its own.
+            # Adjacent patterns with weights share one level; each queue without a weight has its own.
             level += weight is None or before is None
             before = weight
             for name in found:
@@ -130,7 +128,7 @@ class QueueSelection(Struct, frozen=True):
         return chosen
 
     def _matches(self, known: Iterable[str]) -> Iterator[tuple[int | None, list[str]]]:
-        """For each pattern of queues to serve its weight and the queues that it means, in their order."""
+        """For each pattern of queues to serve, its weight and the matching queues in order."""
         names = sorted(name for name in dict.fromkeys(known) if not is_failed(name))
         refuse = [_matcher(pattern[1:]) for pattern in self.patterns if pattern.startswith("!")]
         wanted = list(self._wanted()) or [("*", None)]
@@ -145,7 +143,7 @@ class QueueSelection(Struct, frozen=True):
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Its parts as `parse` reads them."""
+        """Its parts, in the form that `parse` reads."""
         weights = self.weights or (None,) * len(self.patterns)
         return tuple(_written(pattern, weight) for pattern, weight in zip(self.patterns, weights, strict=True))
 
@@ -160,12 +158,12 @@ class QueueSelection(Struct, frozen=True):
 
 
 def _matcher(pattern: str) -> Callable[[str], object]:
-    """What is true of the names that a pattern fits."""
+    """A function that is true for names that match a pattern."""
     return re.compile(translate(pattern)).match
 
 
 def _weighed(part: str) -> tuple[str, int | None]:
-    """A part of a selection as pattern and weight. Raises QueueNameInvalid."""
+    """Split a part of a selection into pattern and weight. Raises QueueNameInvalid."""
     found = _WEIGHED.match(part)
     if found is None or is_failed(part):
         return part, None
@@ -180,7 +178,7 @@ def _weighed(part: str) -> tuple[str, int | None]:
 
 
 def _written(pattern: str, weight: int | None) -> str:
-    # The name ends in a colon and digits, which would be read as a weight. A weight of 1 behind them changes nothing,
+    # The name ends in a colon and digits, which would be read as a weight. A weight of 1 after it changes nothing,
     # since the queue is alone in its place.
     if weight is None and _WEIGHED.match(pattern) and not pattern.startswith("!"):
         weight = 1

@@ -1,4 +1,4 @@
-"""Decides what happens to a job that raised an error: retry it, and when; fail it; or drop it.
+"""Decides the fate of a job that raised an error: retry it, and when; fail it; or drop it.
 
 Pure: the job's declaration, error and message, the time and the random number are arguments. The slot calls it, because
 it has the exception and the user's backoff function.
@@ -81,10 +81,10 @@ def make_policy(
     retry_on: ErrorTypes | None = None,
     discard_on: ErrorTypes | None = None,
 ) -> RetryPolicy:
-    """The policy that a job's options make. Raises OptionInvalid for a backoff that means nothing.
+    """Build the policy from a job's options. Raises OptionInvalid for an invalid backoff.
 
-    Without any of these options a job is not tried again. With `backoff` or `retry_on`, but without
-    `retries`, it gets 25 retries; with `retry_for` it gets as many as the time allows.
+    Without any of these options a job is not retried. With `backoff` or `retry_on`, but without `retries`, it gets 25
+    retries; with `retry_for`, as many as the time allows.
     """
     asks = backoff is not None or retry_for is not None or bool(retry_on)
     if retries is None and retry_for is None:
@@ -112,14 +112,14 @@ class RunAgain(Struct, frozen=True):
 class GiveUp(Struct, frozen=True):
     """The job has failed."""
 
-    #: Whether the job had retries, and the last of them failed, or its backoff gave up the rest.
+    #: Whether the job had retries, and the last one failed or its backoff gave up the rest.
     exhausted: bool = False
 
 
 class Drop(Struct, frozen=True):
-    """Throw the job away."""
+    """Discard the job."""
 
-    #: Why, if the job itself asked for it; "" if its error is the reason.
+    #: The reason, if the job requested it; "" if its error is the reason.
     reason: str = ""
 
 
@@ -127,9 +127,9 @@ Decision = RunAgain | GiveUp | Drop
 
 
 def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: float, chance: float) -> Decision:
-    """The decision about the job after this error. Raises what the user's backoff function raises.
+    """The decision about the job after this error. Raises the errors of the user's backoff function.
 
-    `chance` is a number from 0 to 1.
+    `chance` is a random number from 0 to 1.
     """
     match error:
         case Discard():
@@ -157,7 +157,7 @@ def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: 
     delay = _delay(policy, error, done + 1, chance)
     if isinstance(delay, str):
         return GiveUp(exhausted=True) if delay == FAIL else Drop()
-    # The last try comes when `retry_for` is over, and not long after.
+    # The last try is at the end of `retry_for`, not long after it.
     wait = delay if left is None or explicit else min(delay, left)
     if message.expires_at is not None and now + wait >= message.expires_at:
         return GiveUp(exhausted=True)
@@ -165,7 +165,7 @@ def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: 
 
 
 def _after_lock(policy: RetryPolicy, message: Message) -> Decision:
-    """Run the job again at once, on any free worker, since nothing is known against it; give up after some runs."""
+    """Run the job again immediately, on any free worker, since it is not at fault; give up after some runs."""
     most = policy.retries if policy.declared else RERUN_RETRIES
     if message.max_retries is not None:
         most = message.max_retries

@@ -1,8 +1,8 @@
 """The values that travel between the steps of a workflow.
 
-A value is never decoded outside of a slot. Where it takes the output of another step, its bytes have a mark: random
-text and a number. Where all of it is JSON, the text of the outputs replaces the marks before the job is put into its
-queue. Otherwise the slot reads each part with its own serializer, and puts the outputs in the places of the marks.
+A value is decoded only in a slot. A place for the output of another step is a mark in its bytes: random text and a
+number. If everything is JSON, the outputs' text replaces the marks before the job is enqueued. Otherwise the slot
+decodes each part with its own serializer, and replaces the marks by the outputs.
 """
 
 import re
@@ -16,23 +16,23 @@ from palermo.core.lifecycle import StoredResult
 from palermo.core.message import JSON
 from palermo.errors import DecodeError, ResultRefused
 
-#: The media type of a value with outputs of other steps in it.
+#: Media type of a value that contains outputs of other steps.
 STEP = "application/x-palermo-step"
 
 
 class Use(Struct, frozen=True, array_like=True):
-    """A step of the same graph whose output is taken; of a map, the number of its members."""
+    """A step of the same graph whose output is used; for a map, the number of its members."""
 
     step: str
     members: int | None = None
 
 
 class Output(Struct, frozen=True, array_like=True):
-    """The output of a step, None if it failed and may fail; those of a map's members in their order."""
+    """The output of a step, None if it failed and may fail; for a map, its members' outputs in order."""
 
     value: "Value | None" = None
     members: "tuple[Output, ...] | None" = None
-    #: Why it cannot be had.
+    #: Why it is not available.
     refused: str = ""
 
 
@@ -41,9 +41,9 @@ class Value(Struct, frozen=True, array_like=True):
 
     content_type: str
     body: bytes
-    #: What marks begin with; "" if there are none.
+    #: The prefix of the marks; "" if there are none.
     mark: str = ""
-    #: By number of the mark, the output that it stands for: where to find it, and then what it is.
+    #: By number of the mark, its output: first a reference, later the value.
     uses: tuple[Use, ...] = ()
     outputs: tuple[Output, ...] = ()
 
@@ -54,17 +54,17 @@ class Value(Struct, frozen=True, array_like=True):
 
     @property
     def stored(self) -> StoredResult:
-        """The value as one result."""
+        """The value in the form of a result."""
         return StoredResult(STEP, pack(self)) if self.mark else StoredResult(self.content_type, self.body)
 
 
 def pack(value: Struct) -> bytes:
-    """The bytes of a value, a graph, or a part of one."""
+    """Serialize a value, a graph, or a part of one."""
     return msgpack.encode(value)
 
 
 def unpack(packed: bytes, kind: type[Any]) -> Any:
-    """The value that `pack` packed. Raises DecodeError."""
+    """The inverse of `pack`. Raises DecodeError."""
     try:
         return msgpack.decode(packed, type=kind)
     except (MsgspecError, ValidationError) as error:
@@ -72,7 +72,7 @@ def unpack(packed: bytes, kind: type[Any]) -> Any:
 
 
 def as_json(value: Value) -> bytes | None:
-    """The value with its outputs as JSON, which a worker in any language reads; None if a part of it is not JSON."""
+    """The value with its outputs as JSON, for workers in any language; None if a part of it is not JSON."""
     return _joined(value) if _is_json(value) else None
 
 
@@ -100,9 +100,9 @@ def _text(found: Output) -> bytes:
 
 
 def loaded(value: Value, read: Callable[[Value], object], own: Callable[[Value], object] | None = None) -> Any:
-    """The decoded value with its outputs: `own` reads the value itself, `read` the outputs.
+    """Decode the value with its outputs: `own` decodes the value itself, `read` the outputs.
 
-    Raises ResultRefused for an output that cannot be had.
+    Raises ResultRefused for an output that is not available.
     """
 
     def output(found: Output) -> object:
@@ -117,7 +117,7 @@ def loaded(value: Value, read: Callable[[Value], object], own: Callable[[Value],
 
 
 def filled(value: object, mark: str, outputs: Sequence[object]) -> Any:
-    """The decoded value with the outputs in the places of their marks."""
+    """The decoded value with its marks replaced by the outputs."""
     match value:
         case str() if value.startswith(mark):
             return outputs[int(value.removeprefix(mark))]

@@ -1,6 +1,6 @@
-"""Makes text safe to print, writes numbers in words, suggests the name that was meant, and matches names.
+"""Make text safe to print, write numbers in words, suggest similar names, and match names.
 
-Text from jobs must be safe: a job's name or error must not be able to control a terminal.
+Text from jobs must be made safe: a job's name or error must not be able to control a terminal.
 """
 
 import re
@@ -12,20 +12,20 @@ _NEWLINES = r"\s*[\r\n]+\s*"
 
 
 def safe(text: str, *, lines: bool = False) -> str:
-    """The text with control characters written as escapes; with `lines` newlines and tabs stay."""
+    """The text with control characters escaped; with `lines` newlines and tabs stay."""
     return re.sub(_UNSAFE, lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
 
 
 def one_line(text: str) -> str:
     """The text on one line, safe to print."""
-    # Fast path: nearly all cells of a table. The 15,000 cells of `palermo queues` with 3,000 queues: 2 ms, 84 without.
+    # Fast path for nearly all table cells. The 15,000 cells of `palermo queues` with 3,000 queues: 2 ms, 84 without.
     if text.isascii() and text.isprintable():
         return text.strip()
     return safe(re.sub(_NEWLINES, " ", text.strip()))
 
 
 def shown(value: object) -> str:
-    """A cell of a table: nothing for None, and text on one line."""
+    """A table cell: nothing for None, otherwise text on one line."""
     match value:
         case None:
             return ""
@@ -38,7 +38,7 @@ def shown(value: object) -> str:
 
 
 def shorter(text: str, width: int) -> str:
-    """The text cut to a width, with "…" where something is missing."""
+    """The text cut to a width, with "…" in place of the missing part."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -48,7 +48,7 @@ def count(number: int, noun: str) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 5) -> str:
-    """`a, b, c`; of more than `most` the first ones: `a, b, c and 1,200 more`."""
+    """`a, b, c`; for more than `most` names the first ones: `a, b, c and 1,200 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
@@ -73,18 +73,18 @@ def _escaped(character: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """A blank and a question whether the closest known name was meant; "" if none is so close, from 0 to 1."""
-    import difflib  # for misspelt names only: it takes long to import
+    """A space and a "did you mean" question with the closest known name; "" if no name is that similar, from 0 to 1."""
+    import difflib  # slow to import, and needed for misspelled names only
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def fits(name: str, wanted: str) -> bool:
-    """Whether a name has the wanted text: the one meaning of a name in every filter.
+    """Whether a name matches the wanted text: the definition for every filter.
 
-    The text may be anywhere in the name, in any letter case, and `*` in it stands for any characters. `a,b` accepts
-    names with either text, and `=a` only the name a itself.
+    The text may be anywhere in the name, in any letter case, and `*` in it matches any characters. `a,b` accepts names
+    with either text, and `=a` only the name a itself.
     """
     if wanted.startswith("="):
         return name == wanted[1:]
@@ -93,7 +93,7 @@ def fits(name: str, wanted: str) -> bool:
 
 
 def exactly(name: str) -> str:
-    """The text that only this name fits."""
+    """The filter text that matches only this name."""
     return f"={name}"
 
 

@@ -6,15 +6,15 @@ from typing import Any, TypeGuard, overload
 
 from palermo.errors import OptionInvalid
 
-# The code that knows delays is imported when the first one is given: a module that only declares jobs needs none of it.
+# The code for delays is imported when the first one is given: a module that only declares jobs doesn't need it.
 
 #: A number of seconds, or a timedelta.
 Duration = float | timedelta
 
-#: Unix seconds, or a datetime that knows its time zone.
+#: Unix seconds, or a datetime with a time zone.
 Instant = float | datetime
 
-#: The longest that a policy may make a job wait, in seconds: ten years.
+#: Maximum delay by a policy, in seconds: ten years.
 MAX_DELAY = 10 * 366 * 86_400.0
 
 
@@ -23,17 +23,17 @@ def in_seconds(duration: Duration) -> float: ...
 @overload
 def in_seconds(duration: Duration | None) -> float | None: ...
 def in_seconds(duration: Any) -> Any:
-    """The seconds of a timedelta; anything else as it is, a number or None. Callers check what it may be."""
+    """The seconds of a timedelta; any other value unchanged, for callers to check."""
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
 def is_delay(value: object) -> TypeGuard[float]:
-    """Whether this is a number of seconds that a job may wait."""
+    """Whether this is a valid delay in seconds."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_DELAY
 
 
 def delay_seconds(delay: Any) -> float:
-    """A delay in seconds, from 0 on. Raises OptionInvalid."""
+    """A delay in seconds, not negative. Raises OptionInvalid."""
     from palermo.core.message import MAX_SECONDS
 
     value = in_seconds(delay)
@@ -54,7 +54,7 @@ def unix_seconds(at: Any) -> float:
 
 
 def due_at(now: float, *, delay: Any, run_at: Any, declared: float | None) -> float | None:
-    """When a job that is enqueued now will run; None for at once. `declared` is the job's own delay.
+    """When a job that is enqueued now will run; None for immediately. `declared` is the job's own delay.
 
     Raises OptionInvalid.
     """
@@ -71,7 +71,7 @@ _UNITS = (86_400.0, 3_600.0, 60.0, 1.0)
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90s`, `5m`, `1h30m`, `2d`. Raises ValueError for anything else."""
+    """Parse `90`, `90s`, `5m`, `1h30m`, `2d` as seconds. Raises ValueError."""
     found = re.fullmatch(_DURATION, text.strip(), re.ASCII)
     if found is None or not any(found.groups()):
         raise ValueError(f"{text!r} is not a duration")
@@ -79,12 +79,12 @@ def parse_duration(text: str) -> float:
 
 
 def parse_instant(text: str) -> float:
-    """Unix seconds of an instant in ISO 8601 with a time zone. Raises ValueError, whose text is for people."""
+    """Parse an ISO 8601 instant with a time zone as Unix seconds. Raises ValueError with a text for users."""
     return _instant(text, "write 2026-12-01T09:00Z")
 
 
 def parse_time(text: str, now: float, *, ago: bool) -> float:
-    """Unix seconds of an instant, or of a duration before (`ago`) or after `now`. Raises ValueError as above."""
+    """Parse an instant, or a duration before (`ago`) or after `now`, as Unix seconds. Raises ValueError as above."""
     try:
         seconds = parse_duration(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """Events: their topics, the patterns of subscriptions, the names of exchanges and queues, and the jobs they become.
 
-A publisher sends an event to the fanout exchange `<prefix>_gateway`. From there it goes to the topic exchange
-`<prefix>_distributor`, and by the patterns of each group into the group's queue `<prefix>_<group>`. See
+A publisher sends an event to the fanout exchange `<prefix>_gateway`. From there it is routed to the topic exchange
+`<prefix>_distributor`, and by the patterns of each group to the group's queue `<prefix>_<group>`. See
 docs/internals/wire.md, "Events". In that queue it is a job with the group's name.
 """
 
@@ -14,13 +14,13 @@ from palermo.core.message import EVENT_ID, JSON, TOPIC, Message
 from palermo.core.topology import DEFAULT_EXCHANGE, LITERAL, MAX_ID_BYTES, check_job_queue, check_new_queue
 from palermo.errors import QueueNameInvalid, TopicInvalid
 
-#: A routing key is a short string of AMQP.
+#: Maximum size of a routing key, which is an AMQP short string.
 MAX_TOPIC_BYTES = 255
 
 #: The wildcards: for one word, and for any number of words.
 ONE, ANY = "*", "#"
 
-#: The media type of an event that came without one. It is read as JSON if it decodes, else as bytes.
+#: Media type of an event without one. It is read as JSON if it decodes, otherwise as bytes.
 OCTETS = "application/octet-stream"
 
 _GATEWAY, _DISTRIBUTOR = "_gateway", "_distributor"
@@ -30,17 +30,17 @@ class Event(Struct, frozen=True):
     """Something that happened, published to all groups that subscribe to it."""
 
     topic: str
-    #: The payload and its headers; it names no queue and no job.
+    #: The payload and its headers, without a queue or a job.
     message: Message
 
 
 def gateway(prefix: str) -> str:
-    """The exchange that events are published to."""
+    """The exchange to which events are published."""
     return f"{prefix}{_GATEWAY}"
 
 
 def distributor(prefix: str) -> str:
-    """The exchange that gives each group the events that its patterns match."""
+    """The exchange that routes events to the groups with matching patterns."""
     return f"{prefix}{_DISTRIBUTOR}"
 
 
@@ -68,7 +68,7 @@ def group_of(source: str, queue: str) -> str:
 
 
 def check_group(group: object) -> str:
-    """The name, if it may name a group. Raises TopicInvalid."""
+    """Return the name if it is valid for a group. Raises TopicInvalid."""
     if not isinstance(group, str) or not group:
         raise TopicInvalid(f'group {group!r} is not a name; name the group, as in group="notifications".')
     try:
@@ -78,7 +78,7 @@ def check_group(group: object) -> str:
 
 
 def check_new_group(group: object) -> str:
-    """The name, if a group may subscribe by it: its queue can be given to `palermo worker -q`. Raises TopicInvalid."""
+    """Return the name if a new group may have it: `palermo worker -q` must accept its queue. Raises TopicInvalid."""
     try:
         return check_new_queue(check_group(group))
     except QueueNameInvalid as error:
@@ -86,7 +86,7 @@ def check_new_group(group: object) -> str:
 
 
 def check_topic(topic: object) -> str:
-    """The topic, if an event may be published to it: words with dots between, `tracker.artifact.updated`.
+    """Return the topic if events may be published to it: words separated by dots, `tracker.artifact.updated`.
 
     Raises TopicInvalid.
     """
@@ -99,7 +99,7 @@ def check_topic(topic: object) -> str:
 
 
 def check_pattern(pattern: object) -> str:
-    """The pattern, if it may be subscribed to: a topic with `*` for one word, `#` for any number.
+    """Return the pattern if it is valid: a topic with `*` for one word, `#` for any number of words.
 
     Raises TopicInvalid.
     """
@@ -124,10 +124,10 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
-    """The job that an event becomes in a group; job and topic in its own headers do not count.
+    """The job that an event becomes in a group; a job and a topic in the event's headers are ignored.
 
-    Each group has a job of its own, with an id of its own. Where an old event is published again, `run` tells this job
-    from an earlier one of the same group.
+    Each group has its own job with its own id. If an old event is published again, `run` distinguishes this job from an
+    earlier one of the same group.
     """
     own = f"@{group}{f'~{run}' if run else ''}"
     id = f"{event.id}{own}"
@@ -139,15 +139,15 @@ def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
 
 
 def is_untyped(message: Message) -> bool:
-    """Whether this message of another program came without a media type that says how to read it."""
+    """Whether this message of another program has no media type that determines how to read it."""
     return message.content_type == OCTETS and not message.content_encoding
 
 
 def with_media_type(message: Message) -> Message:
-    """An untyped message as JSON if it decodes as that; any other message as it is."""
+    """An untyped message as JSON if it decodes as JSON; any other message unchanged."""
     if not is_untyped(message):
         return message
-    import json  # costs milliseconds, which `import palermo` should not
+    import json  # takes milliseconds to import, which `import palermo` should not
 
     try:
         json.loads(message.body)
@@ -157,7 +157,7 @@ def with_media_type(message: Message) -> Message:
 
 
 def _reached(words: list[str], at: set[int]) -> set[int]:
-    """These places in a pattern, and the place behind each `#` among them, since `#` may match no word."""
+    """These places in a pattern, and the place after each `#` among them, since `#` may match no word."""
     for place, word in enumerate(words):
         if place in at and word == ANY:
             at.add(place + 1)

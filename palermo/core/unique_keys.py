@@ -1,6 +1,6 @@
-"""Keys of unique jobs: the lock that a message asks for, the state of a key, and both as JSON values.
+"""Keys of unique jobs: the lock that a message requests, the state of a key, and both as JSON values.
 
-unique_rules.py decides what happens to a key, and nothing else does: docs/internals/decisions/unique-jobs.md says why.
+Only unique_rules.py decides about a key; docs/internals/decisions/unique-jobs.md has the reasons.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,15 +16,15 @@ from palermo.core.plain import PlainWithMessages
 from palermo.core.plain import message_from_plain as message_from_plain
 from palermo.core.plain import message_to_plain as message_to_plain
 
-#: The headers of a message that needs a key: for how long, which key, and the seconds of cooldown after that.
+#: The headers of a message that needs a key: its mode, the key, and the seconds of cooldown afterwards.
 UNIQUE, UNIQUE_KEY, LINGER = "unique", "unique-key", "unique-linger"
 
-#: The header of a throttled or debounced message: the key with which it was enqueued. It needs none to run.
+#: The header of a throttled or debounced message: its key at the enqueue. It needs no key to run.
 BURST_KEY = "burst-key"
 
 
 class Mode(StrEnum):
-    """How long a job has its key."""
+    """How long a job holds its key."""
 
     START = "until_start"  #: until a worker starts it
     DONE = "until_done"  #: until it has ended, retries included
@@ -45,7 +45,7 @@ class UniqueLock(Struct, frozen=True, kw_only=True):
     mode: Mode
     #: How long, for Mode.WINDOW.
     seconds: float = 0.0
-    #: Seconds of cooldown once the job has ended well.
+    #: Seconds of cooldown after the job has succeeded.
     linger: float = 0.0
 
     @property
@@ -55,7 +55,7 @@ class UniqueLock(Struct, frozen=True, kw_only=True):
 
 
 def lock_of(message: Message) -> UniqueLock | None:
-    """The lock that a message needs; None if it needs none, or its headers for it are not valid."""
+    """The lock that a message needs; None if it needs none, or its headers are invalid."""
     key, unique = message.extra.get(UNIQUE_KEY), message.extra.get(UNIQUE)
     if not isinstance(key, str) or not key:
         return None
@@ -67,25 +67,25 @@ def lock_of(message: Message) -> UniqueLock | None:
 
 
 def key_names(messages: Iterable[Message]) -> list[str]:
-    """The keys that workers ask for before they start these jobs, each once."""
+    """The keys for which workers must ask before they start these jobs, without duplicates."""
     locks = (lock_of(message) for message in messages)
     return list(dict.fromkeys(lock.key for lock in locks if lock is not None and lock.asks))
 
 
 def with_lock(message: Message, lock: UniqueLock) -> Message:
-    """The message with the headers that ask for this lock."""
+    """The message with the headers that request this lock."""
     unique = lock.seconds if lock.mode is Mode.WINDOW else str(lock.mode)
     linger = {LINGER: lock.linger} if lock.linger else {}
     return replace(message, extra={**message.extra, UNIQUE: unique, UNIQUE_KEY: lock.key, **linger})
 
 
 def with_burst_key(message: Message, key: str) -> Message:
-    """The message with the header that tells the key of its throttle or debounce."""
+    """The message with the key of its throttle or debounce in a header."""
     return replace(message, extra={**message.extra, BURST_KEY: key})
 
 
 def key_in(headers: Mapping[str, Any]) -> str:
-    """The name of the key that a message with these headers was enqueued with; "" for none."""
+    """The key in these headers with which the message was enqueued; "" for none."""
     key = headers.get(UNIQUE_KEY) or headers.get(BURST_KEY)
     return key if isinstance(key, str) else ""
 
@@ -97,17 +97,17 @@ def _seconds(value: object) -> float | None:
 
 
 class StoredMessage(PlainWithMessages, frozen=True, kw_only=True, gc=False):
-    """A message that is stored with its key, to be published later or for its arguments."""
+    """A message stored with its key, to be published later or for its arguments."""
 
     message: Message
-    #: The id of the client's call that it came with: a call that is asked twice is done once.
+    #: The id of the client's call that it came with: a repeated call is executed once.
     call: str
     #: Seconds of cooldown after the message is published, for a throttle.
     closes: float = 0.0
 
 
 class KeyHolder(PlainWithMessages, frozen=True, kw_only=True, gc=False):
-    """The job that has the key."""
+    """The job that holds the key."""
 
     id: str
     call: str
@@ -116,49 +116,49 @@ class KeyHolder(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     mode: Mode
     #: Unix seconds at which it took the key.
     since: float
-    #: Tells it from the key's other holders, since some of them may have the same id.
+    #: Distinguishes it from the key's other holders, which may have the same id.
     serial: int
     #: The tenant that the job belongs to; "" for none.
     tenant: str = ""
-    #: When it loses the key by itself; None for never.
+    #: When it loses the key automatically; None for never.
     until: float | None = None
     linger: float = 0.0
     #: Unix seconds before which it does not run.
     run_at: float | None = None
     phase: Phase = Phase.WAITING
-    #: The worker that runs it, the id of this run, and how many runs there have been.
+    #: The worker that runs it, the id of this run, and the number of runs.
     worker: str = ""
     run: str = ""
     starts: int = 0
-    #: The arguments that it runs with instead of its own.
+    #: Arguments that replace its own.
     content: StoredMessage | None = None
 
 
 class PastHolder(PlainWithMessages, frozen=True, kw_only=True, gc=False):
-    """A job that had the key; a copy of its message may still be somewhere."""
+    """A job that held the key; a copy of its message may still exist."""
 
     id: str
     call: str
     #: Unix seconds until which it is remembered.
     until: float
-    #: The arguments that it was started with; kept for a job that has no key any more and may have to start again.
+    #: The arguments that it was started with, for a job that no longer holds a key and may have to start again.
     content: StoredMessage | None = None
 
 
 class Cooldown(PlainWithMessages, frozen=True, kw_only=True, gc=False):
-    """The time for which no job gets a key that no job has."""
+    """The period during which no job gets a free key."""
 
     until: float
-    #: The job that had it last.
+    #: The job that held it last.
     id: str
     call: str = ""
 
 
 class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
-    """All that is known of one key."""
+    """The complete state of one key."""
 
     name: str
-    #: How many holders there have been.
+    #: Total number of holders so far.
     serial: int = 0
     holder: KeyHolder | None = None
     #: The message to publish when the holder has ended, or without a holder at `due`, in Unix seconds.
@@ -169,16 +169,16 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
 
     @property
     def holders(self) -> "tuple[KeyHolder | PastHolder, ...]":
-        """The job that has it, and those that had it."""
+        """The current holder and the past ones."""
         return (*(() if self.holder is None else (self.holder,)), *self.ended)
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is known of it any more, except how often it was taken."""
+        """Whether its state is empty, except for the number of holders."""
         return self.holder is None and self.next is None and self.closed is None and not self.ended
 
     def is_shown(self, text: str = "") -> bool:
-        """Whether listings show it: it is taken, kept or closed, and its name, job or a job's id has the text."""
+        """Whether lists include it: it is held, kept or closed, and its name, job or a job's id contains the text."""
         kept = None if self.next is None else self.next.message
         job = self.holder or kept
         if job is None and self.closed is None:
@@ -190,9 +190,9 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
         return text in f"{self.name} {'' if job is None else job.job} {id} {following}"
 
     def job_after(self, id: str) -> str:
-        """The id of the job that has the key now, or gets it next, where that is not the job with this id; else "".
+        """The id of the job that holds the key now or gets it next, if that isn't the job with this id; else "".
 
-        A job that runs again after the present run keeps its own id, if the caller chose the id.
+        A job that runs again after the present run keeps its id, if the caller chose the id.
         """
         holder, kept = self.holder, None if self.next is None else self.next.message.id
         if holder is not None and holder.id != id:
@@ -201,19 +201,19 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
 
     @property
     def closed_until(self) -> float | None:
-        """The Unix seconds until which an enqueue with this key is refused or put off; None if no time is set."""
+        """The Unix seconds until which an enqueue with this key is refused or postponed; None if no time is set."""
         if self.holder is not None:
             return self.holder.until
         return None if self.closed is None else self.closed.until
 
     @property
     def alarm(self) -> float | None:
-        """The Unix seconds at which time changes something that must be stored; None for never."""
+        """The Unix seconds at which time next changes its stored state; None for never."""
         return self.due if self.next is not None and self.holder is None else None
 
     @property
     def over(self) -> float | None:
-        """The Unix seconds at which the key becomes free by itself; None if it does not."""
+        """The Unix seconds at which the key becomes free automatically; None if it doesn't."""
         if self.next is not None or (self.holder is not None and self.holder.until is None):
             return None
         until = [one.until for one in self.ended]
@@ -225,31 +225,31 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     def from_plain(cls, plain: Any) -> Self:
         holder = plain.get("holder")
         if holder:
-            # JSON makes a new text and a new 0.0 for each key.
+            # JSON creates a new string and a new 0.0 for each key.
             repeated = {name: shared(holder[name]) for name in _REPEATED if holder.get(name)}
             plain = {**plain, "holder": {**holder, **repeated, "linger": holder.get("linger") or 0.0}}
         return super().from_plain(plain)
 
 
-#: The fields of a holder that are the same for many keys.
+#: The fields of a holder that many keys have in common.
 _REPEATED = ("job", "queue", "tenant", "worker")
 
 
 @lru_cache(maxsize=1_024)
 def shared(text: str) -> str:
-    """An equal text, the same object for all keys that have it: there may be 100,000 keys of one job and queue."""
+    """An equal string, the same object for all keys: there may be 100,000 keys of one job and queue."""
     return text
 
 
 class KeyRequest(PlainWithMessages, frozen=True, kw_only=True):
-    """The request that the enqueue of a job with a key makes."""
+    """The request for a key, made by the enqueue of a job."""
 
     key: str
     message: Message
     #: See StoredMessage.
     call: str
-    #: What happens if another job has the key: one of palermo.core.unique_rules.ON_DUPLICATE.
+    #: What to do if another job holds the key: one of palermo.core.unique_rules.ON_DUPLICATE.
     on_duplicate: str = "return"
-    #: "debounce" or "throttle", and for how many seconds; "" if the lock in the message holds.
+    #: "debounce" or "throttle", and for how many seconds; "" if the lock in the message applies.
     spread: str = ""
     seconds: float = 0.0

@@ -1,8 +1,8 @@
-"""The rules for keys of unique jobs: how each event changes a key. Both brokers apply them.
+"""The rules for keys of unique jobs: how each event changes a key. All brokers apply them.
 
 Pure: a key, the event and the time are arguments; the changed key, the jobs to publish in the same transaction, and
-the answer are results. The broker stores all of that together, or none of it. docs/internals/decisions/unique-jobs.md
-says why the end of a run is stored before its job is acknowledged.
+the answer are results. The broker stores all of them or none. docs/internals/decisions/unique-jobs.md explains why the
+end of a run is stored before its job is acknowledged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,19 +25,19 @@ from palermo.core.unique_keys import (
     shared,
 )
 
-#: What a second enqueue may do: answer with the first job, raise, replace the arguments of the first job if that waits
-#: (else run after it), or have the job run again after the present run.
+#: Options for a second enqueue: answer with the first job, raise, replace the arguments of the first job if it still
+#: waits (otherwise run after it), or run the job again after the present run.
 RETURN, RAISE, REPLACE, RERUN = ON_DUPLICATE = ("return", "raise", "replace", "rerun")
 
 DEBOUNCE, THROTTLE = ("debounce", "throttle")
 
-#: Seconds for which a job that has ended is remembered, in case the broker hands it out again.
+#: Seconds for which a finished job is remembered, in case the broker delivers it again.
 REMEMBERED = 60.0
 
-#: The same for a job that has no key any more, but arguments that are stored nowhere else.
+#: The same for a job that no longer holds a key, but has arguments that are stored nowhere else.
 REMEMBERED_WITH_CONTENT = 7 * 86_400.0
 
-#: The most ended jobs that one key remembers.
+#: Maximum number of finished jobs that one key remembers.
 _MOST_ENDED = 100
 
 
@@ -45,41 +45,41 @@ class EnqueueOutcome(StrEnum):
     """The outcome of an enqueue."""
 
     STORED = "stored"  #: the job is in its queue
-    KEPT = "kept"  #: the job is kept with its key until its time, in place of one that was kept before
-    DUPLICATE = "duplicate"  #: another job has the key, and nothing was done
-    REPLACED = "replaced"  #: the job that waits has these arguments now
-    NEXT = "next"  #: the job is published when the present one has ended
+    KEPT = "kept"  #: the job is kept with its key until its time, replacing an earlier one
+    DUPLICATE = "duplicate"  #: another job holds the key; nothing was changed
+    REPLACED = "replaced"  #: the waiting job has these arguments now
+    NEXT = "next"  #: the job will be published when the present one has ended
 
 
 class EnqueueAnswer(Struct, frozen=True, kw_only=True):
     """The answer to an enqueue."""
 
     outcome: EnqueueOutcome
-    #: The job that the enqueue stands for: its own, or the one that has the key.
+    #: The job that represents the enqueue: its own, or the holder of the key.
     id: str
     #: The state of that job: waiting, running, or ended.
     state: str = "waiting"
-    #: The job that is not run because of this one: the one that was kept before it, as by a debounce.
+    #: The job that won't run because of this one: the one kept before it, for example by a debounce.
     displaced: str = ""
 
 
 class StartReason(StrEnum):
-    """Why a job may be started, or not."""
+    """Why a job may or must not be started."""
 
-    RUN = "run"  #: it has the key
-    ENDED = "ended"  #: it has ended: this is a copy of its message, or its worker died before it acknowledged it
-    COPY = "copy"  #: another worker runs it from another message, which is not gone
-    LATER = "later"  #: another worker was allowed to start it a moment ago; it is not known yet whether that one lives
-    DUPLICATE = "duplicate"  #: another job has its key
+    RUN = "run"  #: it holds the key
+    ENDED = "ended"  #: it has ended: this is a copy of its message, or its worker died before the ack
+    COPY = "copy"  #: another worker runs it from another message, which still exists
+    LATER = "later"  #: another worker was allowed to start it a moment ago, and may be alive
+    DUPLICATE = "duplicate"  #: another job holds its key
 
 
 class StartAnswer(Struct, frozen=True, kw_only=True):
     """Whether a job may be started."""
 
     why: StartReason
-    #: The job that has the key, where that is another.
+    #: The other job that holds the key, if any.
     holder: str = ""
-    #: The numbers that the run's end must name: the serial of the holder, and which of its runs this is.
+    #: Numbers that the run's end must contain: the holder's serial, and the number of its run.
     serial: int = 0
     starts: int = 0
     #: Whether the worker must report the run's end.
@@ -89,23 +89,23 @@ class StartAnswer(Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(StrEnum):
-    """How a run ended, as far as keys are concerned."""
+    """How a run ended, as far as it matters to keys."""
 
     DONE = "done"
     OVER = "over"  #: failed, discarded or cancelled
-    AGAIN = "again"  #: it waits again, for its retry or as before the run
+    AGAIN = "again"  #: it waits again, for its retry or because it was released
 
 
 class KeyUpdate(Struct, frozen=True, kw_only=True):
-    """A key after something has happened to it."""
+    """A key after an event."""
 
     key: Key
-    #: To be published in the same transaction.
+    #: Jobs to publish in the same transaction.
     jobs: tuple[Message, ...] = ()
 
 
 def current(key: Key, now: float) -> Key:
-    """The key without what has expired by now. It need not be stored, because later readers compute the same."""
+    """The key without expired parts. It need not be stored, because later readers compute the same."""
     holder, closed = key.holder, key.closed
     if holder is not None and holder.until is not None and holder.until <= now:
         holder = None
@@ -120,7 +120,7 @@ def current(key: Key, now: float) -> Key:
 
 
 def enqueue(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, EnqueueAnswer]:
-    """The step and the answer for a job that is enqueued."""
+    """The update and the answer for an enqueued job."""
     key = current(key, now)
     known = _asked_before(key, claim)
     if known is not None:
@@ -152,9 +152,9 @@ def enqueue(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, Enqueue
 def start(
     key: Key, message: Message, *, worker: str, run: str, again: bool, now: float
 ) -> tuple[KeyUpdate, StartAnswer]:
-    """The step and the answer for a worker that wants to start a job that it got from the broker.
+    """The update and the answer for a worker that wants to start a delivered job.
 
-    `run` identifies this run among all runs of all jobs. `again` says that the message was handed out before, and that
+    `run` identifies this run among all runs of all jobs. `again` means that the message was delivered before and that
     no worker runs the job any more.
     """
     key = current(key, now)
@@ -174,17 +174,17 @@ def start(
         return KeyUpdate(key=key), StartAnswer(why=StartReason.RUN)
     if holder is not None:
         return KeyUpdate(key=key), StartAnswer(why=StartReason.DUPLICATE, holder=holder.id)
-    # No job has the key: it was freed while the job waited, or another program published the job.
+    # No job holds the key: it was freed while the job waited, or another program published the job.
     key = _take(key, StoredMessage(message=message, call=""), now).key
     assert key.holder is not None
     return _started(key, key.holder, worker, run, now)
 
 
 def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
-    """The step for a job that a person puts back into its queue, and whether the job may go there.
+    """The update for a job that an operator requeues, and whether the requeue is permitted.
 
-    The caller publishes the job. A window in which enqueues are refused does not keep it away. A run of this very job
-    does: a job that fails is in `failed` a moment before its run is over, and until then it would be dropped as a copy.
+    The caller publishes the job. A window in which enqueues are refused doesn't prevent it. A run of the same job does:
+    a failing job is in `failed` a moment before its run is over, and until then it would be dropped as a copy.
     """
     key = current(key, now)
     lock, holder = lock_of(message), key.holder
@@ -196,9 +196,9 @@ def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
 
 
 def job_removed(key: Key, id: str, now: float, *, drop_next: bool = False) -> KeyUpdate:
-    """The step for a waiting job that is removed: by a person, or with its whole queue.
+    """The update for a waiting job that is removed, by an operator or with its whole queue.
 
-    `drop_next`, in the second case, removes the job that was to follow it too.
+    In the second case `drop_next` also removes the job that was to follow it.
     """
     holder = key.holder
     if holder is None or holder.id != id or holder.phase is not Phase.WAITING:
@@ -216,11 +216,10 @@ def end(
     run_at: float | None = None,
     starts: int | None = None,
 ) -> KeyUpdate:
-    """The step for a run that has ended; this matters only if the job had the key.
+    """The update for a run that has ended; it matters only if the job held the key.
 
-    `serial` and `starts` are those of its start. `run_at` is when it runs again, in Unix seconds; None for at once, or
-    never. An end that is reported twice changes nothing the second time, even if the job was started again meanwhile,
-    or the key taken.
+    `serial` and `starts` are those of its start. `run_at` is when it runs again, in Unix seconds; None for immediately
+    or never. A repeated report changes nothing, even if the job was started again in the meantime, or the key taken.
     """
     key = current(key, now)
     holder = key.holder
@@ -229,7 +228,8 @@ def end(
             return KeyUpdate(key=key)
         return KeyUpdate(key=replace(key, ended=tuple(_without_content(one, id, now) for one in key.ended)))
     if starts is not None and starts < holder.starts:
-        # The job was started again in the meantime: the broker handed it to another worker before this end was known.
+        # The job was started again in the meantime: the broker delivered it to another worker before this end was
+        # known.
         return KeyUpdate(key=key)
     if how is RunOutcome.AGAIN:
         known = max(holder.starts, starts or 0)
@@ -247,7 +247,7 @@ def end(
 
 
 def free(key: Key, *, now: float, drop_next: bool = False) -> KeyUpdate:
-    """The step that takes the key from its holder. The job kept for later is published, or dropped by `drop_next`."""
+    """The update that takes the key from its holder. The job kept for later is published, or dropped by `drop_next`."""
     key = replace(current(key, now), holder=None, closed=None)
     if drop_next:
         return KeyUpdate(key=replace(key, next=None, due=None))
@@ -255,7 +255,7 @@ def free(key: Key, *, now: float, drop_next: bool = False) -> KeyUpdate:
 
 
 def enqueue_refused(key: Key, id: str, now: float) -> KeyUpdate:
-    """The step for a job that was just enqueued, but not stored since its queue is full: it undoes the enqueue."""
+    """The update that reverts an enqueue whose job was not stored because its queue is full."""
     if key.holder is not None and key.holder.id == id:
         return free(key, now=now)
     if key.closed is not None and key.closed.id == id:
@@ -264,7 +264,7 @@ def enqueue_refused(key: Key, id: str, now: float) -> KeyUpdate:
 
 
 def publish_due(key: Key, now: float) -> KeyUpdate:
-    """The step for time that has passed: it publishes the job that is due."""
+    """The update for time that has passed: publishes the due job."""
     key = current(key, now)
     if key.next is None or key.holder is not None or key.due is None or key.due > now:
         return KeyUpdate(key=key)
@@ -275,7 +275,7 @@ def publish_due(key: Key, now: float) -> KeyUpdate:
 
 
 def with_arguments_of(message: Message, content: Message) -> Message:
-    """The message with the arguments of another one. If they differ, what it has saved means nothing for them."""
+    """The message with the arguments of another one. If they differ, its saved data no longer applies."""
     return replace(
         message,
         saved=message.saved if message.body == content.body else None,
@@ -288,10 +288,9 @@ def with_arguments_of(message: Message, content: Message) -> Message:
 
 
 def as_they_run(messages: Iterable[Message], keys: Mapping[str, Key], *, max_body: int = MAX_BODY) -> list[Message]:
-    """Messages that wait, with the arguments that they will run with: an enqueue may have replaced their own.
+    """Waiting messages with the arguments that they will run with: an enqueue may have replaced their own.
 
-    `keys` are those of `key_names`, as far as something is known of them. Of a body of more than `max_body` bytes only
-    one byte more is kept.
+    `keys` are those of `key_names`, as far as they exist. A body of more than `max_body` bytes is cut to one byte more.
     """
     found: list[Message] = []
     for message in messages:
@@ -306,7 +305,7 @@ def as_they_run(messages: Iterable[Message], keys: Mapping[str, Key], *, max_bod
 
 
 def _asked_before(key: Key, claim: KeyRequest) -> EnqueueAnswer | None:
-    """The answer to a call that has been seen, else None: a client that got no answer asks again."""
+    """The answer to an earlier attempt of the same call, else None: a client without an answer asks again."""
     call, holder = claim.call, key.holder
     if holder is not None and holder.call == call:
         return EnqueueAnswer(outcome=EnqueueOutcome.STORED, id=holder.id, state=holder.phase.value)
@@ -321,7 +320,7 @@ def _asked_before(key: Key, claim: KeyRequest) -> EnqueueAnswer | None:
 
 
 def _spread(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, EnqueueAnswer]:
-    """The step and the answer for a debounce or throttle: keep a job until its time, or let the first go at once."""
+    """The update and the answer for a debounce or throttle: keep a job until its time, or publish it immediately."""
     id, seconds = claim.message.id, claim.seconds
     if claim.spread == THROTTLE and key.closed is None:
         closed = Cooldown(until=now + seconds, id=id, call=claim.call)
@@ -337,7 +336,7 @@ def _spread(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, Enqueue
 
 
 def _take(key: Key, kept: StoredMessage, now: float) -> KeyUpdate:
-    """The step that publishes a job as the key's holder."""
+    """The update that publishes a job as the key's holder."""
     message = kept.message
     lock = lock_of(message)
     if lock is None:
@@ -368,7 +367,7 @@ def _publish_next(key: Key, now: float) -> KeyUpdate:
 
 
 def _started(key: Key, holder: KeyHolder, worker: str, run: str, now: float) -> tuple[KeyUpdate, StartAnswer]:
-    """The step and the answer for a holder that runs from now on; with Mode.START the key is free then."""
+    """The update and the answer for a holder that starts now; with Mode.START the key becomes free."""
     content = None if holder.content is None else holder.content.message
     if holder.mode is not Mode.START:
         starts = holder.starts + (holder.phase is Phase.WAITING or holder.run != run)

@@ -1,3 +1,3 @@
-"""Palermo's version, which pyproject.toml reads from here: a process need not ask what is installed to know it."""
+"""Palermo's version. pyproject.toml reads it from here, so that no process has to query the installed packages."""
 
 VERSION = "0.1.0"

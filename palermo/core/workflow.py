@@ -1,4 +1,4 @@
-"""Steps of a workflow: the headers of their jobs, and what a run adds, as bytes."""
+"""Steps of a workflow: the headers of their jobs, and the steps that a run adds, as bytes."""
 
 from typing import Any
 
@@ -11,38 +11,38 @@ from palermo.core.step_values import Use, Value
 from palermo.core.topology import MAX_ID_BYTES
 from palermo.core.workflow_rules import Plan
 
-#: The headers of a step: the workflow's id, the step's path, its generation, and whether its output is wanted.
+#: The headers of a step: the workflow's id, the step's path, its generation, and whether its output is needed.
 WORKFLOW, PATH, GENERATION, OUTPUT = "workflow", "workflow-step", "workflow-generation", "workflow-output"
 
-#: The most bytes that one run may add, and that the job of one step may have with the outputs that it takes. In base64,
-#: and with a megabyte of other data, they fit a message of RabbitMQ 4, which has 16 MiB.
+#: Maximum size in bytes of the steps that one run adds, and of a step's job with the outputs that it uses. In base64,
+#: and with a megabyte of other data, they fit into a message of RabbitMQ 4, which has 16 MiB.
 MAX_ADDED = 10 * 1024 * 1024
 
-#: How many members' arguments are stored together.
+#: Number of members whose arguments are stored together.
 PORTION = 200
 
 
 class Member(Struct, frozen=True, array_like=True):
-    """The arguments of a member of a map, and the headers in which it differs from the map's job."""
+    """The arguments of a map's member, and the headers in which it differs from the map's job."""
 
     body: bytes
     headers: str = ""
 
 
 class StepJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The job of a step, or of a map's members, before it is released."""
+    """The job of a step or of a map's members, before its release."""
 
     content_type: str
     content_encoding: str
     headers: str
     properties: str = ""
     body: bytes = b""
-    #: Seconds from its release.
+    #: Delay in seconds after its release.
     delay: float | None = None
     expires: float | None = None
     mark: str = ""
     uses: tuple[Use, ...] = ()
-    #: Whether its output is wanted.
+    #: Whether its output is needed.
     output: bool = False
 
     @classmethod
@@ -59,7 +59,7 @@ class StepJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def message(self, id: str, step: Headers, now: float, *, member: Member | None = None) -> Message:
-        """The job as it is released now, with the headers of its step."""
+        """The job as released now, with the headers of its step."""
         found = message_with(
             self.headers,
             self.properties,
@@ -102,7 +102,7 @@ class AddedStep(Struct, frozen=True, array_like=True):
 
 
 class Graph(Struct, frozen=True, array_like=True):
-    """What a run adds, and the value that it returned."""
+    """The steps that a run adds, and its return value."""
 
     steps: tuple[AddedStep, ...]
     result: Value | None = None

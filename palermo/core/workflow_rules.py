@@ -1,13 +1,13 @@
 """The rules of workflows: which steps may run, what an end changes, and what cancel and retry do.
 
-Pure: no clock, no chance, no broker. A broker stores the state of a workflow after each end, in one step with the jobs
-that the end makes possible.
+Pure: no clock, no randomness, no broker. A broker stores the state of a workflow after each end, in one step with the
+jobs that the end makes runnable.
 
 Law: of several runs of one step, only the first stored end counts, even if another run ends differently or adds other
-steps. No later end takes it back, so the steps that it released stay released.
+steps. No later end reverts it, so the steps that it released stay released.
 
-A step that adds steps contains a workflow: it is over when they are. Its steps are named below it: `pay/charge`; the
-members of a map by their number: `resize:17`.
+A step that adds steps contains a workflow: it is over when they are. Their names are prefixed with its own:
+`pay/charge`; the members of a map have numbers: `resize:17`.
 
 The members of a map are bits, so a map of 100,000 takes 25 kB. They are released through a window.
 """
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 
 class When(StrEnum):
-    """How the steps before must have ended for a step to run."""
+    """The required result of the preceding steps for a step to run."""
 
     DONE = "done"
     FAILED = "failed"
@@ -37,15 +37,15 @@ class How(StrEnum):
     CANCELLED = "cancelled"
 
 
-#: The number of a map's members that are out at most; further ones are released when half of these have ended.
+#: Maximum number of a map's members released at a time; more are released when half of these have ended.
 WINDOW = 1_000
 
-#: The digits of a member's number are fewer.
+#: Upper bound of the digits of a member's number.
 _DIGITS = 10
 
 
 class Condition(Struct, frozen=True, array_like=True):
-    """These steps of the same flow must have ended in this way."""
+    """Steps of the same flow that must have ended with this result."""
 
     steps: tuple[str, ...]
     when: When = When.DONE
@@ -56,49 +56,49 @@ class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     after: tuple[Condition, ...] = ()
-    #: The number of failures that count as done: 1 for a step with `may_fail`, any for a map.
+    #: Number of failures that still count as done: 1 for a step with `may_fail`, any number for a map.
     may_fail: int = 0
-    #: The number of members of a map; None for a single step.
+    #: Number of members of a map; None for a single step.
     members: int | None = None
-    #: Whether it has no job and is done once somebody sends its signal.
+    #: Whether it is a signal, which has no job and is done once it is sent.
     signal: bool = False
-    #: The seconds after which a signal that was not sent has failed; None for never.
+    #: Seconds after which an unsent signal fails; None for never.
     timeout: float | None = None
 
 
 class StepEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The end of one run."""
 
-    #: The step, with the steps that contain it: `pay/charge`, `resize:17`.
+    #: The path of the step, with the steps that contain it: `pay/charge`, `resize:17`.
     path: str
     how: How
-    #: Grows each time the step is to run again.
+    #: Increases each time the step is run again.
     generation: int = 0
-    #: The steps that the run added; None if it added none.
+    #: The steps that the run added, or None.
     adds: tuple[Plan, ...] | None = None
 
 
 class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The members of a map, as bits in the order of their numbers, the first in the lowest bit."""
 
-    #: How many are released, or will be next: this is stored before they are.
+    #: Number of members that are released, or will be next: it is stored before the release.
     released: int = 0
-    #: All members below this number are over. The bits of `over` begin here.
+    #: All members below this number are over. The bits of `over` start here.
     floor: int = 0
     over: bytes = b""
     #: The members that failed or were cancelled, from number 0.
     failed: bytes = b""
-    #: The members that added steps or run again: they are over in the bits above, and `Flow.ends` decides.
+    #: Members that added steps or run again: they are over in the bits above, and `Flow.ends` decides.
     apart: frozenset[int] = frozenset()
 
     @property
     def over_count(self) -> int:
-        """How many are over."""
+        """Number of members that are over."""
         return self.floor + _bits(self.over).bit_count()
 
     @property
     def failed_count(self) -> int:
-        """How many of these failed."""
+        """Number of members that failed."""
         return _bits(self.failed).bit_count()
 
     def out(self) -> Iterator[int]:
@@ -120,24 +120,24 @@ class Flow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     plans: tuple[Plan, ...]
     ends: Mapping[str, StepEnd] = {}
-    #: The generation of steps that are to run again, with all below them; the others have 0.
+    #: The generation of steps to run again, with all steps below them; the others have 0.
     generations: Mapping[str, int] = {}
     #: Steps that were cancelled before they were released.
     stopped: frozenset[str] = frozenset()
     #: The signals that were sent.
     signals: frozenset[str] = frozenset()
     maps: Mapping[str, Members] = {}
-    #: When signals that are waited for have failed, in Unix seconds.
+    #: When awaited signals time out, in Unix seconds.
     alarms: Mapping[str, float] = {}
-    #: How often it was cancelled.
+    #: Number of cancels.
     cancels: int = 0
-    #: When it is cancelled and ends as failed, in Unix seconds; whether that has happened.
+    #: When it is cancelled and ends as failed, in Unix seconds; and whether that has happened.
     deadline: float | None = None
     expired: bool = False
 
 
 class Phase(StrEnum):
-    """Where a step is."""
+    """The phase of a step."""
 
     WAITING = "waiting"
     #: Released: it waits in its queue, runs, or waits for a retry.
@@ -152,10 +152,10 @@ class Phase(StrEnum):
 
 
 class Status(Struct, frozen=True):
-    """A step's phase, and what it means for the steps behind it."""
+    """A step's phase, and its effect on the steps behind it."""
 
     phase: Phase
-    #: Whether a step behind it with `when="done"` may run, once it is over.
+    #: Whether a step behind it with `when="done"` may run, once this one is over.
     good: bool = False
     #: Whether something failed or was cancelled, here or before it.
     bad: bool = False
@@ -181,7 +181,7 @@ _OF_END = {
 def ended(flow: Flow, end: StepEnd) -> Flow:
     """The workflow after the end of a run.
 
-    It is unchanged by the end of a step whose end is known, of an earlier generation, or of a step that is gone.
+    Unchanged if the step's end is already known, belongs to an earlier generation, or the step no longer exists.
     """
     above, slash, _ = end.path.rpartition("/")
     container = flow.ends.get(above)
@@ -223,12 +223,12 @@ def member_of(path: str) -> tuple[str, int | None]:
 
 
 def is_member(path: str) -> bool:
-    """Whether this is a member of a map: what comes after the map rarely waits for this one."""
+    """Whether this is a member of a map, for whose end the steps behind the map rarely wait."""
     return ":" in path.rpartition("/")[2]
 
 
 def generation_of(flow: Flow, path: str) -> int:
-    """The generation in which a step is to run, or has run: the highest of its own and of those that contain it."""
+    """The generation in which a step runs or has run: the highest of its own and those that contain it."""
     if not flow.generations:
         return 0
     parts = path.replace(":", "/:").split("/")
@@ -237,7 +237,7 @@ def generation_of(flow: Flow, path: str) -> int:
 
 
 def _tidied(flow: Flow) -> Flow:
-    """The same state in less space."""
+    """The same state, stored more compactly."""
     maps = {path: _with_floor(members) for path, members in flow.maps.items()}
     flow = replace(flow, maps=maps)
     return _without_done(flow) if any(members.apart for members in maps.values()) else flow
@@ -250,7 +250,7 @@ def _with_floor(members: Members) -> Members:
 
 
 def _without_done(flow: Flow) -> Flow:
-    """The workflow without the steps that members added, if all of these are done: their number may be large."""
+    """The workflow without the steps added by members, if all of these are done: their number may be large."""
     known, ends, maps = view(flow), dict(flow.ends), dict(flow.maps)
     for path, members in flow.maps.items():
         status = {number: known.apart.get(f"{path}:{number}", _PENDING) for number in members.apart}
@@ -264,27 +264,27 @@ def _without_done(flow: Flow) -> Flow:
     return replace(flow, ends=ends, maps=maps)
 
 
-# -- what follows from a state
+# -- conclusions from a state
 
 
 class View(Struct, frozen=True):
-    """What follows from the state of a workflow."""
+    """The conclusions from the state of a workflow."""
 
-    #: The status of each step that has been added.
+    #: The status of each added step.
     steps: Mapping[str, Status]
     #: The status of the workflow as a whole.
     whole: Status
-    #: The steps that are to be in a queue or running, and the signals that are waited for. Of a map only the members
-    #: that added steps or run again: `Members.out` has the others.
+    #: Steps that should be enqueued or running, and awaited signals. Of a map's members only those that added steps or
+    #: run again: `Members.out` has the others.
     out: frozenset[str]
-    #: The maps that may release members, with the number of members that are out and of those to come.
+    #: Maps that may release members, with the numbers of active and of remaining members.
     maps: Mapping[str, tuple[int, int]]
     #: The status of each member that added steps or runs again.
     apart: Mapping[str, Status]
 
 
 def view(flow: Flow) -> View:
-    """What follows from the state."""
+    """Compute the view of a state."""
     steps: dict[str, Status] = {}
     out: set[str] = set()
     maps: dict[str, tuple[int, int]] = {}
@@ -316,7 +316,7 @@ def view(flow: Flow) -> View:
         if path not in flow.ends and path not in flow.maps:
             if path in flow.stopped:
                 return _OF_END[How.CANCELLED]
-            # Decided once all steps before it are over: no later end changes the decision.
+            # Decided once all preceding steps are over: no later end changes the decision.
             if not all(before[name].over for condition in plan.after for name in condition.steps):
                 return _WAITING
             if failing := [condition for condition in plan.after if not _holds(condition, before)]:
@@ -358,17 +358,17 @@ def _holds(condition: Condition, before: Mapping[str, Status]) -> bool:
 
 
 def _is_bad(condition: Condition, before: Mapping[str, Status]) -> bool:
-    """Whether a step is skipped because something failed, and not because nothing did."""
+    """Whether a step is skipped because of a failure, rather than because nothing failed."""
     return condition.when is When.DONE and any(before[name].bad for name in condition.steps)
 
 
-# -- what people and the clock do
+# -- changes by users and by time
 
 
 def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> tuple[Flow, View]:
-    """The state to store, and what follows from it.
+    """The state to store, and its view.
 
-    It releases members of maps of which few are out, and sets the clocks of signals.
+    Releases members of maps with few active ones, and starts the timeouts of signals.
     """
     flow = _tidied(flow)
     known = view(flow)
@@ -387,7 +387,7 @@ def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> tuple[Flow, Vie
 
 
 def plans_of(flow: Flow) -> dict[str, Plan]:
-    """The plans of all steps that were added, by path."""
+    """The plans of all added steps, by path."""
     return {prefix + plan.name: plan for prefix, plans in _graphs(flow) for plan in plans}
 
 
@@ -397,18 +397,18 @@ def _signals(flow: Flow) -> Iterator[tuple[str, Plan]]:
 
 
 def signals_out(flow: Flow, known: View) -> list[str]:
-    """The paths of the signals that are waited for."""
+    """The paths of awaited signals."""
     return [path for path, _ in _signals(flow) if path in known.out]
 
 
 def due(flow: Flow) -> float | None:
-    """When time changes the workflow next, in Unix seconds; None for never."""
+    """When time next changes the workflow, in Unix seconds; None for never."""
     times = [*flow.alarms.values(), *([] if flow.deadline is None or flow.expired else [flow.deadline])]
     return min(times, default=None)
 
 
 def time_passed(flow: Flow, now: float) -> Flow:
-    """The workflow after its signals and itself have run out of time, if they have."""
+    """The workflow after the timeouts of its signals and its own, if they are due."""
     for path, at in flow.alarms.items():
         if at <= now:
             flow = ended(flow, StepEnd(path=path, how=How.FAILED, generation=generation_of(flow, path)))
@@ -418,14 +418,14 @@ def time_passed(flow: Flow, now: float) -> Flow:
 
 
 def signalled(flow: Flow, name: str) -> Flow:
-    """The workflow after a signal; it may come before a step waits for it."""
+    """The workflow after a signal, which may arrive before a step waits for it."""
     return replace(flow, signals=flow.signals | {name})
 
 
 def cancelled(flow: Flow) -> Flow:
-    """Release nothing more, but for clean-up: steps for `failed` or `over` behind steps that have begun.
+    """Release only clean-up steps from now on: steps for `failed` or `over` behind steps that have started.
 
-    A second call stops these too. Signals come no more. The broker cancels the jobs of steps that are released.
+    A second call stops these too. Signals are no longer accepted. The broker cancels the jobs of released steps.
     """
     flow = replace(flow, cancels=flow.cancels + 1)
     known = view(flow)
@@ -437,7 +437,7 @@ def cancelled(flow: Flow) -> Flow:
 
 
 def _clean_ups(flow: Flow, known: View) -> Iterator[str]:
-    """The waiting steps for `failed` or `over` that are behind a step that has begun."""
+    """The waiting steps for `failed` or `over` that are behind a started step."""
     for prefix, plans in _graphs(flow):
         begun: set[str] = set()
         for plan in plans:
@@ -450,13 +450,13 @@ def _clean_ups(flow: Flow, known: View) -> Iterator[str]:
 
 
 def _graphs(flow: Flow) -> Iterator[tuple[str, tuple[Plan, ...]]]:
-    """The workflow's own steps, and those that steps added, with the beginning of their paths."""
+    """The workflow's own steps, and those that steps added, with the prefix of their paths."""
     yield "", flow.plans
     yield from ((f"{path}/", end.adds) for path, end in flow.ends.items() if end.adds is not None)
 
 
 def failed_runs(flow: Flow) -> Iterator[str]:
-    """The steps and members whose jobs are among the failed ones, and made the workflow fail."""
+    """The steps and members whose jobs are in the failed queue, and made the workflow fail."""
     yield from (path for path, end in flow.ends.items() if end.adds is None and end.how is How.FAILED)
     for path, members in flow.maps.items():
         failed = _bits(members.failed)
@@ -474,7 +474,7 @@ def has_failed(flow: Flow, path: str) -> bool:
 
 
 def retried(flow: Flow, paths: Iterable[str]) -> Flow:
-    """Run these failed steps again, and then all that comes behind them. Raises ValueError while that is out."""
+    """Run these failed steps again, and then all steps behind them. Raises ValueError while one of those is active."""
     again = set(paths)
     behind = {path for each in again for path in _behind(flow, each)}
     known = view(flow)
@@ -500,7 +500,7 @@ def retried(flow: Flow, paths: Iterable[str]) -> Flow:
 
 
 def _highest(flow: Flow, top: str) -> int:
-    """The highest generation of a step and of all below it."""
+    """The highest generation of a step and of all steps below it."""
     below = (number for path, number in flow.generations.items() if _is_below(path, {top}))
     return max(generation_of(flow, top), *below, 0)
 
