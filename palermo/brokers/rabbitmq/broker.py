@@ -56,19 +56,19 @@ from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Channels of a worker's consuming connection that belong to no slot, at most.
+#: Maximum number of channels of a worker's consuming connection that belong to no slot.
 _OTHER_CHANNELS = 40
 
-#: The most entries of the log of failed jobs that are read to see whether they can be.
+#: Number of entries of the log of failed jobs that are read to check that they are readable.
 _EXAMINED = 20_000
 
-#: With so few slots each ack is sent at once, so that RabbitMQ has work while the worker sees to the others; with more,
-#: those of one turn of the loop leave together. Both were measured by benchmarks.drain.
+#: With up to this number of slots each ack is sent immediately, so that RabbitMQ has work while the worker handles the
+#: others; with more, the acks of one turn of the loop are sent together. Both were measured by benchmarks.drain.
 _FEW_SLOTS = 4
 
 
 async def open_rabbitmq(session: SessionParameters) -> "RabbitmqBroker":
-    """A new session. The entry points `amqp` and `amqps` of `palermo.brokers` name this function."""
+    """Open a session. The entry points `amqp` and `amqps` of `palermo.brokers` name this function."""
     return RabbitmqBroker(session, await open_connections(session))
 
 
@@ -200,7 +200,7 @@ class RabbitmqBroker:
         )
 
         async def appear() -> None:
-            # The inbox first: every worker that is counted must be able to answer.
+            # The inbox first: every counted worker must be able to answer.
             await worker_control.listen(connection)
             await together(steering.begin(), worker_control.begin())
 
@@ -216,7 +216,7 @@ class RabbitmqBroker:
 
     async def overview(self) -> Overview:
         await self._registration.done()
-        # First, because under a known alarm nothing waits for what the alarm holds back.
+        # First, because during a known alarm the calls below don't wait for blocked operations.
         alarm = await self._find_alarm()
         (paused, probes), apart, workers, limit = await together(
             self._probe_all(), self._apart(), self.workers(), self._find_limit()
@@ -241,18 +241,18 @@ class RabbitmqBroker:
         await self.workflows.leaving(jobs)
 
     async def _apart(self) -> Mapping[str, int]:
-        """By job queue, how many jobs wait in the queues of its tenants; nothing if the leader cannot be asked."""
+        """By job queue, the number of jobs waiting in its tenants' queues; empty if the leader can't be asked."""
         try:
             return await self.tenants.totals()
         except (BrokerBlocked, BrokerRefused):
             return {}
 
     async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:
-        """The paused queues, and what RabbitMQ knows of these and of all that are registered, by name."""
+        """The paused queues, and the state in RabbitMQ of these and all registered ones, by name."""
         connection = await self._connections.to_consume()
         known = await self._facts.read(connection)
         names, paused = known.queues, known.paused
-        # Those that begin with ~ are marks of migrations, see migrate.
+        # Names that start with ~ are marks of migrations, see migrate.
         paused = replace(paused, names=frozenset(name for name in paused.names if not name.startswith("~")))
         shown = sorted(name for name in names | {FAILED_QUEUE} | paused.names if not name.startswith("~"))
         return paused, await self._facts.probe(connection, shown)
@@ -347,7 +347,7 @@ class RabbitmqBroker:
     async def recurring(self) -> list[RecurringEntry]:
         connection = await self._connections.to_consume()
         if not (await self._missing.probe(connection, internal(self._exchange, "recurring"))).exists:
-            return []  # Nobody need lead for that.
+            return []  # no leader is needed for that
         return [entry.value for entry in await self._leader_client.ask(operations.ListRecurring())]
 
     async def change_recurring(self, change: EntryChange) -> None:
@@ -380,7 +380,7 @@ class RabbitmqBroker:
         )
         needed = await migration.is_needed()
         # A mark that a migration paused the queue. A later call that finishes an interrupted migration reads it too.
-        # All queues may be resumed while it runs: so it counts whether this queue is paused by name.
+        # All queues may be resumed during the migration, so the mark tells whether this queue was paused by name.
         ours, paused = f"~migrating.{queue}", (await self._paused()).names
         if needed and queue not in paused:
             await self.pause(ours, by="palermo migrate")
@@ -408,7 +408,7 @@ class RabbitmqBroker:
         return await Diagnosis(self._session, connection, self._facts, self.workflows, self._unreadable).run()
 
     async def _unreadable(self) -> Mapping[str, int]:
-        """How many records this session and the workers could not read, by stream or queue; reads all but history."""
+        """Number of records that this session and the workers could not read, by stream or queue; skips history."""
         connection = await self._connections.to_consume()
         await together(
             self._facts.read(connection),

@@ -1,7 +1,7 @@
-"""Why RabbitMQ stores nothing, makes no queue or lets a user ask no worker: an alarm, a limit or a missing permission.
+"""Why RabbitMQ stores nothing, creates no queue or refuses commands to workers: alarms, limits, missing permissions.
 
-Under an alarm RabbitMQ reads nothing from a connection that publishes, acks and questions included, until the alarm is
-over. It goes on reading from one that has never published: so a session reads on another connection than it writes on.
+During an alarm RabbitMQ stops reading from a connection that publishes, including its acks and requests. It continues
+to read from connections that have never published, so a session reads on another connection than it writes on.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from palermo.errors import BrokerRefused, BrokerUnavailable
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: What RabbitMQ says of each alarm, and our word for it.
+#: RabbitMQ's name of each alarm, and ours.
 _ALARMS = {"memory": "memory alarm", "disk": "disk alarm"}
 
 _ADVICE = (
@@ -34,7 +34,7 @@ _ASKING_ADVICE = (
     " or give this one write permission on {exchange}, which also lets it stop them: see docs/guides/rabbitmq.md."
 )
 
-#: Seconds in which RabbitMQ confirms a message or says that it holds publishers back.
+#: Seconds in which RabbitMQ confirms a message or reports that it blocks publishers.
 _SAID_WITHIN = 1.0
 
 #: A message for no queue, which RabbitMQ drops.
@@ -42,7 +42,7 @@ _NOTHING = Properties(delivery_mode=1, expiration="0")
 
 
 def trouble_of(connection: Connection) -> Trouble | None:
-    """The trouble that RabbitMQ has told this connection of."""
+    """The trouble that RabbitMQ has reported on this connection."""
     reason = connection.blocked
     if not reason:
         return None
@@ -54,7 +54,7 @@ def trouble_of(connection: Connection) -> Trouble | None:
 
 
 def unconfirmed(connection: Connection, what: str, timeout: float) -> BrokerUnavailable:
-    """The error for a message, named by `what`, that RabbitMQ has not confirmed in time."""
+    """The error for a message, described by `what`, that RabbitMQ has not confirmed in time."""
     trouble = trouble_of(connection)
     why = "it is too busy, or away." if trouble is None else trouble.text
     return BrokerUnavailable(f"RabbitMQ at {connection.where} did not confirm {what} within {timeout:g} s: {why}")
@@ -68,9 +68,9 @@ def say_blocked(what: str) -> None:
 async def confirmed(
     sent: "asyncio.Future[None]", connection: Connection, what: str, timeout: float, *, patient: bool
 ) -> None:
-    """Wait for the confirm of a message that was sent. Raises its error, and BrokerUnavailable after `timeout` seconds.
+    """Wait for the confirm of a sent message. Raises its error, and BrokerUnavailable after `timeout` seconds.
 
-    With `patient` it waits as long as an alarm lasts: giving up would only run a job again.
+    With `patient` it waits as long as an alarm lasts, since giving up would only run a job again.
     """
     loop = asyncio.get_running_loop()
     alarm: asyncio.TimerHandle
@@ -85,7 +85,7 @@ async def confirmed(
         else:
             sent.set_exception(unconfirmed(connection, what, timeout))
 
-    # A plain timer of the loop: asyncio.timeout costs several times as much, at every job.
+    # A plain timer of the loop: asyncio.timeout costs several times as much for every job.
     alarm = loop.call_later(timeout, overdue)
     try:
         await sent
@@ -94,28 +94,28 @@ async def confirmed(
 
 
 def no_asking(connection: Connection, exchange: str) -> Trouble:
-    """The trouble of a user who may not publish to the exchange of the questions to workers."""
+    """The trouble of a user without permission to publish commands to workers."""
     cause = f"User {connection.address.username} of RabbitMQ at {connection.where} may not ask workers"
     return Trouble(cause, _ASKING_ADVICE.format(exchange=exchange))
 
 
 async def find_limit(connection: Connection, queue: str) -> Trouble | None:
-    """Make a queue as each worker does, and delete it: a limit of the virtual host may allow no more."""
+    """Create a queue as each worker does, and delete it: a limit of the virtual host may prevent that."""
     async with connection.spare_channel() as channel:
         try:
             await channel.call(channel.raw.queue_declare, queue, exclusive=True, auto_delete=True)
             await channel.call(channel.raw.queue_delete, queue)
         except BrokerRefused as error:
-            # The text of a missing permission names the user, who may be called anything.
+            # The text of a missing permission contains the user's name, which may be anything.
             if channel.code != ACCESS_REFUSED and "limit" in str(error):
                 return Trouble(str(error).rstrip("."), _LIMIT_ADVICE, stops_workers=True)
     return None
 
 
 async def find_alarm(connection: Connection, queue: str) -> Trouble | None:
-    """Publish to a queue that does not exist, since RabbitMQ tells of an alarm only those who publish.
+    """Publish to a queue that doesn't exist, since RabbitMQ reports an alarm only to publishers.
 
-    None for a user who may not publish so.
+    None if the user has no permission for that.
     """
     if connection.blocked:
         return trouble_of(connection)
@@ -123,7 +123,7 @@ async def find_alarm(connection: Connection, queue: str) -> Trouble | None:
     try:
         async with asyncio.timeout(_SAID_WITHIN):
             publisher = await Publisher.open(connection)
-            # Twice: the first message of a connection is still read under an alarm.
+            # Twice: during an alarm RabbitMQ still reads the first message of a connection.
             for _ in range(2):
                 try:
                     await publisher.send("", queue, _NOTHING, b"")

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 async def together(*works: Awaitable[Any]) -> list[Any]:
-    """The results of all of these, awaited at the same time. Raises the first failure, after the others have ended."""
+    """Await all of these concurrently; return their results. Raises the first failure, after the others have ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
@@ -44,7 +44,7 @@ async def together(*works: Awaitable[Any]) -> list[Any]:
 
 
 async def finish(work: Awaitable[None]) -> None:
-    """Run this to its end, even if the caller is cancelled again; ignore that its session may be gone already."""
+    """Run this to its end, even if the caller is cancelled again; ignore a lost session."""
     await uninterrupted(quietly(work))
 
 
@@ -56,7 +56,7 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def quietly(closing: Awaitable[None]) -> None:
-    """Await the end of something, and ignore that its session may be gone already."""
+    """Await a closing call, and ignore a lost session."""
     try:
         await closing
     except PalermoError:
@@ -65,25 +65,25 @@ async def quietly(closing: Awaitable[None]) -> None:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: The most channels that a connection keeps open for its next use.
+#: Maximum number of channels that a connection keeps open for reuse.
 _MOST_SPARE = 2
 
-#: Seconds that one call on an open channel may take before the session counts as lost. The slowest call is to
-#: purge or delete a queue of millions.
+#: Seconds that one call on an open channel may take before the session counts as lost. The slowest calls purge or
+#: delete a queue of millions.
 CALL_TIMEOUT = 60.0
 
-#: Seconds between two attempts at what RabbitMQ cannot do yet, such as reading a stream that is down.
+#: Seconds between two attempts of a temporarily impossible operation, such as reading a stream that is down.
 RETRY_EVERY = 0.1
 
-#: Seconds that a worker waits until a record about its jobs is stored or read, before it continues without that.
+#: Seconds that a worker waits for a record about its jobs to be stored or read, before it continues without it.
 STORED_WITHIN = 3.0
 
-#: Bytes that Erlang's disk_log keeps in memory at most, and bytes of a frame that are not the argument's.
+#: Maximum bytes that Erlang's disk_log buffers in memory, and bytes of a frame besides the argument.
 _DISK_LOG_BUFFER, _FRAME_REST = 66_000, 1_000
 
 
 def fulfil(future: "asyncio.Future[Any]", result: object) -> None:
-    """Give the future its result, unless it is done already, as when its waiter was cancelled."""
+    """Set the future's result, unless it is already done, for example because its waiter was cancelled."""
     if not future.done():
         future.set_result(result)
 
@@ -99,7 +99,7 @@ class Channel:
         self.error: PalermoError | None = None
         #: The broker's reply code when it closed the channel, else 0.
         self.code = 0
-        #: Whether the broker ended it, or has taken back what it had delivered on it.
+        #: Whether the broker closed it, or has requeued its deliveries.
         self.is_taken_back = False
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closers: list[Callable[[], None]] = []
@@ -107,26 +107,26 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used. When the connection is lost no channel can, though pika tells one after another."""
+        """Whether it is usable. On a lost connection no channel is, although pika closes them one after another."""
         return bool(self.raw.is_open and not self.connection.raw.is_closed)
 
     @property
     def missing(self) -> bool:
-        """Whether it ended because what it asked about does not exist."""
+        """Whether it was closed because the object of its call doesn't exist."""
         return isinstance(self.error, NotFound)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the channel ends, for whatever reason."""
+        """Call `callback` once when the channel ends, for any reason."""
         self._closers.append(callback)
 
     async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call one of pika's methods that take a callback. Returns the broker's answer."""
+        """Call a pika method that takes a callback. Returns the broker's answer."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.send(method, *args, callback=lambda frame: fulfil(future, frame), **kwargs)
         return await self._answer(future)
 
     async def _answer(self, future: "asyncio.Future[Any]") -> Any:
-        """Wait for an answer, which does not come if the channel ends."""
+        """Wait for an answer, or for the end of the channel."""
         self._waiting.add(future)
         try:
             async with asyncio.timeout(CALL_TIMEOUT):
@@ -137,7 +137,7 @@ class Channel:
             self._waiting.discard(future)
 
     def send(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Call a method that the broker does not answer; if the broker fails to do it, the next `call` raises."""
+        """Call a method without an answer. If it fails at the broker, the next `call` raises."""
         try:
             method(*args, **kwargs)
         except (exceptions.AMQPError, exceptions.ChannelError) as error:
@@ -154,12 +154,12 @@ class Channel:
     ) -> str:
         """Subscribe to a queue, and call `on_message` with each message. Returns the consumer tag.
 
-        With `late` the properties of most messages are read only on demand. Such a subscription is
-        the only one of its channel, and ends with `unsubscribe` or with the channel.
+        With `late` the properties of most messages are parsed on demand. Such a subscription is the only one of its
+        channel, and ends with `unsubscribe` or with the channel.
         """
         tag = f"late.{uuid.uuid4().hex}" if late else ""
         if late:
-            # Fast path. benchmarks.growth one: to requeue one of 50,000 failed jobs takes 5.3 s, 16.2 without.
+            # Fast path. benchmarks.growth one: requeueing one of 50,000 failed jobs takes 5.3 s, 16.2 without.
             self.connection.raw.deliver_to(self.raw, tag, lambda found, data: on_message(unread(found, data)))
         frame = await self.call(
             self.raw.basic_consume,
@@ -172,20 +172,20 @@ class Channel:
         return str(frame.method.consumer_tag)
 
     async def unsubscribe(self, tag: str) -> None:
-        """End a subscription. Messages that arrive before it has ended return to their queue."""
+        """End a subscription. Messages that arrive before its end return to their queue."""
         self.connection.raw.deliver_no_more(self.raw)
         await self.call(self.raw.basic_cancel, tag)
 
     async def prefetch(self, count: int) -> None:
-        """Let RabbitMQ send each consumer up to `count` messages ahead of their acks; 0 is no limit."""
+        """Set how many unacknowledged messages RabbitMQ may deliver to each consumer; 0 is no limit."""
         await self.call(self.raw.basic_qos, prefetch_count=count)
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when RabbitMQ cancels a consumer of the channel: its queue is deleted, or its node away."""
+        """Call `callback` when RabbitMQ cancels a consumer of the channel (queue deleted or node down)."""
         self.raw.add_on_cancel_callback(lambda _: callback())
 
     def on_return(self, callback: Callable[[Properties], None]) -> None:
-        """Call `callback` with the properties of each mandatory message that no queue takes."""
+        """Call `callback` with the properties of each unroutable mandatory message."""
         self.raw.add_on_return_callback(lambda _, method, properties, body: callback(properties))
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
@@ -193,13 +193,13 @@ class Channel:
         self.raw.basic_ack(tag, multiple)
 
     def requeue(self, tag: int, *, multiple: bool = False) -> None:
-        """Give a message back to its queue, or with `multiple` all up to this tag; tag 0 means all of the channel."""
+        """Return a message to its queue, or with `multiple` all up to this tag; tag 0 means all of the channel."""
         self.raw.basic_nack(tag, multiple, requeue=True)
 
     def publish(
         self, exchange: str, routing_key: str, properties: Properties, body: bytes, *, mandatory: bool = False
     ) -> None:
-        """Send a message without a confirm. Publisher sends those that must not be lost."""
+        """Send a message without a confirm. Use Publisher for messages that must not be lost."""
         self.send(self.raw.basic_publish, exchange, routing_key, body, properties, mandatory=mandatory)
 
     async def bind(self, queue: str, exchange: str, routing_key: str = "") -> None:
@@ -211,17 +211,18 @@ class Channel:
         await self.call(self.raw.queue_unbind, queue, exchange, routing_key=routing_key)
 
     def on_get_empty(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever RabbitMQ answers a basic.get of this channel with no message."""
+        """Call `callback` whenever RabbitMQ answers a basic.get of this channel without a message."""
         self.raw.add_callback(lambda _: callback(), [spec.Basic.GetEmpty], False)
 
     async def get(self, queue: str) -> Got | None:
-        """The first message of the queue, unacknowledged; None if none waits. See `get_each`. One call at a time."""
+        """The first message of the queue, unacknowledged; None if it is empty. See `get_each`. One call at a time."""
         return (await self.get_each([queue]))[0]
 
     async def get_each(self, queues: Sequence[str]) -> list[Got | None]:
-        """For each of these queues, asked in one write, its next message, unacknowledged; None where none waits.
+        """For each of these queues the next message, unacknowledged, or None; requested in one write.
 
-        A cancelled call waits for the answers, and gives back what came. Without answers in time the channel is closed.
+        A cancelled call waits for the answers, and requeues the messages. Without answers in time the channel is
+        closed.
         """
         if not queues:
             return []
@@ -262,7 +263,7 @@ class Channel:
         for future in self._waiting:
             if not future.done():
                 future.set_exception(self.error)
-                future.exception()  # a get that was cancelled only waits for its end: no other code reads it
+                future.exception()  # a cancelled get only waits for its end, and no other code reads the result
         self._waiting.clear()
         self.connection.raw.deliver_no_more(self.raw)
         closers, self._closers = self._closers, []
@@ -270,7 +271,7 @@ class Channel:
             closer()
 
     async def close(self) -> None:
-        """Close the channel; RabbitMQ takes back its unsettled deliveries. May be called again.
+        """Close the channel; RabbitMQ requeues its unsettled deliveries. Idempotent.
 
         Raises BrokerUnavailable if RabbitMQ does not answer in time.
         """
@@ -289,20 +290,20 @@ class Channel:
             raise self.connection.translated(error) from error
 
     def abandon(self) -> None:
-        """Close the channel without waiting for the answer: its caller gives up. May be called again."""
+        """Close the channel without waiting for the answer. Idempotent."""
         if self.is_open:
             self.raw.close()
 
     def take_back(self, error: PalermoError) -> None:
-        """Close the channel because RabbitMQ has taken back what it delivered on it, and says no more than `error`."""
+        """Close the channel because RabbitMQ has requeued its deliveries; its calls then raise `error`."""
         if self.is_open:
             self.error, self.is_taken_back = error, True
             self.raw.close()
 
-    # -- declarations. If RabbitMQ refuses one, it closes the channel.
+    # -- declarations. RabbitMQ closes the channel when it refuses one.
 
     async def probe(self, queue: str) -> Probe:
-        """Ask RabbitMQ about a queue without creating it. Closes the channel if it is missing or locked.
+        """Query a queue without creating it. Closes the channel if the queue is missing or locked.
 
         Raises BrokerUnavailable if the queue's node is down.
         """
@@ -313,7 +314,7 @@ class Channel:
         return Probe(exists=True, ready=int(frame.method.message_count), subscribed=int(frame.method.consumer_count))
 
     def unanswered(self, error: PalermoError) -> Probe:
-        """The state of a queue as the error describes it. Raises the error if it is about something else."""
+        """The state of a queue according to the error. Raises the error if it has another cause."""
         if self.missing:
             return Probe(exists=False, error=error)
         if self.code == RESOURCE_LOCKED:
@@ -321,7 +322,7 @@ class Channel:
         raise error
 
     async def counted(self, count: int, ask: Callable[[], None]) -> tuple[list[Probe], PalermoError | None]:
-        """The answers to the `count` declarations that `ask` sends, and the error that ended the channel before."""
+        """The answers to the `count` declarations that `ask` sends, and the error that closed the channel early."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         found: list[Probe] = []
 
@@ -344,7 +345,7 @@ class Channel:
         return found, None
 
     async def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> Difference | None:
-        """Make a durable queue unless it exists. Returns how an existing queue differs; then the channel is closed."""
+        """Create a durable queue if it doesn't exist. Returns how an existing one differs (and closes the channel)."""
         return await self._declare(self.raw.queue_declare, queue, durable=True, arguments=dict(arguments or {}))
 
     async def declare_exchange(self, exchange: str, kind: str) -> Difference | None:
@@ -363,41 +364,42 @@ class Channel:
 
 
 class Connection:
-    """One connection to RabbitMQ. It never reconnects: when it is lost, `error` says why and all calls raise it."""
+    """One connection to RabbitMQ. It never reconnects: once lost, `error` has the reason and all calls raise it."""
 
     def __init__(self, session: SessionParameters, host: tuple[str, int]) -> None:
         self._session = session
         self.address: Address = session.address
-        #: The host of the address that it is connected to, with its port; and both as text.
+        #: The host and port that it is connected to, and both as text.
         self.host = host
         self.where = f"{host[0]}:{host[1]}"
         self.error: PalermoError | None = None
         self.raw: AsyncioConnection
-        #: The server's version, such as `3.10.8`, kept when the connection is lost; "" if the server does not tell it.
+        #: The server's version, such as `3.10.8`, kept after the connection is lost; "" if the server doesn't report
+        #: it.
         self.version = ""
         self.lost = asyncio.Event()
         self.unreadable = Unreadable()
-        #: Why RabbitMQ reads nothing from it, in its words such as "low on memory"; "" while it reads.
+        #: Why RabbitMQ has stopped reading from it, in its words such as "low on memory"; "" otherwise.
         self.blocked = ""
         self._spare: list[Channel] = []  #: Open channels that are not in use.
 
     async def another(self, purpose: str) -> "Connection":
-        """Another connection to the same broker, for what RabbitMQ may answer by closing the connection."""
+        """Another connection to the same broker, for calls to which RabbitMQ may respond by closing the connection."""
         return await open_connection(self._session, purpose)
 
     def translated(self, error: BaseException) -> PalermoError:
         return translate(error, self.where, user=self.address.username, vhost=self.address.vhost)
 
     async def channel(self) -> Channel:
-        """A new channel. Raises BrokerUnavailable when the connection is lost; if it is closing, once it is."""
+        """A new channel. Raises BrokerUnavailable if the connection is lost, or once it has closed if it is closing."""
         if self.error is not None:
-            raise self.error.with_traceback(None)  # else each raise adds to it, and holds all that the callers held
+            raise self.error.with_traceback(None)  # otherwise each raise keeps the callers' objects alive
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             raw = self.raw.channel(on_open_callback=lambda made: fulfil(opened, made))
         except exceptions.AMQPError as error:
             if isinstance(error, exceptions.ConnectionWrongStateError):
-                # It is closing. A caller that asks again until `error` is set must not hold the loop.
+                # It is closing. A caller that retries until `error` is set must not block the loop.
                 await self.lost.wait()
             raise self.error or self.translated(error) from error
         lost = asyncio.ensure_future(self.lost.wait())
@@ -411,16 +413,16 @@ class Connection:
 
     @asynccontextmanager
     async def spare_channel(self) -> AsyncIterator[Channel]:
-        """A channel for calls that leave nothing behind. It is used again afterwards, if it is still open.
+        """A channel for calls that leave no state behind. It is reused afterwards, if it is still open.
 
-        No other task uses it in the meantime, so an answer that closes the channel fails no other call.
+        No other task uses it in the meantime, so an answer that closes the channel affects no other call.
         """
         self._spare = [channel for channel in self._spare if channel.is_open]
         channel = self._spare.pop() if self._spare else await self.channel()
         try:
             yield channel
         except BaseException:
-            # An answer may still come, which the next user must not get.
+            # An answer may still arrive, which the next user must not receive.
             channel.abandon()
             raise
         if channel.is_open and len(self._spare) < _MOST_SPARE:
@@ -429,12 +431,12 @@ class Connection:
             await channel.close()
 
     async def probe(self, queue: str) -> Probe:
-        """Ask RabbitMQ about a queue without creating it. Raises BrokerUnavailable if the queue's node is down."""
+        """Query a queue without creating it. Raises BrokerUnavailable if the queue's node is down."""
         async with self.spare_channel() as channel:
             return await channel.probe(queue)
 
     async def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> Difference | None:
-        """Make a durable queue unless it exists. Returns how an existing queue differs, None if it does not."""
+        """Create a durable queue if it doesn't exist. Returns how an existing one differs, or None."""
         async with self.spare_channel() as channel:
             return await channel.declare(queue, arguments)
 
@@ -444,11 +446,11 @@ class Connection:
             return await channel.declare_exchange(exchange, kind)
 
     async def persist_queues(self) -> None:
-        """Return once RabbitMQ would still know after a kill all queues, exchanges and bindings made before this call.
+        """Return once all queues, exchanges and bindings made before this call would survive a kill of RabbitMQ.
 
-        Before 4.3 it keeps what it writes about them in memory for up to two seconds, or until that is 64 kB (Erlang's
-        disk_log): the confirmed messages in a queue that it forgets are lost. So an exchange with so large an argument
-        is made and deleted, which takes about five milliseconds.
+        Before 4.3 RabbitMQ buffers its writes about them in memory for up to two seconds, or until they reach 64 kB
+        (Erlang's disk_log). If a queue is lost that way, so are the confirmed messages in it. To flush the buffer, an
+        exchange with a large argument is created and deleted, which takes about five milliseconds.
         """
         if not versions.forgets_new_queues(self.version):
             return
@@ -475,22 +477,22 @@ class Connection:
             return await self._found(channel, channel.raw.exchange_declare, exchange, passive=True) is not None
 
     async def purge(self, queue: str) -> int | None:
-        """Remove all messages that wait in the queue. Returns how many; None if the queue does not exist."""
+        """Remove all waiting messages from the queue. Returns their number; None if the queue doesn't exist."""
         async with self.spare_channel() as channel:
             frame = await self._found(channel, channel.raw.queue_purge, queue)
             return None if frame is None else int(frame.method.message_count)
 
     async def delete(self, queue: str) -> int | None:
-        """Delete the queue. Returns how many messages waited in it; None if it does not exist."""
+        """Delete the queue. Returns the number of messages in it; None if it doesn't exist."""
         async with self.spare_channel() as channel:
             frame = await self._found(channel, channel.raw.queue_delete, queue)
             return None if frame is None else int(frame.method.message_count)
 
     async def delete_unused(self, queue: str) -> bool:
-        """Delete the queue unless it has a message or a consumer. Returns whether it is gone.
+        """Delete the queue unless it has a message or a consumer. Returns whether it no longer exists.
 
-        RabbitMQ does so for classic queues alone: to whom asks it of a quorum queue it closes the connection (540).
-        That one is looked into and then deleted, so a message that comes into it between the two is lost.
+        RabbitMQ supports this for classic queues only: for a quorum queue it closes the connection (540). A quorum
+        queue is first queried and then deleted, so a message that arrives in between is lost.
         """
         difference = await self.declare(queue, versions.arguments(CLASSIC, self.version))
         if difference is not None and difference.argument == "x-queue-type":
@@ -506,7 +508,7 @@ class Connection:
 
     async def _delete_empty(self, queue: str) -> bool:
         channel = await self.channel()
-        # Only a get tells that a slow quorum queue is empty (browsing/sweep.py).
+        # Only a get shows that a slow quorum queue is empty (browsing/sweep.py).
         unused = await channel.get(queue) is None and not (await channel.probe(queue)).consumers
         await channel.close()
         if unused:
@@ -514,7 +516,7 @@ class Connection:
         return unused
 
     async def _found(self, channel: Channel, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The answer to a call; None if what it names does not exist."""
+        """The answer to a call; None if its object doesn't exist."""
         try:
             return await channel.call(method, *args, **kwargs)
         except PalermoError:
@@ -523,7 +525,7 @@ class Connection:
             return None
 
     async def close(self) -> None:
-        """Close by AMQP's handshake; without it if it takes a second or RabbitMQ reads nothing, or if cancelled."""
+        """Close with AMQP's handshake; without it if it takes a second, RabbitMQ doesn't read, or this is cancelled."""
         if self.error is not None:
             return
         try:
@@ -533,12 +535,12 @@ class Connection:
         except (exceptions.AMQPError, TimeoutError):
             self.raw.abort()
         except asyncio.CancelledError:
-            # A call that still waits for an answer must be told that none will come.
+            # A call that still waits for an answer must get an error.
             self.raw.abort()
             raise
 
     def give_up(self, missing: str) -> None:
-        """End the connection because something of Palermo's own was deleted: the next session makes it again."""
+        """End the connection because one of Palermo's own objects was deleted: the next session recreates it."""
         if self.raw.is_open:
             self.raw.close(reply_text=f"{missing} was deleted, and a new session makes it again")
 
@@ -552,13 +554,13 @@ class Connection:
 
 
 async def open_connection(session: SessionParameters, purpose: str, *, heartbeat: int | None = None) -> Connection:
-    """A connection to the first host of the address that accepts it, within the session's timeout over all hosts.
+    """Connect to the first host of the address that accepts it, within the session's timeout for all hosts.
 
-    `heartbeat`, in seconds, is asked for if the address sets none.
+    `heartbeat`, in seconds, is used if the address sets none.
 
-    Raises BrokerRefused when a host refuses our credentials or virtual host (another host of the
-    same cluster would too), or when TLS fails with every host, else BrokerUnavailable naming every host that was tried.
-    Raises UrlInvalid for a query that cannot be used.
+    Raises BrokerRefused if a host refuses our credentials or virtual host (another host of the same cluster would too),
+    or if TLS fails with every host. Otherwise raises BrokerUnavailable, which names all tried hosts. Raises UrlInvalid
+    for an invalid query.
     """
     deadline = asyncio.get_running_loop().time() + session.timeout
     tried: list[PalermoError] = []
@@ -576,7 +578,7 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
             )
         except (exceptions.AMQPError, OSError, TimeoutError) as error:
             refused = connection.translated(error)
-            # Each host has a certificate of its own: the next one may be good.
+            # Each host has its own certificate: the next one may be valid.
             if not isinstance(refused, BrokerUnavailable) and not isinstance(error, ssl.SSLError):
                 raise refused from error
             tried.append(refused)

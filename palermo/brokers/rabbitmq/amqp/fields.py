@@ -1,9 +1,9 @@
 """AMQP field tables: the format of headers on the wire.
 
-Palermo has its own code for them, because pika truncates floats, cannot write them, and ends the connection on a
-timestamp beyond the year 9999 or a name that is not UTF-8: one odd message of another program would stop a worker
-for ever. The types are those of RabbitMQ (https://www.rabbitmq.com/amqp-0-9-1-errata.html#section_3),
-which differ from the AMQP 0-9-1 text.
+Palermo has its own code for them, because pika truncates floats, cannot write them, and closes the connection on a
+timestamp after the year 9999 or a name that is not UTF-8: one odd message of another program would stop a worker
+permanently. The types are RabbitMQ's (https://www.rabbitmq.com/amqp-0-9-1-errata.html#section_3), which differ from
+the AMQP 0-9-1 text.
 """
 
 import hashlib
@@ -39,15 +39,14 @@ _KIND_AND_SIZE = struct.Struct(">cI")
 _INT, _LONG_INT, _DOUBLE = struct.Struct(">ci"), struct.Struct(">cq"), struct.Struct(">cd")
 _TEXT = ord("S")
 
-#: Palermo's own header names, by their bytes: a lookup is faster than decoding, and a name is hashed once for all
-#: messages.
+#: Palermo's own header names, by their bytes: a lookup is faster than decoding, and a name is hashed only once.
 _KNOWN = {name.encode(): name for name in KNOWN_HEADERS}
 
-#: How many tables and lists may lie within each other; a deeper value is read as Opaque. Python's own stack ends at a
-#: thousand calls, and RabbitMQ has no limit.
+#: Maximum nesting of tables and lists; a deeper value is read as Opaque. Python's stack ends at a thousand calls, and
+#: RabbitMQ has no limit.
 MAX_NESTING = 32
 
-#: The most bytes of a short string.
+#: Maximum length of a short string in bytes.
 _SHORT = 255
 
 _TIME = struct.Struct(">Q")
@@ -59,15 +58,15 @@ class UnknownField(ValueError):
 
 
 def write_table(table: Mapping[str, HeaderValue]) -> bytes:
-    """The bytes of a table, with its length first.
+    """Encode a table, with its length first.
 
-    Raises ValueError for a name above 255 bytes of UTF-8, an integer above 64 bits, or a type that AMQP does not have.
+    Raises ValueError for a name above 255 bytes of UTF-8, an integer above 64 bits, or a type without an AMQP encoding.
     """
     return as_table([write_field(name, value) for name, value in table.items()])
 
 
 def write_field(name: str, value: HeaderValue) -> bytes:
-    """The bytes of one field of a table: its name and its value. Raises the same as `write_table`."""
+    """Encode one field of a table: its name and its value. Raises the same errors as `write_table`."""
     try:
         return write_name(name) + write_value(value)
     except RecursionError:
@@ -75,13 +74,13 @@ def write_field(name: str, value: HeaderValue) -> bytes:
 
 
 def as_table(fields: Iterable[bytes]) -> bytes:
-    """The bytes of a table, of fields that are already bytes."""
+    """Build a table from encoded fields."""
     data = b"".join(fields)
     return _LONG.pack(len(data)) + data
 
 
 def write_short(text: str) -> bytes:
-    """The bytes of a short string. Raises ValueError above 255 bytes."""
+    """Encode a short string. Raises ValueError above 255 bytes."""
     data = text.encode(errors="replace")
     if len(data) > _SHORT:
         raise ValueError(f"{text[:40]!r} measures {len(data)} bytes; AMQP names and properties hold 255")
@@ -90,12 +89,12 @@ def write_short(text: str) -> bytes:
 
 @lru_cache(maxsize=1_024)
 def write_name(text: str) -> bytes:
-    """The same as `write_short`, cached: for strings that are mostly one of a few."""
+    """The same as `write_short`, cached: for strings with few different values."""
     return write_short(text)
 
 
 def write_value(value: HeaderValue) -> bytes:
-    """The bytes of a value: the letter of its type, then the value."""
+    """Encode a value: the letter of its type, then the value."""
     match value:
         case str():
             data = value.encode("utf-8", "replace")
@@ -109,7 +108,7 @@ def write_value(value: HeaderValue) -> bytes:
         case float() if math.isfinite(value):
             return _DOUBLE.pack(b"d", value)
         case float():
-            # RabbitMQ itself cannot read such a float, and closes the connection with an internal error.
+            # RabbitMQ itself can't decode such a float, and closes the connection with an internal error.
             raise ValueError(f"{value} is a number that AMQP headers cannot hold")
         case None:
             return b"V"
@@ -135,13 +134,13 @@ def _long_int(value: int) -> bytes:
     if -(2**63) <= value < 2**63:
         return _LONG_INT.pack(b"l", value)
     if 0 <= value < 2**64:
-        # A timestamp is the one unsigned integer of 64 bits that RabbitMQ takes.
+        # A timestamp is the only unsigned 64-bit integer that RabbitMQ accepts.
         return b"T" + _TIME.pack(value)
     raise ValueError(f"{value} needs more than the 64 bits of an AMQP integer")
 
 
 def _decimal(value: Decimal) -> bytes:
-    """The bytes of a decimal: AMQP has a 32-bit integer and a scale; a number that does not fit is written as text."""
+    """Encode a decimal. AMQP has a 32-bit integer and a scale; a number that doesn't fit is written as text."""
     sign, digits, exponent = value.as_tuple()
     if isinstance(exponent, int) and -255 <= exponent <= 0:
         unscaled = int("".join(map(str, digits)) or "0") * (-1 if sign else 1)
@@ -151,13 +150,13 @@ def _decimal(value: Decimal) -> bytes:
 
 
 def read_table(data: bytes, offset: int, depth: int = 0) -> tuple[dict[str, HeaderValue], int]:
-    """The table at this offset, and the offset behind it; `depth` counts those around it. Raises UnknownField."""
+    """Decode the table at this offset; return it and its end. `depth` is its nesting. Raises UnknownField."""
     (size,) = _LONG.unpack_from(data, offset)
     offset += 4
     end = offset + size
     table: dict[str, HeaderValue] = {}
     while offset < end:
-        # Names and texts are decoded here, without a call: nearly all headers of nearly all messages are that.
+        # Names and texts are decoded inline, without a call: nearly all headers are texts.
         start = offset + 1
         offset = start + data[offset]
         raw = data[start:offset]
@@ -180,7 +179,7 @@ def read_table(data: bytes, offset: int, depth: int = 0) -> tuple[dict[str, Head
 
 
 def short_text(raw: bytes) -> str:
-    """The text of a short string; it can be written as a short string again.
+    """Decode a short string so that it can be written as a short string again.
 
     A byte that is not UTF-8 becomes an escape like `\\xff`; if the text gets too long, a digest replaces its end.
     """
@@ -196,14 +195,14 @@ def short_text(raw: bytes) -> str:
 
 
 def read_short(data: bytes, offset: int) -> tuple[str, int]:
-    """The short string at this offset, as `short_text` reads it, and the offset behind it."""
+    """Decode the short string at this offset by `short_text`; return it and the offset after it."""
     start = offset + 1
     end = start + data[offset]
     return short_text(data[start:end]), end
 
 
 def read_name(data: bytes, offset: int) -> tuple[str, int]:
-    """The same as `read_short`, cached: for strings that are mostly one of a few."""
+    """The same as `read_short`, cached: for strings with few different values."""
     start = offset + 1
     end = start + data[offset]
     return _name(data[start:end]), end
@@ -215,7 +214,7 @@ def _name(raw: bytes) -> str:
 
 
 def read_value(data: bytes, offset: int, depth: int = 0) -> tuple[HeaderValue, int]:
-    """The value at this offset, and the offset behind it; `depth` counts the tables and lists around it."""
+    """Decode the value at this offset; return it and the offset after it. `depth` is its nesting."""
     kind = data[offset]
     offset += 1
     if kind == _TEXT:
@@ -262,7 +261,7 @@ def _timestamp(data: bytes, offset: int) -> tuple[HeaderValue, int]:
     try:
         return datetime.fromtimestamp(seconds, UTC), offset + 8
     except (OverflowError, ValueError, OSError):
-        # A timestamp in milliseconds, as JavaScript has it, lies beyond the year 9999.
+        # A timestamp in milliseconds, as JavaScript writes it, is after the year 9999.
         return seconds, offset + 8
 
 

@@ -1,7 +1,7 @@
-"""The state that the records of a stream add up to, as one session keeps it in memory.
+"""The state that results from a stream's records, kept in memory by one session.
 
-Law: a state is only ever read from the stream. A stream that was deleted is written again from the memory of the
-session that notices first; the others read it again from there.
+Law: a state is only ever built from the stream. If the stream is deleted, the first session that notices writes it
+again from memory, and the others read it again.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ log = logging.getLogger("palermo.rabbitmq")
 _AGAIN = 2.0
 
 
-#: Seconds that a stream may stay down once RabbitMQ has made another one in its place: it is small, and opens at once.
+#: Seconds that a stream may stay down after RabbitMQ has created another one in its place. It is small and opens fast.
 _GRACE = 0.5
-#: Seconds for which a watcher waits for a stream that it cannot read.
+#: Seconds for which a watcher waits for an unreadable stream.
 _UNKNOWING = 30.0
 
 
@@ -36,14 +36,14 @@ class State(Protocol):
         """Apply one more record."""
 
     def records(self) -> Iterable[Record]:
-        """Records that add up to this state."""
+        """Records from which this state can be rebuilt."""
 
 
 S = TypeVar("S", bound=State)
 
 
 class FollowedStream(Generic[S]):
-    """One stream and its state, for one session. The session begins to follow it at the first `read`."""
+    """One stream and its state, for one session. The session starts to follow it at the first `read`."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class FollowedStream(Generic[S]):
         holds: str,
         arguments: Mapping[str, Any],
     ) -> None:
-        """`connection` is the one that the stream is written on; `fresh` returns an empty state.
+        """`connection` is for writing to the stream; `fresh` returns an empty state.
 
-        `patience` is how many seconds storing a record may take; see Stream for the rest.
+        `patience` is the time limit for storing a record, in seconds; see Stream for the rest.
         """
         within = max(patience, REPLACED_WITHIN)
         self.stream = Stream(name, publisher, patience=within, holds=holds, arguments=arguments, grace=_GRACE)
@@ -82,7 +82,7 @@ class FollowedStream(Generic[S]):
             return self.state
 
     async def write(self, record: Record) -> None:
-        """Store a record; waits for a stream that is down. Raises BrokerUnavailable after `patience` seconds."""
+        """Store a record; wait for a stream that is down. Raises BrokerUnavailable after `patience` seconds."""
         try:
             async with asyncio.timeout(self._patience):
                 await self.stream.write_patiently(record)
@@ -90,11 +90,11 @@ class FollowedStream(Generic[S]):
             raise unconfirmed(self._writing, self.stream.holds, self._patience) from None
 
     async def watch(self, connection: Connection, listener: Callable[[S, Record], None]) -> None:
-        """Keep the state up to date as long as the connection lasts, whatever happens to the stream.
+        """Keep the state up to date as long as the connection lasts, even if the stream fails.
 
         Returns once the state is known, or after 30 seconds: a worker runs jobs even if the stream stays down. From
-        then on `listener` is called with the state and each new record, or an empty one when all were read again.
-        Raises the connection's error if the connection is lost before.
+        then on `listener` is called with the state and each new record, or with an empty record after a complete
+        reread. Raises the connection's error if the connection is lost first.
         """
         self._listeners.append(listener)
         if self._watching is None or self._watching.done():
@@ -105,7 +105,6 @@ class FollowedStream(Generic[S]):
             raise connection.error
 
     def ignore(self, listener: Callable[[S, Record], None]) -> None:
-        """Stop calling this listener."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
@@ -156,7 +155,7 @@ class FollowedStream(Generic[S]):
                 self._tell({})
 
     async def _make_unless_blocked(self) -> bool:
-        """Make the stream, unless this user may only read. During an alarm it is made later, and this returns False."""
+        """Create the stream, unless this user may only read. During an alarm returns False, and creates it later."""
         making = asyncio.ensure_future(self.stream.make())
         making.add_done_callback(lambda done: done.cancelled() or done.exception())
         while not making.done() and not self._writing.blocked:

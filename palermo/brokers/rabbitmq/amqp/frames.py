@@ -1,13 +1,13 @@
-"""Reads and writes the frames of published messages, deliveries, acks and counts, without pika's objects.
+"""Read and write the frames of published messages, deliveries, acks and counts, without pika's objects.
 
-A client sends and a worker gets these for every job; pika does all other frames. Pure: bytes in, values out.
+These frames occur for every job; pika handles all others. Pure: bytes in, values out.
 
-* A message has a method frame, a header with the properties, and the body in as many frames as the connection's largest
-  frame requires. RabbitMQ confirms it with basic.ack, a frame of 21 bytes.
-* A delivery is read here when its three frames follow each other in one buffer, as nearly always. For everything
-  else a reader returns None, and pika reads it frame by frame: a body of several frames, a heartbeat between
-  the frames, another method, a frame that does not end where it says.
-* A worker on several queues sends basic.get, declares and bindings of many queues, and reads the answers.
+* A message has a method frame, a header with the properties, and the body in as many frames as the connection's maximum
+  frame size requires. RabbitMQ confirms it with basic.ack, a frame of 21 bytes.
+* A delivery is read here if its three frames are adjacent in one buffer, as nearly always. Otherwise a reader returns
+  None, and pika reads it frame by frame: a body of several frames, a heartbeat between the frames, another method, a
+  frame with a wrong end.
+* A worker on several queues sends basic.get, declares and bindings for many queues, and reads the answers.
 
 Sizes and numbers are those of AMQP 0-9-1, 4.2.3 and 4.2.6, and of the classes basic and queue.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-#: Bytes around a frame's payload: type, channel and size before it, one byte behind it.
+#: Bytes around a frame's payload: type, channel and size before it, one byte after it.
 FRAME_HEADER, FRAME_END_SIZE = 7, 1
 
 METHOD, _HEADER, _BODY, _HEARTBEAT = 1, 2, 3, 8
@@ -30,7 +30,7 @@ _TAG = struct.Struct(">QB")
 #: A whole Basic.Ack frame: type, channel, size, class and method, delivery tag, `multiple` (off), end.
 _ACK = struct.Struct(">BHIIQBB")
 
-#: How many messages wait in a queue, and how many consumers it has.
+#: The number of waiting messages in a queue, and of its consumers.
 _COUNTS = struct.Struct(">II")
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
@@ -39,32 +39,32 @@ _GET_EMPTY: Final = b"\x00\x3c\x00\x48"
 _DECLARE_OK: Final = b"\x00\x32\x00\x0b"
 _BASIC_ACK: Final = 60 << 16 | 80
 
-#: The result of a reader while its frames are not all there.
+#: A reader's result while frames are incomplete.
 INCOMPLETE: Final = 0
 
 
 class Delivered(NamedTuple):
-    """One delivery, or answer to a basic.get. Its properties, not read yet, begin at `properties` in the buffer."""
+    """One delivery, or answer to a basic.get. Its unread properties start at `properties` in the buffer."""
 
-    #: Where the next frame begins.
+    #: Start of the next frame.
     end: int
-    #: From 1; 0 if the queue is empty: then nothing below means anything.
+    #: From 1; 0 if the queue is empty: then the fields below have no meaning.
     tag: int
     redelivered: bool
     exchange: str
     routing_key: str
     properties: int
     body: bytes
-    #: In an answer to a basic.get, how many messages are left in the queue.
+    #: In an answer to a basic.get, the number of messages left in the queue.
     left: int = 0
 
 
 class Counted(NamedTuple):
     """The answer to a count of a queue."""
 
-    #: Where the next frame begins.
+    #: Start of the next frame.
     end: int
-    #: How many messages wait in it, without those that are handed out; how many consumers it has.
+    #: The number of waiting messages, without delivered ones, and of consumers.
     messages: int
     consumers: int
 
@@ -75,9 +75,9 @@ def ack(channel: int, tag: int) -> bytes:
 
 
 def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
-    """The channel of the frame that begins at `start`, and where the next one begins, which may be beyond the buffer.
+    """The channel of the frame that starts at `start`, and the start of the next one, possibly beyond the buffer.
 
-    The channel is -1 for a frame that is no method. None if the header is not all there, or if this is no frame.
+    The channel is -1 for a frame that is not a method. None if the header is incomplete, or if this is not a frame.
     """
     if len(data) - start < FRAME_HEADER or data[start] not in (METHOD, _HEADER, _BODY, _HEARTBEAT):
         return None
@@ -86,10 +86,10 @@ def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
 
 
 def read_delivery(data: bytes, start: int, channel: int, consumer: bytes) -> "Delivered | int | None":
-    """The delivery whose method frame begins at `start`, on this channel, for this consumer.
+    """The delivery whose method frame starts at `start`, on this channel, for this consumer.
 
-    `consumer` is its tag as `short` writes it. INCOMPLETE if this may be a delivery that is not all there yet; None if
-    pika must read it.
+    `consumer` is its tag as encoded by `short`. INCOMPLETE for a possible delivery that is incomplete; None if pika
+    must read it.
     """
     header = start + _FRAME.unpack_from(data, start)[2] + 8
     if header > len(data):
@@ -100,7 +100,7 @@ def read_delivery(data: bytes, start: int, channel: int, consumer: bytes) -> "De
 
 
 def read_got(data: bytes, start: int, channel: int) -> "Delivered | int | None":
-    """The answer to a basic.get whose method frame begins at `start`; INCOMPLETE or None as in `read_delivery`."""
+    """The answer to a basic.get whose method frame starts at `start`; INCOMPLETE or None as in `read_delivery`."""
     header = start + _FRAME.unpack_from(data, start)[2] + 8
     if header > len(data):
         return INCOMPLETE
@@ -108,13 +108,13 @@ def read_got(data: bytes, start: int, channel: int) -> "Delivered | int | None":
         return Delivered(header, 0, False, "", "", 0, b"") if data[header - 1] == END else None
     if not data.startswith(_GET_OK, start + 7):
         return None
-    # Behind the routing key stands the number of messages that are left.
+    # The number of remaining messages follows the routing key.
     left = int.from_bytes(data[header - 5 : header - 1], "big")
     return _content(data, channel, header, start + 11, header - 5, left)
 
 
 def read_counted(data: bytes, start: int, channel: int) -> "Counted | int | None":
-    """The answer to a count whose method frame begins at `start`; INCOMPLETE or None as in `read_delivery`."""
+    """The answer to a count whose method frame starts at `start`; INCOMPLETE or None as in `read_delivery`."""
     end = start + _FRAME.unpack_from(data, start)[2] + 8
     if end > len(data):
         return INCOMPLETE
@@ -126,7 +126,7 @@ def read_counted(data: bytes, start: int, channel: int) -> "Counted | int | None
 def _content(
     data: bytes, channel: int, header: int, at: int, route_end: int, left: int = 0
 ) -> "Delivered | int | None":
-    """The message that a method frame brings: its delivery tag is at `at`, and its header frame begins at `header`."""
+    """The message after a method frame: its delivery tag is at `at`, and its header frame starts at `header`."""
     size = len(data)
     if header + _CONTENT.size > size:
         return INCOMPLETE
@@ -154,13 +154,13 @@ def _content(
 
 @lru_cache(maxsize=1_024)
 def _route(data: bytes) -> tuple[str, str]:
-    """Exchange and routing key, as two short texts. Cached: they are the same for nearly all jobs of a queue."""
+    """Exchange and routing key, as two short strings. Cached: nearly all jobs of a queue have the same."""
     key = 1 + data[0]
     return data[1:key].decode(errors="replace"), data[key + 1 : key + 1 + data[key]].decode(errors="replace")
 
 
 def short(text: str) -> bytes:
-    """A text as AMQP writes it. Raises ValueError for one above 255 bytes of UTF-8."""
+    """Encode a text as an AMQP short string. Raises ValueError above 255 bytes of UTF-8."""
     data = text.encode()
     if len(data) > 255:
         raise ValueError(f"{text[:40]!r} measures {len(data)} bytes; AMQP names hold 255")
@@ -179,7 +179,7 @@ _BIND: Final = 50 << 16 | 20
 _TICKET: Final = b"\x00\x00"
 _NO_ARGUMENTS: Final = b"\x00\x00\x00\x00"
 
-#: The flags of each method: the job has to be acknowledged; the queue is not created; no answer is expected.
+#: The flags of each method: an ack is required; the queue is not created; no answer is expected.
 _ACKED: Final = b"\x00"
 _PASSIVE: Final = b"\x01"
 _DURABLE: Final = b"\x02"
@@ -190,18 +190,18 @@ _CANCEL_NOWAIT: Final = b"\x01"
 
 @lru_cache(maxsize=4_096)
 def get(channel: int, queue: str) -> bytes:
-    """The frame that asks for a queue's first message, which has to be acknowledged."""
+    """The frame that requests a queue's first message, with an ack required."""
     return _method_frame(channel, _GET, _TICKET + short(queue) + _ACKED)
 
 
 @lru_cache(maxsize=4_096)
 def count(channel: int, queue: str) -> bytes:
-    """The frame that asks how many messages wait in a queue that exists."""
+    """The frame that requests the number of waiting messages of an existing queue."""
     return _method_frame(channel, _DECLARE, _TICKET + short(queue) + _PASSIVE + _NO_ARGUMENTS)
 
 
 def declare(channel: int, queue: str, arguments: bytes) -> bytes:
-    """The frame that declares a durable queue; `arguments` is an encoded table. The answer is that to a count."""
+    """The frame that declares a durable queue; `arguments` is an encoded table. It is answered like a count."""
     return _method_frame(channel, _DECLARE, _TICKET + short(queue) + _DURABLE + arguments)
 
 
@@ -212,7 +212,7 @@ def bind(channel: int, queue: str, exchange: str, routing_key: str) -> bytes:
 
 
 def consume(channel: int, queue: str, tag: str) -> bytes:
-    """The frame that subscribes to a queue, as the consumer with this tag. RabbitMQ answers only when it refuses."""
+    """The frame that subscribes the consumer with this tag to a queue. RabbitMQ answers only if it refuses."""
     return _method_frame(channel, _CONSUME, _TICKET + short(queue) + short(tag) + _CONSUME_NOWAIT + _NO_ARGUMENTS)
 
 
@@ -225,7 +225,7 @@ def _method_frame(channel: int, method: int, arguments: bytes) -> bytes:
     return _METHOD_FRAME.pack(METHOD, channel, 4 + len(arguments), method) + arguments + bytes((END,))
 
 
-#: The bytes of a frame besides its payload: type, channel and size before it, and one byte behind it. Those of a header
+#: Bytes of a frame besides its payload: type, channel and size before it, and one byte after it. Bytes of a header
 #: frame besides its properties: also class, weight and the body's size.
 OVERHEAD = 8
 CONTENT_OVERHEAD = OVERHEAD + 12
@@ -245,7 +245,7 @@ Confirmed = Callable[[int, bool], None]
 
 @lru_cache(maxsize=4_096)
 def _publish_frame(channel: int, exchange: str, routing_key: str) -> bytes:
-    """The frame of basic.publish. The message is mandatory: RabbitMQ returns it if no queue takes it."""
+    """The frame of basic.publish. The message is mandatory: RabbitMQ returns it if no queue accepts it."""
     payload = _PUBLISH + short(exchange) + short(routing_key) + _MANDATORY
     return _FRAME.pack(METHOD, channel, len(payload)) + payload + _END
 
@@ -253,10 +253,10 @@ def _publish_frame(channel: int, exchange: str, routing_key: str) -> bytes:
 def message(
     channel: int, exchange: str, routing_key: str, properties: bytes, body: bytes, *, frame_max: int
 ) -> list[bytes]:
-    """One message as pieces that follow each other on the wire; no frame is larger than `frame_max`.
+    """One message as pieces in the order of the wire; no frame is larger than `frame_max`.
 
-    Raises ValueError for a name above 255 bytes of UTF-8, and for properties that do not fit one frame: the broker
-    would end the connection.
+    Raises ValueError for a name above 255 bytes of UTF-8, and for properties that don't fit one frame, for which the
+    broker would close the connection.
     """
     room = frame_max - OVERHEAD
     if len(properties) > frame_max - CONTENT_OVERHEAD:
@@ -279,9 +279,10 @@ def message(
 
 
 def acks(data: bytes, listening: Mapping[int, Confirmed]) -> int:
-    """Call the listeners of the channels with the acks that `data` begins with. Returns how many bytes these acks are.
+    """Pass the acks at the start of `data` to the listeners of their channels. Returns the length of these acks in
+    bytes.
 
-    It stops at the first frame that is not an ack, is for a channel without a listener, or is incomplete.
+    Stops at the first frame that is not an ack, is for a channel without a listener, or is incomplete.
     """
     offset, end = 0, len(data) - _CONFIRM.size
     while offset <= end:

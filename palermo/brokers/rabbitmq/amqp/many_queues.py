@@ -1,7 +1,8 @@
-"""Questions about many queues, and declarations of many, that are sent together: no answer is waited for between two.
+"""Pipelined queries and declarations of many queues, without waiting for each answer.
 
-A queue that is missing, or there with other arguments, closes the channel, and what was sent behind it is lost. So they
-are sent in portions, each as large as twice what the last one came to: where many are missing, little is sent in vain.
+A queue that is missing, or exists with other arguments, closes the channel, and everything sent after it is lost. So
+the queues are sent in batches, each twice as large as the successful part of the last one: if many are missing, little
+is sent for nothing.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,12 +11,12 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.replies import PRECONDITION_FAILED, Difference, Probe
 
-#: The largest portion.
+#: The largest batch.
 _TOGETHER = 500
 
 
 async def probe_all(connection: Connection, queues: Collection[str]) -> dict[str, Probe]:
-    """What RabbitMQ knows of these queues; nothing is created. Raises what Connection.probe raises."""
+    """The state of these queues in RabbitMQ; nothing is created. Raises the errors of Connection.probe."""
     names, found, portion = list(queues), list[Probe](), _TOGETHER
     while len(found) < len(names):
         async with connection.spare_channel() as channel:
@@ -28,10 +29,10 @@ async def probe_all(connection: Connection, queues: Collection[str]) -> dict[str
 async def declare_all(
     connection: Connection, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]
 ) -> dict[str, Probe]:
-    """Make durable queues, given with their routing keys, and bind them to the exchange, unless that is "".
+    """Create durable queues, given with their routing keys, and bind them to the exchange, unless that is "".
 
-    Returns what RabbitMQ knows of them: an error of one that is there otherwise, and stays as it is. Raises NotFound if
-    a binding cannot be made.
+    Returns their state in RabbitMQ: an error for a queue that exists with other arguments, which stays unchanged.
+    Raises NotFound if a binding fails.
     """
     names, found, portion = list(queues), list[Probe](), _TOGETHER
     while len(found) < len(names):
@@ -44,7 +45,7 @@ async def declare_all(
 
 
 async def _probe(channel: Channel, queues: list[str]) -> list[Probe]:
-    """What is known of the queues, up to the first one that closes the channel."""
+    """The state of the queues, up to the first one that closes the channel."""
     found, error = await channel.counted(len(queues), lambda: channel.connection.raw.count(channel.raw, queues))
     return found if error is None else [*found, channel.unanswered(error)]
 
@@ -52,11 +53,11 @@ async def _probe(channel: Channel, queues: list[str]) -> list[Probe]:
 async def _declare(
     channel: Channel, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]
 ) -> list[Probe]:
-    """What is known of the queues, up to the first one that closes the channel, since it is there otherwise."""
+    """The state of the queues, up to the first one that closes the channel because it has other arguments."""
     send = channel.connection.raw.declare_and_bind
     found, error = await channel.counted(len(queues), lambda: send(channel.raw, queues, exchange, arguments))
     if error is None and exchange:
-        # A binding is not answered: after this it is known that none was refused.
+        # A binding has no answer; this call's answer shows that none was refused.
         await channel.prefetch(0)
     elif error is not None:
         if channel.code != PRECONDITION_FAILED or Difference.parse(str(error)) is None:

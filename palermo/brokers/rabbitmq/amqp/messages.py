@@ -1,4 +1,4 @@
-"""Converts messages to AMQP properties and back, as objects and as bytes: docs/internals/wire.md in pika's terms."""
+"""Convert messages to AMQP properties and back, as objects and as bytes: docs/internals/wire.md in pika's terms."""
 
 import json
 import math
@@ -37,14 +37,14 @@ from palermo.core.message import (
 from palermo.core.topics import OCTETS, as_job, group_of
 from palermo.errors import HeadersTooLarge
 
-#: The most bytes of properties, headers included, that fit one frame, which begins with 12 bytes of its own.
+#: Maximum size of properties, headers included, in one frame, which starts with 12 bytes of its own.
 MAX_PROPERTIES = 131_064 - 12
 
 _OCTET = struct.Struct(">B")
 _LONGLONG = struct.Struct(">Q")
 _FLAGS = struct.Struct(">H")
 
-#: The writer of each type.
+#: The encoder of each type.
 _WRITERS: dict[str, Callable[[Any], bytes]] = {
     "name": write_name,
     "short": write_short,
@@ -53,8 +53,8 @@ _WRITERS: dict[str, Callable[[Any], bytes]] = {
     "longlong": _LONGLONG.pack,
 }
 
-#: Every property in the order of the wire, with its flag (AMQP 0-9-1, 4.2.6.1 and the class basic) and its type; a name
-#: is a short string that is mostly one of a few.
+#: All properties in wire order, with flag (AMQP 0-9-1, 4.2.6.1 and the class basic) and type; a "name" is a short
+#: string with few different values.
 _LAYOUT: tuple[tuple[int, str, str], ...] = (
     (1 << 15, "content_type", "name"),
     (1 << 14, "content_encoding", "name"),
@@ -74,27 +74,27 @@ _LAYOUT: tuple[tuple[int, str, str], ...] = (
 _WRITTEN = tuple((flag, name, _WRITERS[kind]) for flag, name, kind in _LAYOUT)
 
 
-#: Gives the value at an offset, and the offset behind it.
+#: Decodes the value at an offset; returns it and the offset after it.
 Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 _FLAG_OF = {name: flag for flag, name, _ in _LAYOUT}
 
-#: The flags of the short strings that stand before the headers, and between these and the message's id.
+#: Flags of the short strings before the headers, and between the headers and the message's id.
 _SHORTS_BEFORE_HEADERS = _FLAG_OF["content_type"], _FLAG_OF["content_encoding"]
 _SHORTS_BEFORE_ID = _FLAG_OF["correlation_id"], _FLAG_OF["reply_to"], _FLAG_OF["expiration"]
 
 
 class Properties(spec.BasicProperties):  # type: ignore[misc]
-    """pika's own class with Palermo's own way to the wire and back."""
+    """pika's class with Palermo's encoder and decoder."""
 
     def encode(self, room: int = MAX_PROPERTIES) -> list[bytes]:
-        """The properties as bytes. If they exceed `room` bytes, the largest headers are left out."""
+        """Encode the properties. If they exceed `room` bytes, the largest headers are left out."""
         pieces = self._encode()
         excess = sum(map(len, pieces)) - room
         headers = vars(self)["headers"]
         if excess > 0 and headers:
-            # Only a message that came from elsewhere has such headers: a job that is enqueued here has been measured.
+            # Only a message from another program has such headers: the size of jobs enqueued here has been checked.
             self.headers = without_largest(headers, len(write_table(headers)) - 4 - excess)
             pieces = self._encode()
         return pieces
@@ -124,29 +124,29 @@ PERSISTENT = 2
 PERSISTENT_JSON = Properties(delivery_mode=PERSISTENT, content_type="application/json")
 TRANSIENT_JSON = Properties(delivery_mode=1, content_type="application/json")
 
-#: The format of the records and questions that this release writes. Readers ignore fields and kinds that they don't
-#: know. A change that an older reader would misread gets a new kind or a new field.
+#: Format of the records and requests that this release writes. Readers ignore unknown fields and kinds. A change that
+#: an older reader would misread gets a new kind or a new field.
 FORMAT = 1
 
 
 def write_record(record: Mapping[str, Any]) -> bytes:
-    """The body of a record or a question, with its format."""
+    """The body of a record or a request, with its format."""
     return json.dumps({"format": FORMAT, **record}).encode()
 
 
-#: The queue by which RabbitMQ sends a reply to the connection that asked (direct reply-to).
+#: The queue through which RabbitMQ returns a reply to the requesting connection (direct reply-to).
 REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 def request_properties(*, seconds: float, correlation_id: str | None = None, reply: bool = True) -> Properties:
-    """The properties of a request. It expires when nobody waits for the reply any more."""
+    """The properties of a request. It expires when no caller waits for the reply any more."""
     expiration = str(int(seconds * 1_000))
     return Properties(reply_to=REPLY_TO if reply else None, correlation_id=correlation_id, expiration=expiration)
 
 
 @lru_cache(maxsize=64)
 def _before(content_type: str, content_encoding: str) -> bytes:
-    """The bytes before the headers; a `content_encoding` of "" is none."""
+    """The bytes before the headers; a `content_encoding` of "" is left out."""
     flags = sum(_FLAG_OF[name] for name in ("content_type", "headers", "delivery_mode", "message_id"))
     if not content_encoding:
         return _FLAGS.pack(flags) + write_name(content_type)
@@ -155,7 +155,7 @@ def _before(content_type: str, content_encoding: str) -> bytes:
 
 
 def read_properties(data: bytes, offset: int) -> dict[str, Any]:
-    """The properties whose flags begin at this offset; those that were not sent are left out. Raises UnknownField."""
+    """The properties whose flags start at this offset, without missing ones. Raises UnknownField."""
     (flags,) = _FLAGS.unpack_from(data, offset)
     offset += 2
     found: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def read_properties(data: bytes, offset: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _sent(flags: int) -> tuple[tuple[str, Read], ...]:
-    """The properties that have these flags, in the order of the wire."""
+    """The properties with these flags, in wire order."""
     return tuple((name, _READERS[kind]) for flag, name, kind in _LAYOUT if flags & flag)
 
 
@@ -187,13 +187,13 @@ _READERS: dict[str, Read] = {
 }
 
 
-#: The AMQP properties that travel unchanged with a job. Left out on purpose: user_id (the broker checks it against
-#: the connection's own user), cluster_id, and expiration (a failed or requeued job must not evaporate).
+#: AMQP properties that travel unchanged with a job. Deliberately missing: user_id (the broker checks it against the
+#: connection's own user), cluster_id, and expiration (a failed or requeued job must not expire).
 _KEPT = frozenset({"priority", "correlation_id", "reply_to", "timestamp", "type", "app_id"})
 
 
 class Got:
-    """One message as RabbitMQ hands it out. Its properties are read once somebody asks for them."""
+    """One message as delivered by RabbitMQ. Its properties are parsed on demand."""
 
     __slots__ = ("_at", "_data", "_properties", "body", "exchange", "left", "redelivered", "routing_key", "tag")
 
@@ -210,14 +210,14 @@ class Got:
         data: bytes = b"",
         at: int = 0,
     ) -> None:
-        """Without `properties` these are in `data`, from the place `at` on."""
+        """Without `properties` they are in `data`, from `at` on."""
         self.tag = tag
         self.redelivered = redelivered
         self.body = body
         #: The exchange that it was published to, "" for the default one, and the routing key.
         self.exchange = exchange
         self.routing_key = routing_key
-        #: How many messages were left in the queue behind it, if it came by basic.get.
+        #: Number of messages left in the queue, if it came from basic.get.
         self.left = left
         self._properties = properties
         self._data = data
@@ -227,17 +227,17 @@ class Got:
     def properties(self) -> Properties:
         if self._properties is None:
             self._properties = Properties().decode(self._data, self._at)
-            # All that came with it, up to 256 kB: indexes keep thousands of messages for minutes.
+            # The whole receive buffer, up to 256 kB: indexes keep thousands of messages for minutes.
             self._data = b""
         return self._properties
 
     @property
     def encoded(self) -> bytes:
-        """Its properties as on the wire."""
+        """Its encoded properties."""
         at = self._at
-        # Fast path: they go on unread. Reading and writing them takes 40 of the leader's 100 us for a tenant's job.
+        # Fast path: forward them unparsed. Decoding and encoding takes 40 of the leader's 100 us for a tenant's job.
         if self._properties is None:
-            # The size of the header frame, of which class, weight and the body's size take 12 bytes.
+            # The size of the header frame, which includes 12 bytes for class, weight and the body's size.
             size = int.from_bytes(self._data[at - 16 : at - 12], "big") - 12
             if size <= MAX_PROPERTIES:
                 return self._data[at : at + size]
@@ -251,7 +251,7 @@ class Got:
         return id
 
     def may_have(self, ids: Collection[bytes]) -> bool:
-        """Whether its id may be one of these, as far as can be seen without reading all of its properties."""
+        """Whether its id may be one of these, as far as can be seen without parsing all of its properties."""
         if self._properties is not None:
             return True
         id = _message_id(self._data, self._at)
@@ -264,13 +264,13 @@ def delivered(method: Any, properties: Properties, body: bytes, *, left: int = 0
 
 
 def unread(found: Delivered, data: bytes) -> Got:
-    """The message of a delivery, or of the answer to a basic.get, whose properties are still in the buffer."""
+    """The message of a delivery, or of an answer to a basic.get, whose properties are still in the buffer."""
     route = found.exchange, found.routing_key
     return Got(found.tag, found.redelivered, None, found.body, *route, found.left, data=data, at=found.properties)
 
 
 def _message_id(data: bytes, at: int) -> bytes:
-    """The property message_id of those that begin at this place; empty without one."""
+    """The property message_id in the properties that start here; empty if missing."""
     flags = data[at] << 8 | data[at + 1]
     at += 2
     for flag in _SHORTS_BEFORE_HEADERS:
@@ -286,12 +286,12 @@ def _message_id(data: bytes, at: int) -> bytes:
 
 
 def new_id() -> str:
-    """An id for a message that came without one."""
+    """An id for a message without one."""
     return str(uuid.uuid4())
 
 
 def to_properties(message: Message) -> Properties:
-    """The AMQP properties, headers among them, to publish the message with."""
+    """The AMQP properties of the message, including headers."""
     properties = Properties(
         content_type=message.content_type,
         content_encoding=message.content_encoding or None,
@@ -306,11 +306,11 @@ def to_properties(message: Message) -> Properties:
 
 
 def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
-    """The same properties as bytes of the wire. Raises ValueError or struct.error for a value no header can hold.
+    """The same properties, encoded. Raises ValueError or struct.error for a value that headers don't support.
 
-    Errors that do not fit `room`, the bytes that one frame of the connection holds, are cut. A failed job loses its
-    largest other headers too, if need be. Other headers are written whole, or raise ValueError if errors were cut.
-    A new job, as nearly all are, is written without pika's object and without a dict of headers.
+    Errors that don't fit into `room`, the bytes in one frame of the connection, are cut. If necessary, a failed job
+    also loses its largest other headers. Otherwise headers are written completely, or raise ValueError if errors were
+    cut. A new job, as nearly all are, is written without pika's object and without a dict of headers.
     """
     if message.properties or message.extra or message.failure is not None or message.attempts:
         encoded = b"".join(to_properties(message).encode())
@@ -331,19 +331,19 @@ def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
 
 
 def headers_room(message: Message, room: int) -> int:
-    """The bytes that the headers of a message may take, if all its properties have `room` bytes."""
+    """Maximum size of a message's headers, if all its properties have `room` bytes."""
     others = Properties(**(vars(to_properties(message)) | {"headers": None}))
     return room - len(b"".join(others.encode()))
 
 
-#: The headers that `written` writes besides the id and those that many messages share.
+#: Headers that `written` handles itself, besides the id and those that many messages share.
 _BESIDES = {name: header for name, header in HEADER_OF.items() if name not in ("job", "queue")}
 _besides = attrgetter(*_BESIDES)
 
 
 @lru_cache(maxsize=1_024)
 def _route(job: str, queue: str) -> bytes:
-    """The headers that say which job it is and where it belongs."""
+    """The headers with the job's name and its queue."""
     return b"".join(write_field(HEADER_OF[name][0], value) for name, value in (("job", job), ("queue", queue)) if value)
 
 
@@ -353,7 +353,7 @@ def to_message(properties: Properties, body: bytes, *, taken_from: str | None) -
 
 
 def message_of(properties: Mapping[str, Any], body: bytes, *, taken_from: str | None) -> Message:
-    """The message in AMQP properties by name; those that were not sent may be None or missing."""
+    """The message from AMQP properties by name; missing ones may be None or left out."""
     find = properties.get
     kept: Mapping[str, Any] = NO_HEADERS
     if not _KEPT.isdisjoint(properties):
@@ -372,7 +372,7 @@ def message_of(properties: Mapping[str, Any], body: bytes, *, taken_from: str | 
 
 
 def read(got: Got, queue: str | None) -> Message:
-    """The message in a delivery from this queue; an event becomes the job that it is in its group's queue."""
+    """The message of a delivery from this queue; an event becomes its group's job."""
     message = to_message(got.properties, got.body, taken_from=queue)
     return _as_job(message, got.exchange, got.routing_key, queue, typed=bool(got.properties.content_type))
 
@@ -381,7 +381,7 @@ def read_delivered(found: Delivered, data: bytes, queue: str) -> Message:
     """The same as `read`, for a delivery whose properties are still in the buffer. Raises UnknownField."""
     properties = read_properties(data, found.properties)
     message = message_of(properties, found.body, taken_from=queue)
-    if message.job and not group_of(found.exchange, queue):  # nearly every job
+    if message.job and not group_of(found.exchange, queue):  # the usual case
         return message
     return _as_job(message, found.exchange, found.routing_key, queue, typed="content_type" in properties)
 
@@ -389,15 +389,15 @@ def read_delivered(found: Delivered, data: bytes, queue: str) -> Message:
 def _as_job(message: Message, exchange: str, topic: str, queue: str | None, *, typed: bool) -> Message:
     group = group_of(exchange, queue) if queue else ""
     if not group:
-        # A message that names no job is another program's: what it has no media type for is no JSON of ours.
+        # A message without a job name is from another program: without a media type it need not be JSON.
         return message if typed or message.job else replace(message, content_type=OCTETS)
     return as_job(message if typed else replace(message, content_type=OCTETS), group=group, topic=topic)
 
 
 def read_json(body: bytes) -> Any:
-    """The value in a message's body. Raises ValueError for a body that is not JSON or is nested too deep.
+    """Parse JSON in a message's body. Raises ValueError for a body that isn't JSON or is nested too deep.
 
-    A number that is not finite is not JSON, although Python reads and writes `NaN`: no time or count may be one.
+    Non-finite numbers are refused. Python reads and writes `NaN`, but no time or count may be one.
     """
     try:
         return json.loads(body, parse_constant=_finite, parse_float=_finite)
@@ -412,7 +412,7 @@ def _finite(text: str) -> float:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a record, a request or a reply; {} if a later version or another program wrote it."""
+    """The JSON object in a record, a request or a reply; {} for one by a later version or another program."""
     try:
         found = read_json(body)
     except ValueError:

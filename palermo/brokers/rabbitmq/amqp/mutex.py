@@ -1,17 +1,18 @@
-"""A lock that one session of all programs holds at a time: an exclusive queue, which RabbitMQ gives to one connection.
+"""A lock that at most one session holds: an exclusive queue, which RabbitMQ gives to one connection.
 
-Law: of all connections one holds the lock, and of the tasks that use one `Mutex` one does, unless they share it.
+Law: one of all connections holds the lock, and one task of those that use the same `Mutex`, unless they share it.
 
-* The holder is killed (kill -9): RabbitMQ deletes the queue with the connection, and the lock is free. That is at once
-  if the socket is closed, and after the missed heartbeats if the machine or the network is gone. Nobody cleans up.
-* The session is lost: the next holder may begin before this one notices. So a holder does what the lock protects
-  through the same connection, whose calls fail from then on; otherwise the work must bear two holders for a moment.
-* The holder is cancelled: it gives the lock back, and RabbitMQ may still do what the holder told it on another
-  channel. Work for which that is too early is not cancelled (`uninterrupted` in connection.py).
-* RabbitMQ refuses the queue, as to a user without the permission: nobody holds the lock. The caller gets the error,
-  or may ask to go on without the lock.
+* The holder is killed (kill -9): RabbitMQ deletes the queue with the connection, and the lock is free. That is
+  immediate if the socket is closed, and after the missed heartbeats if the machine or the network is down. No cleanup
+  is needed.
+* The session is lost: the next holder may start before this one notices. So a holder does its protected work through
+  the same connection, whose calls fail from then on; otherwise the work must tolerate two holders for a moment.
+* The holder is cancelled: it releases the lock, and RabbitMQ may still process calls of the holder on another channel.
+  Work for which that is too early is not cancelled (`uninterrupted` in connection.py).
+* RabbitMQ refuses the queue, for example to a user without the permission: no session holds the lock. The caller gets
+  the error, or may choose to continue without the lock.
 
-Tasks and sessions that wait get the lock in no particular order.
+Waiting tasks and sessions get the lock in no particular order.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two log lines about the wait for a lock.
+#: Seconds between two log lines while waiting for a lock.
 _LOG_EVERY = 10.0
 
 
@@ -35,12 +36,12 @@ class Mutex:
     """One lock, as one session sees it."""
 
     def __init__(self, queue: str, waits_for: str = "another session") -> None:
-        """`queue` is the AMQP name of the queue; `waits_for` says in the log what a waiting session waits for."""
+        """`queue` is the AMQP name of the queue; `waits_for` describes the holder in the log of a waiting session."""
         self.queue = queue
         self._waits_for = waits_for
-        #: Held by the task of this session that holds the lock, or that begins or ends to share it.
+        #: Held by the task of this session that holds the lock, or that starts or ends sharing it.
         self._task = asyncio.Lock()
-        #: How many tasks of this session share the lock, and the channel that it was taken on.
+        #: Number of tasks of this session that share the lock, and the channel that it was taken on.
         self._sharing = 0
         self._shared: Channel | None = None
         #: The end of the last hold, which may outlast the task that held the lock.
@@ -50,9 +51,10 @@ class Mutex:
     async def held(
         self, connection: Connection, *, patience: float = math.inf, optional: bool = False
     ) -> AsyncIterator[bool]:
-        """Hold the lock; yields False if another holds it for longer than `patience` seconds.
+        """Hold the lock; yields False if another session holds it for longer than `patience` seconds.
 
-        With `optional` it also yields False, at once, if RabbitMQ refuses the queue. Otherwise that error is raised.
+        With `optional` it also yields False, immediately, if RabbitMQ refuses the queue. Otherwise that error is
+        raised.
         """
         until = asyncio.get_running_loop().time() + patience
         if not await self._enter(until):
@@ -67,7 +69,7 @@ class Mutex:
 
     @asynccontextmanager
     async def shared(self, connection: Connection, *, patience: float = math.inf) -> AsyncIterator[bool]:
-        """The same, but tasks of this session that share the lock hold it together until the last of them ends."""
+        """The same, but tasks of this session that share the lock hold it together until the last one ends."""
         until = asyncio.get_running_loop().time() + patience
         held = await self._enter(until)
         if held:
@@ -85,7 +87,7 @@ class Mutex:
                 await self._leave(self._unshare())
 
     async def take(self, connection: Connection) -> Channel | None:
-        """Try once, to hold the lock until the connection ends. Returns a channel; None if another connection holds it.
+        """Try once to take the lock until the connection ends. Returns a channel; None if another connection holds it.
 
         Raises BrokerRefused if RabbitMQ refuses the queue, or the error of a lost session.
         """
@@ -96,8 +98,8 @@ class Mutex:
             if isinstance(error, PalermoError) and channel.code == RESOURCE_LOCKED:
                 return None
             if channel.is_open:
-                # The call was cancelled, or came to no end, and the queue may be ours anyway. If it is not,
-                # RabbitMQ closes the channel before it reads the delete.
+                # The call was cancelled or timed out, and the queue may be ours anyway. If it isn't, RabbitMQ closes
+                # the channel before it reads the delete.
                 channel.raw.queue_delete(self.queue, callback=lambda _: None)
                 channel.abandon()
             raise
@@ -130,9 +132,9 @@ class Mutex:
             await asyncio.sleep(RETRY_EVERY)
 
     async def _leave(self, leaving: Coroutine[Any, Any, None]) -> None:
-        """Run this to its end. A task that is cancelled does not wait for it, but the next one to take the lock does.
+        """Run this to its end. A cancelled task does not wait for it, but the next one to take the lock does.
 
-        RabbitMQ may answer late: while an alarm blocks the connection it reads nothing.
+        RabbitMQ may answer late: while an alarm blocks the connection it doesn't read from it.
         """
         self._leaving = asyncio.ensure_future(leaving)
         task = asyncio.current_task()
@@ -154,6 +156,6 @@ class Mutex:
     async def _release(self, channel: Channel | None) -> None:
         if channel is not None and channel.is_open:
             channel.raw.queue_delete(self.queue, callback=lambda _: None)
-            # The answer to the close comes after that to the delete. Without it the session is lost, and the lock free.
+            # The answer to the close follows that to the delete. Without it the session is lost, and the lock free.
             with suppress(PalermoError):
                 await channel.close()

@@ -1,4 +1,4 @@
-"""The parameters of a connection, for pika: the broker URL's query, TLS, and the connection's name."""
+"""A connection's parameters for pika: the broker URL's query, TLS, and the connection's name."""
 
 import logging
 import socket
@@ -16,19 +16,19 @@ from palermo.errors import UrlInvalid
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: pika's options for the socket, which Palermo opens itself.
+#: pika's socket options. They have no effect, since Palermo opens the socket itself.
 _OF_SOCKET = frozenset({"connection_attempts", "retry_delay", "socket_timeout", "stack_timeout", "tcp_options"})
 
-#: Those of which this process has warned that they have no effect.
+#: Options for which this process has already warned that they have no effect.
 _warned: set[str] = set()
 
 
 def connection_parameters(
     session: SessionParameters, host: str, port: int, purpose: str, heartbeat: int | None
 ) -> pika.ConnectionParameters:
-    """The parameters for pika. pika reads the URL, so that its query takes the names of pika's documentation.
+    """The parameters for pika. pika parses the URL, so its query accepts the names in pika's documentation.
 
-    Only the names of tls.py are read here. Raises UrlInvalid.
+    Only the names of tls.py are handled here. Raises UrlInvalid.
     """
     address = session.address
     files, options = _divided(address)
@@ -58,7 +58,7 @@ def connection_parameters(
 
 
 def _divided(address: Address) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of the query: those for tls.py, and those for pika."""
+    """Split the query's options: those for tls.py, and those for pika."""
     for name, count in Counter(name for name, _ in address.options).items():
         if count > 1:
             raise UrlInvalid(f"the broker URL has the option {name} {count} times.")
@@ -72,7 +72,7 @@ def _divided(address: Address) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _warn_of_options(names: Iterable[str]) -> None:
-    """Warn, once in this process, of options of the URL that have no effect."""
+    """Warn, once in this process, about URL options without effect."""
     if new := _OF_SOCKET.intersection(names) - _warned:
         _warned.update(new)
         log.warning(

@@ -1,4 +1,4 @@
-"""Publishes messages, each mandatory and confirmed, and makes their destinations again when those are gone."""
+"""Publish messages, each mandatory and confirmed, and recreate their destinations when these are missing."""
 
 import asyncio
 import struct
@@ -18,16 +18,16 @@ from palermo.core.message import Message
 from palermo.core.topology import QUORUM
 from palermo.errors import BrokerRefused, HeadersTooLarge, NotFound, PalermoError, PublishRefused
 
-#: The properties of a message that is dropped unless a consumer can take it at once.
+#: Properties of a message that is dropped unless a consumer can take it immediately.
 _EMPTY = Properties(delivery_mode=1, expiration="0")
 
 
 class Unroutable(NotFound):
-    """No queue is bound for the message: the queue was deleted since it was declared."""
+    """No queue is bound for the message: the queue was deleted since its declaration."""
 
 
 class PublishFuture:
-    """A callback of type OnPublished with a future that a coroutine can wait for."""
+    """A callback of type OnPublished with a future that a coroutine can await."""
 
     __slots__ = ("future",)
 
@@ -41,12 +41,12 @@ class PublishFuture:
             self.future.set_result(None)
         else:
             self.future.set_exception(error)
-            # Marks the error as seen: many publishes may fail by the same error, and only the first be awaited.
+            # Mark the error as retrieved: many publishes may fail with the same error, and only the first be awaited.
             self.future.exception()
 
 
 class _Pending(NamedTuple):
-    """A publish that the broker has not answered yet."""
+    """A publish without an answer from the broker so far."""
 
     ended: OnPublished
     routing_key: str
@@ -56,8 +56,8 @@ class _Pending(NamedTuple):
 class Publisher:
     """A channel in confirm mode. It ends with its channel; its owner opens another one.
 
-    It also counts as closed from its first nack on: a channel that published to a quorum queue while the queue's
-    leader died goes on refusing all messages for that queue, long after there is a new leader (3.10.8).
+    It also counts as closed after its first nack: a channel that published to a quorum queue while the queue's leader
+    died continues to refuse all messages for that queue, long after there is a new leader (3.10.8).
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -66,15 +66,15 @@ class Publisher:
         self._number: int = channel.raw.channel_number
         self._wire = channel.connection.raw
         self._frame_max: int = self._wire.params.frame_max
-        #: The bytes of a message's properties that fit one frame.
+        #: Maximum size of a message's properties in one frame, in bytes.
         self.room = self._wire.room
         self._own_thread = threading.get_ident()
-        #: The pending publishes by delivery tag, which rises from 1 by one with each message.
+        #: Pending publishes by delivery tag, which increases from 1 by one with each message.
         self._pending: dict[int, _Pending] = {}
-        #: By delivery tag, why those were returned whose confirm is still to come.
+        #: By delivery tag, the reasons of returned messages whose confirm is still pending.
         self._returned: dict[int, str] = {}
         self._published = 0
-        #: No tag below this one is pending.
+        #: No lower tag is pending.
         self._first = 1
         self._nacked = False
         self.is_open = True
@@ -90,27 +90,27 @@ class Publisher:
         return publisher
 
     async def finds(self, queue: str, body: bytes = b"") -> bool:
-        """Whether there is a queue of this name. Raises the session's error.
+        """Whether a queue of this name exists. Raises the session's error.
 
-        RabbitMQ returns a message with this body if there is none; else that expires, or its consumer takes it. A
-        passive declare of a queue that is not there, or that another connection holds, is answered by an error: it
-        closes the channel, costs RabbitMQ a millisecond, and is logged there. For a queue that may have messages and
-        no consumer use Connection.probe: behind a message this one does not expire.
+        Publishes a message with this body. RabbitMQ returns it if there is no queue; otherwise it expires, or a
+        consumer takes it. The alternative, a passive declare of a missing or locked queue, is answered by an error: it
+        closes the channel, costs RabbitMQ a millisecond, and is logged there. For a queue that may have messages and no
+        consumer use Connection.probe: behind another message this one doesn't expire.
         """
         try:
             await self.send("", queue, _EMPTY, body)
         except Unroutable:
             return False
         except PublishRefused:
-            pass  # it is there, and cannot take a message
+            pass  # it exists, and cannot accept a message
         return True
 
     def send(self, exchange: str, routing_key: str, properties: Properties, body: bytes) -> asyncio.Future[None]:
         """Send one message; the future is done when the broker has stored it.
 
-        The future raises Unroutable when no queue is bound, HeadersTooLarge for a message that cannot be written,
-        PublishRefused when RabbitMQ does not store it (the queue is full, or a quorum queue has no leader or majority),
-        and the session's error when that is lost first.
+        The future raises Unroutable if no queue is bound, HeadersTooLarge for a message that can't be encoded,
+        PublishRefused if RabbitMQ doesn't store it (the queue is full, or a quorum queue has no leader or majority),
+        and the session's error if the session is lost first.
         """
         ended = PublishFuture()
         try:
@@ -120,7 +120,7 @@ class Publisher:
         return ended.future
 
     def send_job(self, exchange: str, routing_key: str, message: Message) -> asyncio.Future[None]:
-        """Send one job. The future is that of `send`. Its errors are cut if they do not fit a frame (`written`)."""
+        """Send one job. The future is that of `send`. Errors that don't fit a frame are cut (`written`)."""
         ended = PublishFuture()
         try:
             self.post(exchange, routing_key, written(message, self.room), message.body, ended, message.id)
@@ -129,14 +129,14 @@ class Publisher:
         return ended.future
 
     def forward(self, exchange: str, routing_key: str, got: Got, ended: OnPublished) -> None:
-        """Send a job that has come from a queue; `ended` is called with the outcome that `send_job` would give."""
+        """Send a job received from a queue; `ended` is called with the outcome, as for `send_job`."""
         try:
             self.post(exchange, routing_key, self._properties(got), got.body, ended, got.id)
         except (ValueError, struct.error) as error:
             ended(unfit(got.id, error))
 
     def _properties(self, got: Got) -> bytes:
-        """The properties of a job that has come from a queue. Its errors are cut if they do not fit a frame."""
+        """The properties of a job received from a queue. Errors that don't fit a frame are cut."""
         encoded = got.encoded
         if len(encoded) > self.room:
             encoded = written(to_message(got.properties, got.body, taken_from=None), self.room)
@@ -145,16 +145,16 @@ class Publisher:
     def post(
         self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: OnPublished, id: str | None
     ) -> bool:
-        """Send one message; the connection's thread calls `ended` with the outcome that `send` would give.
+        """Send one message; the connection's thread calls `ended` with the outcome, as for `send`.
 
-        `properties` are bytes as on the wire; `id` is the message's id. Another thread than the connection's may get
-        False: then nothing was begun, since something else is being written, or the channel ends. The connection's
-        thread gets True, and `ended` may be called before this returns. Raises ValueError or struct.error for a message
-        that cannot be written; then nothing has been sent.
+        `properties` are encoded; `id` is the message's id. Any thread may call this. A thread other than the
+        connection's may get False: nothing was started, because another write is in progress or the channel ends. The
+        connection's thread gets True, and `ended` may be called before this returns. Raises ValueError or struct.error
+        for a message that can't be encoded; nothing has been sent then.
         """
         pieces = frames.message(self._number, exchange, routing_key, properties, body, frame_max=self._frame_max)
         wire, own = self._wire, threading.get_ident() == self._own_thread
-        # If an exception comes in the middle, the lock stays taken, and so the connection ends (SocketLock).
+        # After an exception in the middle of this the lock stays taken, so the connection ends (SocketLock).
         held = wire.socket_lock.take() if own else wire.socket_lock.borrow()
         if held and self._raw.is_open and (own or wire.idle):
             self._published += 1
@@ -162,7 +162,7 @@ class Publisher:
             if own:
                 wire.send(pieces)
             else:
-                # Fast path: the thread that waits for the confirm writes. IoThread.send says what that gains.
+                # Fast path: the thread that waits for the confirm writes; IoThread.send has the gain.
                 wire.send_now(b"".join(pieces))
             wire.socket_lock.give_back()
             return True
@@ -175,7 +175,7 @@ class Publisher:
         return own
 
     def check(self, got: Got) -> None:
-        """Raise HeadersTooLarge for a job from a queue that `forward` cannot send."""
+        """Raise HeadersTooLarge for a job from a queue that `forward` can't send."""
         try:
             frames.message(self._number, "", "", self._properties(got), b"", frame_max=self._frame_max)
         except (ValueError, struct.error) as error:
@@ -204,8 +204,8 @@ class Publisher:
             self.channel.abandon()
 
     def _on_return(self, _: object, method: Any, properties: Properties, body: bytes) -> None:
-        # A return comes before its confirm, and in the order of publishing. RabbitMQ returns two unanswered copies of
-        # one id to one queue both or neither, so it does not matter which of them is marked first.
+        # A return precedes its confirm, in the order of publishing. RabbitMQ returns both or neither of two pending
+        # copies with one id to one queue, so their order doesn't matter.
         for tag, pending in list(self._pending.items()):
             if (
                 pending.id == properties.message_id
@@ -228,9 +228,9 @@ class Publisher:
 
 
 class OwnPublisher:
-    """The publisher of one kind of messages, opened again when it has closed.
+    """The publisher of one kind of messages, reopened after it has closed.
 
-    A refusal closes a publisher's channel with all that is unconfirmed, and nothing else may be among that.
+    A refusal closes a publisher's channel with everything unconfirmed, so it must not be shared.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -239,21 +239,21 @@ class OwnPublisher:
         self._opened: Publisher | None = None
 
     async def open(self) -> Publisher:
-        """The publisher; opens it if need be."""
+        """The publisher, opened if necessary."""
         async with self._opening:
             if self._opened is None or not self._opened.is_open:
                 self._opened = await Publisher.open(self._connection)
             return self._opened
 
     def give_up(self) -> None:
-        """Close its channel, because what is unconfirmed would add up until RabbitMQ reads the connection no more."""
+        """Close its channel, before unconfirmed messages accumulate and RabbitMQ stops reading the connection."""
         publisher, self._opened = self._opened, None
         if publisher is not None and publisher.channel.is_open:
             publisher.channel.abandon()
 
 
 def unfit(id: str | None, error: Exception) -> HeadersTooLarge:
-    """The error for a message that cannot be written; nothing of it has been sent, since all is encoded first."""
+    """The error for a message that can't be encoded. Nothing of it has been sent, since encoding comes first."""
     return HeadersTooLarge(f"job {id} has a header AMQP cannot carry: {error}.")
 
 
@@ -266,37 +266,36 @@ def _error(pending: _Pending, returned: str) -> PalermoError:
     )
 
 
-#: Seconds in which a record that a quorum queue refuses is published again and again.
-#: Such a queue refuses while RabbitMQ is making it: its name is there before it has a leader, so a session that finds
-#: the queue which another one is making is refused (3.10.8).
+#: Seconds during which a record is published repeatedly while a quorum queue refuses it. Such a queue refuses messages
+#: during its creation: its name exists before it has a leader, so a session that finds a queue in creation is refused
+#: (3.10.8).
 _REFUSED = 5.0
 
 
 class Destination(Struct, frozen=True):
-    """A queue or an exchange that is made first, and made again when it is gone, as one connection sees it.
+    """A queue or an exchange that is created first, and again when it is missing, from one connection's point of view.
 
-    Law: this connection makes a destination once, and publishes to it without asking again. Only RabbitMQ's answer to
-    a publish tells that the destination is gone (NotFound): the message was returned (Unroutable), or there is no such
-    exchange. Then it is made again, and the message is published again.
+    Law: this connection creates a destination once, and publishes to it without further checks. Only RabbitMQ's answer
+    to a publish shows that the destination is missing (NotFound): the message was returned (Unroutable), or the
+    exchange doesn't exist. Then the destination is created and the message published again.
 
     Promise:
 
     * `publish` returns once the message is stored in a queue that existed at that moment.
-    * A refusal (PublishRefused), a destination that is gone twice in a row, and the error of a lost session are raised.
+    * A refusal (PublishRefused), a destination that is missing twice in a row, and the error of a lost session raise.
       After a missing exchange or a lost session the message may be stored anyway; a second copy has the same id.
-    * kill -9 of this process: a destination may exist without a message, and a message never without a destination
-      that was made before it.
+    * kill -9 of this process: a destination may exist without a message, but a message never without its destination.
 
-    Cost: nothing while the destination is there; else what making it takes, and one more publish.
+    Cost: nothing while the destination exists; otherwise its creation, and one more publish.
     """
 
-    #: Makes it, unless this connection has made it or found it before.
+    #: Creates it, unless this connection has created or found it before.
     ensure: Callable[[], Awaitable[object]]
-    #: Notes that it is gone, so that `ensure` makes it again.
+    #: Records that it is missing, so that `ensure` creates it again.
     forget: Callable[[], None]
 
     async def publish(self, send: Callable[[], Awaitable[object]]) -> None:
-        """Publish by `send`, which returns once the message is stored. Raises what the class promises."""
+        """Publish with `send`, which returns once the message is stored. Raises the errors in the class's promise."""
         await self.ensure()
         try:
             await send()
@@ -306,15 +305,15 @@ class Destination(Struct, frozen=True):
             await send()
 
 
-#: Seconds in which RabbitMQ returns a message for a queue that does not exist, unless an alarm holds it back.
+#: Seconds in which RabbitMQ returns a message for a missing queue, unless an alarm delays it.
 _RETURNED_WITHIN = 0.5
 
 
 class MissingQueues:
-    """The queues that one session has not found. It asks for them again by Publisher.finds, which is no error.
+    """The queues that one session has not found. It checks them again with Publisher.finds, which causes no error.
 
-    Law: a queue is asked for so only after a question that RabbitMQ answered by an error, and until it is found. So at
-    most one empty message of a session gets into it, which its readers must ignore.
+    Law: this check is used only after RabbitMQ answered a query with an error, and until the queue is found. So a queue
+    gets at most one empty message of a session, which its readers must ignore.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -351,7 +350,7 @@ class MissingQueues:
 
 
 class RecordQueue:
-    """A durable queue of Palermo's own, to which sessions write records. One of another type is used as it is."""
+    """A durable queue of Palermo's own for records of all sessions. One of another type is used unchanged."""
 
     def __init__(
         self,
@@ -360,25 +359,25 @@ class RecordQueue:
         publisher: Callable[[], Awaitable[Publisher]],
         arguments: Mapping[str, Any],
     ) -> None:
-        """`arguments` are those that the queue is declared with."""
+        """`arguments` are those of the queue's declaration."""
         self.name = name
         self._connection = connection
         self._publisher = publisher
         self._missing = MissingQueues(connection)
         self._arguments = dict(arguments)
-        #: Whether this connection has made it or found it.
+        #: Whether this connection has created or found it.
         self.made = False
         self._existed = False
         self._destination = Destination(self.ensure, self.forget)
 
     async def exists(self, reading: Connection | None = None) -> bool:
-        """Whether the queue was ever made. `reading` is a connection that never publishes, if the session has one."""
+        """Whether the queue was ever created. `reading` is a connection that never publishes, if there is one."""
         if not self._existed:
             self._existed = (await self._missing.probe(reading or self._connection, self.name)).exists
         return self._existed
 
     async def ensure(self) -> None:
-        """Make the queue, unless this connection has made it."""
+        """Create the queue, unless this connection has created it."""
         if not self.made:
             is_new = not (await self._connection.probe(self.name)).exists
             await self._connection.declare(self.name, self._arguments)
@@ -387,11 +386,11 @@ class RecordQueue:
             self.made = True
 
     def forget(self) -> None:
-        """Note that the queue may be gone."""
+        """Record that the queue may be missing."""
         self.made = False
 
     async def write(self, record: Mapping[str, Any]) -> None:
-        """Add a record. Returns once it is stored. Raises PublishRefused; of a quorum queue after five seconds."""
+        """Add a record; return once it is stored. Raises PublishRefused, for a quorum queue only after five seconds."""
         body = write_record(record)
 
         async def send() -> None:

@@ -1,6 +1,6 @@
-"""RabbitMQ's replies in Palermo's own words: its errors, and its answer about a queue.
+"""Translate RabbitMQ's replies: its errors, and its answer about a queue.
 
-No exception of pika and no reply code crosses this adapter.
+No pika exception and no reply code crosses this adapter.
 """
 
 import re
@@ -19,29 +19,30 @@ RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
 NOT_ALLOWED = 530
 
-#: Texts of a 404 and of two 406 that mean "not now": the queue or stream exists, but has no process yet, or none here.
+#: Texts of a 404 and of two 406 that mean "not now": the queue or stream exists, but has no process at all, or none
+#: here.
 _DOWN = "down or inaccessible"
 _NOT_RUNNING = "does not have a running replica on the local node"
 _NOT_HERE = "does not have a replica on the local node"
 
-#: The text of a 403 for a queue that has an exclusive consumer.
+#: The text of a 403 for a queue with an exclusive consumer.
 _IN_USE = "in exclusive use"
 
-#: How RabbitMQ names a queue in its texts.
+#: RabbitMQ's notation for a queue in its texts.
 _QUEUE = re.compile(r"queue '(.+?)' in vhost")
 
-#: The word that every refusal of a virtual host has in its text: other refusals have the same code, 530.
+#: A word in the text of every refusal of a virtual host; other refusals have the same code, 530.
 _VHOST = "vhost"
 
-#: How the text ends if the virtual host does not exist.
+#: The end of the text if the virtual host doesn't exist.
 _NO_VHOST = "not found"
 
-#: How a text with code 530 ends if it says "not now": all connections that a limit allows are open, or the virtual host
-#: has no process.
+#: Ends of texts with code 530 that mean "not now": the maximum number of connections is open, or the virtual host has
+#: no process.
 _NOT_NOW = ("is reached", "is down")
 
-#: The reply code and text in the text that pika makes of a connection which RabbitMQ closed: Python's own quotes, which
-#: are double ones around a text with quotes in it.
+#: The reply code and text in pika's text for a connection closed by RabbitMQ, in Python's quotes, which are double ones
+#: around a text with quotes in it.
 _REPLY = re.compile(r"""ConnectionClosedByBroker: \((\d+)\) (['"])(?:[A-Z_]+ - )?(.*)\2""")
 
 
@@ -50,7 +51,7 @@ class NotOnThisNode(BrokerUnavailable):
 
 
 class QueueInUse(BrokerRefused):
-    """Another program has the queue for itself: it consumes from it with `exclusive`, or declared it so."""
+    """Another program uses the queue exclusively: it consumes with `exclusive`, or declared the queue so."""
 
 
 def reply_code(error: BaseException) -> int:
@@ -61,22 +62,22 @@ def reply_code(error: BaseException) -> int:
 
 
 def queue_in(error: PalermoError) -> str:
-    """The AMQP name of the queue that RabbitMQ's text is about; "" if it names none."""
+    """The AMQP name of the queue in RabbitMQ's text; "" if it contains none."""
     found = _QUEUE.search(str(error))
     return found[1] if found else ""
 
 
 def reply_text(error: BaseException) -> str:
-    """The text with which RabbitMQ closed a channel or connection, without the code's name."""
+    """RabbitMQ's text for closing a channel or connection, without the code's name."""
     if isinstance(error, exceptions.ChannelClosed | exceptions.ConnectionClosed):
         return re.sub(r"^[A-Z_]+ - ", "", str(error.reply_text))
     return str(error) or type(error).__name__
 
 
 def translate(error: BaseException, where: str, *, user: str = "", vhost: str = "/") -> PalermoError:
-    """The error as one of Palermo's own.
+    """Convert the error to one of Palermo's.
 
-    `where` is `host:port`. `user` and `vhost` are those of the connection, so that a refusal can name them.
+    `where` is `host:port`. `user` and `vhost` are those of the connection, for the text of a refusal.
     """
     match error:
         case PalermoError():
@@ -150,15 +151,15 @@ def _is_in_use(error: exceptions.ChannelClosedByBroker) -> bool:
 
 
 def _is_down(error: exceptions.ChannelClosedByBroker) -> bool:
-    """Whether the queue or stream is there, and has no process that answers."""
+    """Whether the queue or stream exists, but has no responding process."""
     text = str(error.reply_text)
     return (error.reply_code == NOT_FOUND and _DOWN in text) or _NOT_RUNNING in text
 
 
 def _login_ended(said: str, where: str, user: str, vhost: str) -> PalermoError:
-    """What the end of the connection during the login means, of which pika keeps only the text.
+    """The meaning of a connection's end during the login, of which pika keeps only the text.
 
-    RabbitMQ says that it refuses, with a reply code. It closes without a word, or with another code, as it stops.
+    A refusal by RabbitMQ has a reply code. At its shutdown RabbitMQ closes without a text, or with another code.
     """
     reply = _REPLY.search(said)
     code, text = (int(reply[1]), reply[3]) if reply else (0, "")
@@ -171,7 +172,7 @@ def _login_ended(said: str, where: str, user: str, vhost: str) -> PalermoError:
 
 
 def _refuses_vhost(code: int, text: str) -> bool:
-    """Whether RabbitMQ refuses the virtual host for good."""
+    """Whether RabbitMQ refuses the virtual host permanently."""
     return code == NOT_ALLOWED and _VHOST in text and not text.endswith(_NOT_NOW)
 
 
@@ -192,8 +193,8 @@ def _wrong_vhost(where: str, user: str, vhost: str, said: str) -> BrokerRefused:
     )
 
 
-#: What the text of error 406 has if a queue or exchange is there with other arguments, and a pattern for the text.
-#: RabbitMQ names the first argument that differs.
+#: Part of the text of error 406 for a queue or exchange that exists with other arguments, and a pattern for the text.
+#: RabbitMQ names the first different argument.
 _DIFFERS = "inequivalent arg"
 _INEQUIVALENT = _DIFFERS + r" '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$"
 
@@ -202,42 +203,42 @@ class Probe(NamedTuple):
     """The answer to a passive declare of a queue, which creates nothing."""
 
     exists: bool
-    #: Whether the queue is exclusive to another connection: RabbitMQ tells nothing more about such a queue.
+    #: Whether the queue is exclusive to another connection: RabbitMQ reveals nothing more about such a queue.
     locked: bool = False
-    #: Why there are no counts: the queue does not exist, or it is locked.
+    #: Why there are no counts: the queue doesn't exist, or is locked.
     error: PalermoError | None = None
     ready: int = 0
     subscribed: int = 0
 
     @property
     def messages(self) -> int:
-        """How many messages wait in the queue. Raises NotFound if it does not exist, BrokerRefused if it is locked."""
+        """Number of waiting messages. Raises NotFound if the queue doesn't exist, BrokerRefused if it is locked."""
         if self.error is not None:
             raise self.error
         return self.ready
 
     @property
     def consumers(self) -> int:
-        """How many consumers the queue has. Raises the same as `messages`."""
+        """Number of the queue's consumers. Raises the same errors as `messages`."""
         if self.error is not None:
             raise self.error
         return self.subscribed
 
 
 class Difference(Struct, frozen=True):
-    """How a queue or exchange that exists differs from its declaration: what error 406 says."""
+    """How an existing queue or exchange differs from its declaration, according to error 406."""
 
     #: The error's whole text.
     text: str
-    #: The first argument that differs, with the value that was declared and the one that is there; "" if RabbitMQ has
-    #: cut the text, in which the queue's name comes first.
+    #: The first different argument, with the declared and the existing value; "" if RabbitMQ has cut the text, which
+    #: starts with the queue's name.
     argument: str = ""
     ours: str = ""
     theirs: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Difference | None":
-        """The difference from the text of an error 406; None if that has another reason, such as a limit on queues."""
+        """The difference in the text of an error 406; None if that has another reason, such as a limit on queues."""
         found = re.search(_INEQUIVALENT, text)
         if found is None:
             return cls(text) if _DIFFERS in text else None

@@ -1,11 +1,11 @@
 """Requests and replies between processes over the broker: bytes to a queue or an exchange, replies by reply-to.
 
-Law, for the process that asks: no reply is promised. A request expires after the time that its caller waits for the
-first sign of the other process. The other process may die after it has acted and before its reply is sent: so a caller
-that asks again must ask for something that may be done twice.
+Law, for the requester: a reply is not guaranteed. A request expires after the time that its caller waits for the first
+sign of life. The responder may die after acting and before its reply is sent, so a caller may only repeat a request
+that can safely be executed twice.
 
-A reply to `Rpc.ask` may come in parts, and the last one has the header `~end`. A process that needs long for its reply
-sends an empty part every second. Replies to `ask_all` are single messages.
+A reply to `Rpc.ask` may have several parts; the last one has the header `~end`. A responder that needs long for its
+reply sends an empty part every second. Replies to `ask_all` are single messages.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.contract.tasks import spawn, wait_for_any
 from palermo.errors import BrokerRefused, PalermoError
 
-#: Seconds between two signs of life while a reply is worked on.
+#: Seconds between two signs of life while a reply is prepared.
 _ALIVE_EVERY = 1.0
 
-#: The header of the last part, and the most bytes of one: RabbitMQ 4 refuses messages above 16 MB.
+#: The header of the last part, and maximum bytes of a part: RabbitMQ 4 refuses messages above 16 MB.
 _END, _PART = "~end", 1024 * 1024
 
 #: Answers a request, immediately or later.
 Answering = Callable[[bytes], Awaitable[bytes] | bytes]
 
 
-# -- the process that asks
+# -- the requester
 
 
 class _Request:
@@ -54,7 +54,7 @@ class _Request:
         self._alarm = self._loop.call_later(silence, self._look)
 
     def add(self, got: Got) -> None:
-        """Take note of a part that has come."""
+        """Record a received part."""
         self._heard_at = self._loop.time()
         self._parts.append(got.body)
         if (got.properties.headers or {}).get(_END):
@@ -82,7 +82,7 @@ class _Request:
 
 
 class Rpc:
-    """The requests of one session to the process that consumes one queue: many at the same time, on one channel."""
+    """One session's requests to the consumer of one queue: many at the same time, on one channel."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._connection = connection
@@ -93,14 +93,15 @@ class Rpc:
         self._numbers = itertools.count()
 
     async def tell(self, body: bytes, *, within: float) -> None:
-        """Send something that needs no reply; it expires after `within` seconds, or is lost.
+        """Send a request that needs no reply; it expires after `within` seconds, and may get lost.
 
         Raises the session's error.
         """
         self._publish(await self._open(), request_properties(seconds=within, reply=False), body, mandatory=False)
 
     async def ask(self, body: bytes, *, silence: float) -> bytes | None:
-        """The reply; None if no process takes the request, or none was heard of for `silence` seconds: then ask again.
+        """Send a request and return the reply. None, after which the caller should ask again, if no process takes it,
+        or after `silence` seconds without a sign of life.
 
         Raises the session's error if the session is lost, and BrokerRefused.
         """
@@ -149,9 +150,9 @@ async def ask_all(
     timeout: float,
     enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda replies: False,
 ) -> list[dict[str, Any]]:
-    """The replies of the processes behind a fanout exchange: until there are `count`, or enough, or the time is up.
+    """Collect replies from the processes behind a fanout exchange, until there are `count` or enough, or a timeout.
 
-    None while RabbitMQ reads nothing from the connection. Raises BrokerRefused.
+    None while RabbitMQ doesn't read from the connection. Raises BrokerRefused.
     """
     replies: list[dict[str, Any]] = []
     if connection.blocked:
@@ -179,7 +180,7 @@ async def ask_all(
         return replies
     finally:
         if connection.blocked:
-            channel.abandon()  # RabbitMQ reads nothing from the connection, and so answers no close
+            channel.abandon()  # RabbitMQ doesn't read from the connection, so it answers no close
         else:
             await channel.close()
 
@@ -201,44 +202,44 @@ async def _reply_channel(
     return channel
 
 
-# -- the process that answers
+# -- the responder
 
 
 class Responder:
-    """Answers the requests that come to one queue, as long as the channels last by which they come and replies go."""
+    """Answers the requests to one queue, as long as the channels for requests and replies last."""
 
     def __init__(self, channel: Channel, queue: str, publisher: Publisher) -> None:
-        """`publisher` sends the replies that are not known at once; it has no other use."""
+        """`publisher` sends the replies that are not available immediately; it has no other use."""
         self._channel = channel
         self._queue = queue
         self._publisher = publisher
         self._answering: Answering
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Set once no request comes any more, since the queue was deleted or the channel has ended; or no reply leaves.
+        #: Set once no request arrives any more (queue deleted or channel closed), or no reply can be sent.
         self.ended = asyncio.Event()
 
     @property
     def error(self) -> PalermoError | None:
-        """Why no reply can be sent any more; None if one can."""
+        """Why replies can't be sent any more; None if they can."""
         return self._publisher.channel.error
 
     async def start(self, answering: Answering) -> None:
-        """Answer requests with `answering` from now on."""
+        """Start answering requests with `answering`."""
         self._answering = answering
         self._channel.on_cancel(self._channel.abandon)
         self._channel.on_close(self.ended.set)
-        # RabbitMQ ends the channel of a user who has lost the permission to publish.
+        # RabbitMQ closes the channel of a user who has lost the permission to publish.
         self._publisher.channel.on_close(self.ended.set)
         await self._channel.consume(self._queue, self._on_request, auto_ack=True)
 
     def close(self) -> None:
-        """Give up the replies that are worked on."""
+        """Abandon the replies in preparation."""
         for task in self._tasks:
             task.cancel()
 
     def _on_request(self, got: Got) -> None:
         if not got.body:
-            return  # an empty message only asks whether the queue exists (Publisher.finds)
+            return  # an empty message only checks that the queue exists (Publisher.finds)
         answer = self._answering(got.body)
         if isinstance(answer, bytes):
             if got.properties.reply_to and self._channel.is_open:
@@ -268,7 +269,7 @@ class Responder:
         if asked.reply_to:
             properties = _reply_properties(asked, end=end)
             sent = self._publisher.send("", str(asked.reply_to), properties, part)
-            sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # the asker may be gone
+            sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # the requester may be gone
 
 
 def _reply_properties(asked: Properties, *, end: bool = True) -> Properties:

@@ -1,20 +1,20 @@
 """State that outlives its leader: records kept unacknowledged in one queue, and read by the next leader.
 
-Law: a record that `append` or `store` returned for is read by every later leader, until a leader acknowledges it. A
-leader acknowledges a record only once the record that replaces it is confirmed, never in one transaction with it, or
-because nothing has to replace it.
+Law: a record for which `append` or `store` returned is read by every later leader, until a leader acknowledges it. A
+leader acknowledges a record only after the record that replaces it is confirmed, never in one transaction with it, or
+if no replacement is needed.
 
-* The leader is killed (kill -9), or its session is lost: RabbitMQ puts all records back, and the next leader waits for
-  that (`open`). If the leader died between a confirm and the acknowledgement, the next one reads the old record and the
-  new one, in any order. So records say themselves which of them counts, and `replace` takes all that one replaces.
+* The leader is killed (kill -9), or its session is lost: RabbitMQ requeues all records, and the next leader waits for
+  that (`open`). If the leader died between a confirm and the acknowledgement, the next one reads both the old and the
+  new record, in any order. So records themselves contain their precedence, and `replace` takes all replaced records.
 * The queue refuses a record: `append` and `replace` raise PublishRefused, and acknowledge nothing. A quorum queue may
   have stored that record anyway; then it is read like any other.
-* The broker is killed: the promise of a publisher confirm holds. RabbitMQ forgets acknowledgements that it had not
-  written to the disk, so a replaced record may be read again.
-* The queue is deleted: the log closes, and the next `open` makes the queue and reads nothing.
+* The broker is killed: the promise of a publisher confirm holds. RabbitMQ loses acknowledgements that were not on disk,
+  so a replaced record may be read again.
+* The queue is deleted: the log closes, and the next `open` creates the queue and reads nothing.
 
 Cost: one confirmed publish for each record. The leader holds at most 65,535 records; it reads more as it replaces them,
-by `store` and `forget`, because RabbitMQ doesn't deliver the records behind them before.
+with `store` and `forget`, because RabbitMQ doesn't deliver the records behind them before.
 """
 
 import asyncio
@@ -33,21 +33,22 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.errors import BrokerUnavailable, PalermoError
 
-#: The most records that a leader holds: AMQP's highest limit. Without one, RabbitMQ sends 2,000 of a quorum queue.
+#: Maximum number of records that a leader holds: AMQP's highest limit. Without one, RabbitMQ sends 2,000 of a quorum
+#: queue.
 _MOST = 65_535
 
-#: Seconds after which a record is written again, because RabbitMQ requeues a message that is held for half an hour.
+#: Seconds after which a record is written again, because RabbitMQ requeues a message held for half an hour.
 _OLD = 600.0
 
-#: Seconds that a record may take through the queue and back to the leader.
+#: Maximum seconds for a record's way through the queue and back to the leader.
 _PATIENCE = 10.0
 
-#: Hundredths of a second to wait until RabbitMQ has taken back all that a dead leader held.
+#: Hundredths of a second to wait until RabbitMQ has requeued everything that a dead leader held.
 _SETTLING = 500
 
 
 class Record(Struct, eq=False):
-    """A record that the leader holds unacknowledged. What it says is not kept here."""
+    """A record that the leader holds unacknowledged. Its content is not kept here."""
 
     channel: Channel
     #: The delivery tag; 0 once it is acknowledged.
@@ -57,22 +58,22 @@ class Record(Struct, eq=False):
 
     @property
     def is_held(self) -> bool:
-        """Whether it is still the leader's: neither acknowledged, nor taken back by RabbitMQ."""
+        """Whether the leader still holds it: neither acknowledged, nor requeued by RabbitMQ."""
         return self.tag > 0 and self.channel.is_open
 
     @property
     def old_at(self) -> float:
-        """When its owner has to replace it, on the loop's clock, before RabbitMQ takes it back."""
+        """When its owner must replace it, on the loop's clock, before RabbitMQ requeues it."""
         return self.since + _OLD
 
     @property
     def is_old(self) -> bool:
-        """Whether its owner has to replace it."""
+        """Whether its owner must replace it."""
         return asyncio.get_running_loop().time() > self.old_at
 
 
 class StateLog:
-    """One queue of records, as the leader sees it; see the module's first lines."""
+    """One queue of records, from the leader's point of view; see the module's docstring."""
 
     def __init__(
         self,
@@ -83,10 +84,10 @@ class StateLog:
         prepare: Callable[[], Awaitable[None]],
         on_record: Callable[[Record, Any], None],
     ) -> None:
-        """`prepare` is awaited before all records are read again: it creates the queue if that is missing.
+        """`prepare` is awaited before all records are read again: it creates the queue if it is missing.
 
-        `on_record` is called with each record that is read, and with its value from JSON, or with its bytes if they are
-        not JSON. It is not called with records that this leader has appended. If it raises, the record is counted as
+        `on_record` is called with each record that is read, and with its value from JSON, or with its bytes if they
+        aren't JSON. It is not called with records that this leader has appended. If it raises, the record is counted as
         unreadable, and stays in the queue.
         """
         self._queue = queue
@@ -96,8 +97,8 @@ class StateLog:
         self._on_record = on_record
         self._opening = asyncio.Lock()
         self._channel: Channel | None = None
-        #: The records that are on their way through the queue, by their bytes. Of two with equal bytes, which say the
-        #: same, the first that comes stands for both.
+        #: Records on their way through the queue, by their bytes. If two are equal, the first one that arrives stands
+        #: for both.
         self._coming: dict[bytes, asyncio.Future[Record]] = {}
 
     @property
@@ -106,7 +107,7 @@ class StateLog:
         return self._channel is not None and self._channel.is_open
 
     async def open(self) -> None:
-        """Read all records, unless the log is open, and go on reading those that come. Raises NotFound."""
+        """Read all records, unless the log is open, and continue to read new ones. Raises NotFound."""
         async with self._opening:
             if self.is_open:
                 return
@@ -117,9 +118,9 @@ class StateLog:
             try:
                 await channel.prefetch(_MOST)
                 await channel.consume(self._queue, partial(self._on_delivery, channel))
-                # Until RabbitMQ has noticed the end of the last leader, the records that it held are not in the queue.
+                # Until RabbitMQ has noticed the last leader's end, the records that it held are not in the queue.
                 if (await settled(channel, self._queue, readers=1)).consumers > 1:
-                    # A leader that knows half of the records would decide against the one that has the others.
+                    # A leader with half of the records would contradict the one with the others.
                     raise BrokerUnavailable(
                         f"another program reads the queue {self._queue!r}, or the last leader's session has not"
                         " ended yet."
@@ -130,13 +131,13 @@ class StateLog:
             self._channel = channel
 
     async def catch_up(self) -> None:
-        """Read all records that were confirmed before this call, to any session. Raises NotFound."""
+        """Read all records that were confirmed before this call, in any session. Raises NotFound."""
         await self.open()
         if self._channel is not None:
             await settled(self._channel, self._queue, readers=1)
 
     def close(self) -> None:
-        """Give all records back: they have to be read again."""
+        """Requeue all records, to be read again."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.abandon()
@@ -171,16 +172,16 @@ class StateLog:
         return records
 
     def forget(self, *records: Record) -> None:
-        """Acknowledge records that are replaced, or need not be. Those that RabbitMQ has taken back are read again."""
+        """Acknowledge records that are replaced or obsolete. Records that RabbitMQ has requeued are read again."""
         for record in records:
             if record.is_held:
                 record.channel.ack(record.tag)
                 record.tag = 0
 
     async def await_mark(self, channel: Channel | None = None) -> None:
-        """Wait until a mark has come through the queue: all records that were in the queue before it are read then.
+        """Wait until a mark has come through the queue: then all earlier records are read.
 
-        The mark goes by the publisher's channel, or by this one, behind the unconfirmed records that were sent on it.
+        The mark is sent on the publisher's channel, or on this one, behind the unconfirmed records sent on it.
         """
         publisher = await self._publisher()
         mark = _encode({"mark": uuid.uuid4().hex})
@@ -193,7 +194,7 @@ class StateLog:
 
     @asynccontextmanager
     async def _returning(self, bodies: Sequence[bytes]) -> AsyncIterator[list[Record]]:
-        """Wait at the block's end until the records that it sends have come back; then the list has them."""
+        """At the end of the block, wait until the records that it sends have come back; then the list contains them."""
         if not self.is_open:
             raise BrokerUnavailable(f"the queue {self._queue!r} is not open.")
         records = list[Record]()
@@ -211,9 +212,9 @@ class StateLog:
 
     def _on_delivery(self, channel: Channel, got: Got) -> None:
         if not channel.is_open:
-            return  # RabbitMQ takes it back
+            return  # RabbitMQ requeues it
         if not got.body:
-            channel.ack(got.tag)  # Publisher.finds: somebody looked whether the queue is there
+            channel.ack(got.tag)  # Publisher.finds: another session checked that the queue exists
             return
         record = Record(channel, got.tag, asyncio.get_running_loop().time())
         ours = self._coming.pop(got.body, None)
@@ -243,14 +244,14 @@ class StateLog:
 
 
 async def settled(channel: Channel, queue: str, *, readers: int) -> Probe:
-    """Wait until a queue has no consumers but our `readers`, and if that is one, until it has been sent all.
+    """Wait until our `readers` are a queue's only consumers, and if there is one, until everything was delivered to it.
 
-    Gives up after some seconds. Returns RabbitMQ's last answer about the queue. Raises NotFound if it does not exist.
-    Of a quorum queue that does not answer within 250 ms, RabbitMQ says that it has no messages and no consumers
-    (rabbit_quorum_queue:stat): while one is ours, that is no answer.
+    Gives up after some seconds. Returns RabbitMQ's last answer about the queue. Raises NotFound if it doesn't exist. If
+    a quorum queue does not answer within 250 ms, RabbitMQ reports no messages and no consumers
+    (rabbit_quorum_queue:stat): while one consumer is ours, that is not a valid answer.
     """
     for _ in range(_SETTLING):
-        # Asked twice: the second answer comes after all deliveries that the first one counted as made.
+        # Asked twice: the second answer follows all deliveries that the first one counted as made.
         await channel.probe(queue)
         probe = await channel.probe(queue)
         if probe.consumers == readers and not (readers and probe.messages):

@@ -1,19 +1,19 @@
 """A stream of small records that any session may write and follow: the shared knowledge of an exchange's workers.
 
-A stream is read over AMQP 0-9-1 on its own channel, which is closed and whose consumer is never cancelled:
-RabbitMQ answers the rejects of a cancelled stream consumer by closing the connection.
-The first record only makes the stream non-empty, since a reader cannot tell an empty stream from a slow one.
+A stream is read over AMQP 0-9-1 on its own channel, which is closed and whose consumer is never cancelled: RabbitMQ
+responds to the rejects of a cancelled stream consumer by closing the connection. The first record only makes the stream
+non-empty, since a reader can't distinguish an empty stream from a slow one.
 
 A stream exists before it has a leader, and RabbitMQ 3.10.8 closes every connection that writes to it or reads it then
-(541, 506). So the session that makes a stream holds a lock until the first record is stored, and all others wait for
-that. A cancelled task makes the stream to its end: RabbitMQ would continue anyway, and the lock would be free before
-the leader is there.
+(541, 506). So the session that creates a stream holds a lock until the first record is stored, and all others wait. A
+cancelled task finishes the creation: RabbitMQ would continue anyway, and the lock would be free before the stream has a
+leader.
 
-A RabbitMQ that is killed within a second after it made its very first stream never opens that stream again (3.10 to
-4.3). It answers "home node is down" (up to 4.2, where it cannot delete the stream either), or closes the connection of
-each session that uses the stream (4.3: 541, 506). So a session that finds a stream down for some seconds makes another
-one, with the next name: `<stream>.2`. If RabbitMQ can do that and the first one stays down, it is broken, and all
-sessions use the new one. What was in the broken one is lost.
+If RabbitMQ is killed within a second after it created its very first stream, it never opens that stream again (3.10 to
+4.3). It answers "home node is down" (up to 4.2, where it can't delete the stream either), or closes the connection of
+each session that uses the stream (4.3: 541, 506). So a session that finds a stream down for some seconds creates
+another one, with the next name: `<stream>.2`. If RabbitMQ can do that while the first one stays down, the first one is
+broken, and all sessions use the new one. The contents of the broken one are lost.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ log = logging.getLogger("palermo.rabbitmq")
 
 Record = Mapping[str, Any]
 
-#: The body of the first entry of each stream, which says nothing: an empty stream never answers.
+#: The body of the first entry of each stream, which has no meaning: an empty stream never answers.
 OPENING = write_record({})
 
 #: One entry of a stream: its properties and its body.
@@ -49,28 +49,28 @@ Placed = tuple[int, spec.BasicProperties, bytes]
 
 T = TypeVar("T")
 
-#: Seconds within which a stream that is broken has been replaced.
+#: Seconds within which a broken stream has been replaced.
 REPLACED_WITHIN = 15.0
 
 #: The prefetch of a follower, and of a reader of whole jobs.
 _CREDIT, _READ_CREDIT = 1_000, 200
 
-#: A reader of whole jobs acknowledges this many together.
+#: Number of entries that a reader of whole jobs acknowledges together.
 _ACK_EVERY = 100
 
-#: Seconds between two checks whether a stream has been made.
+#: Seconds between two checks for a stream's creation.
 _LOOK_EVERY = 0.02
 
 #: Seconds without a record after which a stream counts as empty.
 _EMPTY_AFTER = 2.0
 
-#: Seconds for which a stream is down before another one is made: after a start RabbitMQ opens its queues first. Then
+#: Seconds for which a stream is down before another one is created: at its start RabbitMQ opens its queues first. Then
 #: seconds between two checks of a stream that is down.
 _DOWN_FOR, _CHECK_EVERY = 1.5, 0.5
 
 
 class Stream:
-    """One stream, as one session sees it."""
+    """One stream, from one session's point of view."""
 
     def __init__(
         self,
@@ -84,34 +84,34 @@ class Stream:
     ) -> None:
         """`patience` is how many seconds reading waits for a stream that is down: RabbitMQ starts its queues first.
 
-        `holds` says what is in it, for logs and errors; `arguments` bound it. `grace` is how many seconds it may stay
-        down once RabbitMQ has made another one in its place.
+        `holds` describes the contents, for logs and errors; `arguments` bound the stream. `grace` is how many seconds
+        it may stay down after RabbitMQ has created another one in its place.
         """
-        #: The name of the stream that is used now: another than the first one if that is broken.
+        #: The name of the stream in use: a later one if the first is broken.
         self.name = self._first_name = name
         self._publisher = publisher
         self._patience = patience
         self.holds = holds
         self._arguments = dict(arguments or {})
         self._grace = grace
-        #: The records that the stream has when it is made.
+        #: Initial records of a new stream.
         self.refill: Callable[[], Iterable[Record]] = tuple
-        #: Whether the stream exists and can be used, as far as this session knows.
+        #: Whether the stream exists and is usable, as far as this session knows.
         self.made = False
-        #: When it was found down, at first and the last time, and how.
+        #: When it was found down, first and last, and the error.
         self._down: tuple[float, float, BrokerUnavailable] | None = None
         self._making = asyncio.Lock()
         prefix, _, suffix = name.rpartition("~")
-        #: Held while the stream is made.
+        #: Held while the stream is created.
         self._mark = Mutex(f"{prefix}~making.{suffix}")
 
     @property
     def is_down(self) -> bool:
-        """Whether it was down when this session last asked for it."""
+        """Whether it was down at this session's last query."""
         return self._down is not None
 
     async def make(self) -> None:
-        """Make the stream if it does not exist."""
+        """Create the stream if it doesn't exist."""
         async with self._making:
             connection = (await self._publisher()).channel.connection
             while not await self.exists(connection):
@@ -119,14 +119,14 @@ class Stream:
                     await asyncio.sleep(_LOOK_EVERY)
 
     async def exists(self, connection: Connection) -> bool:
-        """Whether the stream exists; waits for one that is being made. Raises BrokerUnavailable while it is down."""
+        """Whether the stream exists; waits for one in creation. Raises BrokerUnavailable while it is down."""
         if not self.made:
             self.name = self._first_name
             self.made = await self._find(connection)
         return self.made
 
     async def _find(self, connection: Connection) -> bool:
-        """Whether the stream exists under one of its names: a session asks for the next one if it lacks the first."""
+        """Whether the stream exists under one of its names: if the first is missing, the session tries the next one."""
         if self._down is not None and asyncio.get_running_loop().time() - self._down[1] < _CHECK_EVERY:
             raise self._down[2].with_traceback(None)
         while True:
@@ -152,13 +152,13 @@ class Stream:
                 await asyncio.sleep(_LOOK_EVERY)
 
     def _following(self) -> str:
-        """The name of the stream that takes the place of this one if it is broken."""
+        """The name of the stream that replaces this one if it is broken."""
         number = self.name.removeprefix(self._first_name).removeprefix(".")
         return f"{self._first_name}.{int(number or 1) + 1}"
 
     async def _is_made(self, connection: Connection) -> bool:
-        """Whether the stream exists; waits for one that is being made. Raises BrokerUnavailable if it is down."""
-        # The stream is asked for before the lock: a stream that exists while the lock is free is complete.
+        """Whether the stream exists; waits for one in creation. Raises BrokerUnavailable if it is down."""
+        # The stream is queried before the lock: a stream that exists while the lock is free is complete.
         found = (await connection.probe(self.name)).exists
         for _ in range(round(self._patience / _LOOK_EVERY) if found else 0):
             if not (await connection.probe(self._mark.queue)).exists:
@@ -167,7 +167,7 @@ class Stream:
         return found
 
     def _bear(self, fault: BrokerUnavailable) -> None:
-        """Note that the stream is down, and raise this, until it has been down for so long that it may be broken."""
+        """Record that the stream is down and raise this, until it has been down so long that it may be broken."""
         now = asyncio.get_running_loop().time()
         since = self._down[0] if self._down is not None else now
         self._down = since, now, fault
@@ -175,9 +175,9 @@ class Stream:
             raise fault.with_traceback(None)
 
     async def _replace(self, connection: Connection, following: str) -> None:
-        """Make another stream, and use it if this one stays down although RabbitMQ can make streams."""
+        """Create another stream, and use it if this one stays down although RabbitMQ can create streams."""
         async with self._mark.held(connection, patience=0) as held:
-            if held:  # else another session does so
+            if held:  # otherwise another session does this
                 broken, self.name = self.name, following
                 await self._declare(connection)
                 await asyncio.sleep(self._grace)
@@ -190,7 +190,7 @@ class Stream:
                     log.error("a stream is broken, its records are lost stream=%s next=%s", broken, following)
 
     async def _make_alone(self, connection: Connection) -> bool:
-        """Make the stream, unless another session does. Returns whether this one did."""
+        """Create the stream, unless another session does. Returns whether this one did."""
         async with self._mark.held(connection, patience=0) as held:
             if held and not (await connection.probe(self.name)).exists:
                 await self._declare(connection)
@@ -204,7 +204,7 @@ class Stream:
         await connection.persist_queues()
 
     async def write(self, record: Record) -> None:
-        """Add a record, and make the stream first if need be; returns once the record is stored."""
+        """Add a record, creating the stream if necessary; return once it is stored."""
         await self.append([record_entry(record)])
 
     async def write_patiently(self, record: Record) -> None:
@@ -213,7 +213,7 @@ class Stream:
         await self._patiently(connection, lambda: self.write(record))
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Add these in order, and make the stream first if need be; returns once all are stored."""
+        """Add these entries in order, creating the stream if necessary; return once all are stored."""
 
         async def send() -> None:
             await self._publish(await self._publisher(), entries)
@@ -225,28 +225,28 @@ class Stream:
         self.made = False
 
     async def follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
-        """A reader that has caught up and continues, and gives each record to `on_record`. None without a stream.
+        """A reader that has caught up and continues, and passes each record to `on_record`. None without a stream.
 
         It starts at the oldest record, and starts again if the stream goes down before it has caught up.
 
-        Raises BrokerUnavailable if the stream is down and stays so.
+        Raises BrokerUnavailable if the stream is down and stays down.
         """
         return await self._patiently(connection, lambda: self._follow(connection, on_record))
 
     async def end(self, connection: Connection) -> int | None:
-        """The offset of the newest entry; None without a stream. Raises what `follow` raises."""
+        """The offset of the newest entry; None without a stream. Raises the errors of `follow`."""
         found = await self.last(connection)
         return None if found is None else found[0]
 
     async def last(self, connection: Connection) -> tuple[int, float] | None:
-        """The offset of the newest entry, and the time that its writer gave it, else 0; see `end`."""
+        """The offset of the newest entry, and its writer's time or 0; see `end`."""
         return await self._patiently(connection, lambda: self._find_last(connection))
 
     async def read(self, connection: Connection, first: int, last: int) -> AsyncGenerator[Placed, None]:
-        """The entries from one offset to another that exists, as far as the stream still has them.
+        """The entries from one offset to another existing one, as far as the stream still has them.
 
-        Memory is bounded: only few more entries come while the caller does not take those that have come.
-        Raises BrokerUnavailable, also if none comes for as long as `patience`, and NotFound if there is no stream.
+        Memory is bounded: only a few more entries arrive while the caller doesn't consume them. Raises
+        BrokerUnavailable, also after `patience` seconds without an entry, and NotFound if the stream doesn't exist.
         """
         async with aclosing(self.deliveries(connection, first or "first", last)) as entries:
             async for offset, one in entries:
@@ -256,7 +256,7 @@ class Stream:
     async def deliveries(
         self, connection: Connection, start: int | str | datetime, last: int
     ) -> AsyncGenerator[tuple[int, Got], None]:
-        """The entries as they were delivered, perhaps with some that lie shortly before `start`; else as `read`."""
+        """The entries as delivered, perhaps with some shortly before `start`; otherwise like `read`."""
         channel = await connection.channel()
         come: asyncio.Queue[Got | None] = asyncio.Queue()
         channel.on_close(lambda: come.put_nowait(None))
@@ -330,26 +330,26 @@ class Follower:
         self._on_record = on_record
         self._stream = ""
         self._caught_up = asyncio.Event()
-        #: The offset at which it has caught up, and that of the last entry that it has read.
+        #: The offset at which it has caught up, and that of the last entry read.
         self._end, self._read = 0, -1
         channel.on_close(self._caught_up.set)
-        # The stream was deleted: nothing is left to read on this channel.
+        # The stream was deleted: this channel has nothing left to read.
         channel.raw.add_on_cancel_callback(lambda _: channel.abandon())
 
     @property
     def caught_up(self) -> bool:
-        """Whether it has read all that was written before it started."""
+        """Whether it has read all entries written before its start."""
         return self._caught_up.is_set()
 
     @property
     def is_open(self) -> bool:
-        """Whether it still reads."""
+        """Whether it is still reading."""
         return self._channel.is_open
 
     async def start(self, stream: str, end: int, *, patience: float) -> None:
         """Read from the first entry on. Returns once the one at offset `end` is read.
 
-        Raises BrokerUnavailable if none comes for `patience` seconds: see `come_to_end`.
+        Raises BrokerUnavailable after `patience` seconds without an entry: see `come_to_end`.
         """
         self._stream, self._end = stream, end
         self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
@@ -360,7 +360,8 @@ class Follower:
             raise self._channel.error
 
     async def has_come_to(self, end: int, *, within: float) -> bool:
-        """Wait until it has read the entry at this offset. False if that takes longer than `within`, or it has ended.
+        """Wait until it has read the entry at this offset. False after a timeout of `within` seconds, or if it has
+        ended.
 
         One caller at a time.
         """
@@ -371,14 +372,14 @@ class Follower:
         return self._read >= end and self.is_open
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call this once when the reader has ended, for whatever reason."""
+        """Call this once when the reader has ended, for any reason."""
         self._channel.on_close(callback)
 
     async def close(self) -> None:
         await self._channel.close()
 
     def _on_cancelled_by_broker(self, _: object) -> None:
-        # The stream was deleted, or its node has gone.
+        # The stream was deleted, or its node is down.
         if self._channel.is_open:
             self._channel.raw.close()
 
@@ -391,9 +392,9 @@ class Follower:
 
 
 async def come_to_end(end: asyncio.Event, read: Callable[[], int], *, patience: float) -> bool:
-    """Wait until a reader has come to its end. False if the offset that it has `read` stays for `patience` seconds.
+    """Wait until a reader has reached its end. False if its offset `read` doesn't change for `patience` seconds.
 
-    The stream may have been recreated since it was asked for its end, and have fewer entries.
+    The stream may have been recreated since its end was queried, and have fewer entries.
     """
     while not end.is_set():
         before = read()
@@ -404,7 +405,7 @@ async def come_to_end(end: asyncio.Event, read: Callable[[], int], *, patience: 
 
 
 async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] | None:
-    """The offset and the time of the newest entry; None if there is no stream."""
+    """The offset and the time of the newest entry; None if the stream doesn't exist."""
     channel = await connection.channel()
     seen: list[tuple[int, float]] = []
     first = asyncio.Event()
@@ -416,7 +417,7 @@ async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] 
 
     try:
         await _read(channel, stream, "last", on_record)
-        # The session that made it may have died before the first record, and an empty stream never answers.
+        # The session that created it may have died before the first record, and an empty stream never answers.
         await wait_for_any(first, timeout=_EMPTY_AFTER)
         if channel.error is not None:
             raise channel.error
@@ -442,7 +443,7 @@ async def _read(channel: Channel, stream: str, offset: str, callback: Callable[.
 async def _is_sound(connection: Connection, stream: str) -> bool:
     """Whether RabbitMQ serves the stream; False if it is empty. Raises BrokerUnavailable if it is down.
 
-    Where a broken stream would end the connection, it is tried out on another one.
+    If a broken stream would end the connection, another connection is used for the test.
     """
     if not versions.ends_connections(connection.version):
         return (await connection.probe(stream)).exists

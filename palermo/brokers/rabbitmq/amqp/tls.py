@@ -1,6 +1,6 @@
 """TLS to RabbitMQ: the files that a broker URL names, and the errors of a failed handshake.
 
-`cafile` in the URL's query is the authority that the client trusts instead of the system's, `certfile` and `keyfile`
+`cafile` in the URL's query is the authority that the client trusts instead of the system's; `certfile` and `keyfile`
 are the client's own certificate. The files are read again for each connection, so that renewed ones are used.
 """
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, UrlInvalid
 
-#: The names of the URL's query that are about TLS and are not pika's.
+#: Query parameters about TLS that are not pika's.
 FILES = ("cafile", "certfile", "keyfile")
 
-#: How a TLS record begins that holds an alert, by which a server refuses what is not TLS.
+#: Start of a TLS alert record, with which a server refuses data that isn't TLS.
 _ALERT = b"\x15\x03"
 
-# OpenSSL's numbers for what is wrong with a certificate (X509_V_ERR_…, x509_vfy.h).
+# OpenSSL's numbers for certificate errors (X509_V_ERR_…, x509_vfy.h).
 _EXPIRED, _NOT_YET_VALID = 10, 9
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 _OTHER_HOST = (62, 64)
 
 
 def client_context(files: Mapping[str, str]) -> ssl.SSLContext:
-    """The context for a connection, with the files that the URL names.
+    """The context for a connection, with the files in the URL.
 
-    Raises UrlInvalid for a file that is missing or is not what its name says.
+    Raises UrlInvalid for a missing or invalid file.
     """
     cafile, certfile, keyfile = (files.get(name) for name in FILES)
     if cafile is not None:
@@ -46,7 +46,7 @@ def client_context(files: Mapping[str, str]) -> ssl.SSLContext:
     key, path = ("certfile", certfile) if keyfile is None else ("keyfile", keyfile)
 
     def refuse() -> str:
-        # Without this OpenSSL would ask for the passphrase on the terminal, and wait.
+        # Without this OpenSSL would prompt for the passphrase on the terminal.
         raise _unusable(key, path, "its private key is encrypted. Give an unencrypted key that only its user can read")
 
     try:
@@ -75,12 +75,12 @@ def _unusable(name: str, path: str | None, why: str) -> UrlInvalid:
 
 
 def is_alert(received: bytes) -> bool:
-    """Whether a server answered AMQP's first bytes, sent without TLS, by a refusal in TLS."""
+    """Whether a server responded to AMQP's first bytes, sent without TLS, with a TLS alert."""
     return received.startswith(_ALERT)
 
 
 def only_tls(where: str) -> BrokerRefused:
-    """The error for amqp:// to a port that takes TLS alone."""
+    """The error for amqp:// to a port that accepts only TLS."""
     return BrokerRefused(
         f"what listens at {where} takes TLS alone: write amqps:// in the broker URL, or the port without TLS"
         " (5672 by default)."
@@ -98,7 +98,7 @@ def refusal(error: ssl.SSLError, where: str) -> BrokerError:
 
 
 def _certificate(error: ssl.SSLCertVerificationError) -> str:
-    """The fault of the server's certificate."""
+    """The error in the server's certificate."""
     code, said = error.verify_code, error.verify_message.rstrip(".")
     if code in _UNKNOWN_AUTHORITY:
         return (
@@ -118,7 +118,7 @@ def _certificate(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _alert(reason: str) -> str:
-    """The meaning of the server's alert, or of the data that it sent instead of TLS."""
+    """The meaning of the server's alert, or of its data that isn't TLS."""
     own = "Name a valid one in the broker URL: amqps://…?certfile=…&keyfile=…"
     if "CERTIFICATE_REQUIRED" in reason:
         return f"it wants a client certificate. {own.replace(' a valid', '')}"

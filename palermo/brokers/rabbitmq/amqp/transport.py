@@ -1,17 +1,16 @@
 """Opens an AMQP connection, and runs pika's protocol machine on an asyncio transport.
 
-pika's own asyncio adapter brings a connection workflow with threads for name resolution and a
-write path of its own. Here asyncio (or uvloop) does the socket, TLS and names, and pika only
-the protocol. All that is sent in one turn of the loop leaves in one write. A thread that waits for the
-confirm of a single message may write it itself (SocketLock).
+pika's own asyncio adapter includes a connection workflow with threads for name resolution, and its own write path. Here
+asyncio (or uvloop) does the socket, TLS and names, and pika only the protocol. Everything sent in one turn of the loop
+is written together. A thread that waits for the confirm of a single message may write it itself (SocketLock).
 
-The frames of every job do not go through pika's objects: our own code reads deliveries that were asked for with
-`deliver_to` and writes their acks, writes published messages and reads their confirms, and writes the questions of a
-worker on several queues and reads the answers (frames.py). All other frames are pika's, in the order of the wire.
+The frames that every job needs bypass pika's objects. Our own code reads deliveries requested with `deliver_to` and
+writes their acks, writes published messages and reads their confirms, and writes the requests of a worker on several
+queues and reads the answers (frames.py). pika handles all other frames, in wire order.
 
-The names with a leading underscore are pika's: the six hooks that an adapter must supply, the three entry points that
-it feeds, and the attributes in which a channel keeps the receivers of answers and deliveries. They are the same in
-1.3.2 to 1.4; pyproject.toml pins that range, and tests/rabbitmq/test_frames.py walks every path through them.
+The names with a leading underscore are pika's: the six hooks that an adapter must implement, the three entry points
+that it feeds, and the attributes in which a channel stores the receivers of answers and deliveries. They are the same
+in 1.3.2 to 1.4; pyproject.toml pins that range, and tests/rabbitmq/test_frames.py covers every path through them.
 """
 
 import asyncio
@@ -52,14 +51,14 @@ Taker = Callable[[Delivered, bytes], None]
 #: Called with each queue's answer to `count`.
 Counter = Callable[[Counted, bytes], None]
 
-#: Reads what begins with the method frame at this place, on this channel. Returns INCOMPLETE if more bytes must come,
-#: and None for what pika must read.
+#: Reads what starts with the method frame at this place, on this channel. Returns INCOMPLETE if more bytes are needed,
+#: and None for data that pika must read.
 _Read = Callable[[bytes, int, int], Delivered | Counted | int | None]
 
-#: The most frames that wait for the end of a turn where acks wait: with these RabbitMQ has work in the meantime.
+#: Maximum number of frames that wait for the end of a turn in which acks wait: then RabbitMQ has work in the meantime.
 _TOGETHER = 16
 
-#: Seconds in which what is still buffered must leave when RabbitMQ has closed the connection.
+#: Seconds for flushing the buffer after RabbitMQ has closed the connection.
 _LAST_WORDS = 5.0
 
 #: A content header frame up to its property flags: type, channel, size, class, weight (both two bytes), body size.
@@ -69,7 +68,7 @@ _HEADER_FRAME = struct.Struct(">BHI4sQ")
 class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignore[misc]
     """One AMQP connection on the running loop. Made by `connect`."""
 
-    #: pika's attribute: the bytes of frames that are not complete yet.
+    #: pika's attribute: bytes of incomplete frames.
     _frame_buffer: bytes
 
     def __init__(
@@ -84,24 +83,24 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes] = []
-        #: Whether the acks of one turn of the loop leave in one write: for a worker with many slots.
+        #: Whether the acks of one turn of the loop are written together: for a worker with many slots.
         self.acks_together = False
         self._at_end = False
-        #: Why TLS ended the connection, and whether the server refused it since it takes TLS alone.
+        #: Why TLS ended the connection, and whether the server refused it because it accepts only TLS.
         self.tls_error: ssl.SSLError | None = None
         self.wants_tls = False
-        #: By channel number: pika's channel, the reader of frames that do not go through pika, and their receiver.
+        #: By channel number: pika's channel, the reader of frames that bypass pika, and their receiver.
         self._takers: dict[int, tuple[Any, _Read, Callable[[Any, bytes], None]]] = {}
         #: By channel number: the callback for publisher confirms.
         self._listening: dict[int, frames.Confirmed] = {}
-        #: Cleared while the socket cannot take more; a publisher of many messages waits for it.
+        #: Cleared while the socket's buffer is full; a publisher of many messages waits for it.
         self.writable = asyncio.Event()
         self.writable.set()
         #: The socket lock, held by the thread that writes.
         self.socket_lock = SocketLock()
         super().__init__(parameters, on_open, on_error, on_close, internal_connection_workflow=False)
 
-    # -- what pika asks of an adapter ------------------------------------------------------------
+    # -- pika's adapter interface ----------------------------------------------------------------
 
     def _adapter_call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         return self._loop.call_later(delay, callback)
@@ -120,8 +119,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self.socket_lock.drop()
         if self._transport is None:
             return
-        # close() sends what is still buffered, CloseOk and acks among it, but may wait for ever on
-        # a dead peer; abort() throws it away.
+        # close() flushes the buffer, including CloseOk and acks, but may wait forever for a dead peer; abort() discards
+        # it.
         if isinstance(self._error, exceptions.ConnectionClosed):
             if self._transport.get_write_buffer_size():
                 self._loop.call_later(_LAST_WORDS, self.abort)
@@ -135,13 +134,13 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._output.append(data)
 
     def send(self, pieces: list[bytes]) -> None:
-        """Send whole frames, after all that pika has sent so far."""
+        """Send whole frames, after everything that pika has sent so far."""
         if not self._output:
             self._loop.call_soon(self.flush)
         self._output += pieces
 
     def flush(self) -> None:
-        """Write now what was sent in this turn of the loop, so that the answer comes a turn earlier."""
+        """Write the data of this turn of the loop now, so that the answer arrives a turn earlier."""
         if not self._output or self._transport is None:
             return
         if not self.socket_lock.take():
@@ -162,7 +161,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits to be written. The caller holds the socket lock."""
+        """Whether the write buffer is empty. The caller holds the socket lock."""
         transport = self._transport
         return transport is not None and not self._output and not transport.get_write_buffer_size()
 
@@ -171,11 +170,11 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         sent = self.socket_lock.write(data)
         if sent < len(data):
             self._output.insert(0, data[sent:])
-            with suppress(RuntimeError):  # the loop has ended, and the callers that wait for an answer are told
+            with suppress(RuntimeError):  # the loop has ended; waiting callers get an error anyway
                 self._loop.call_soon_threadsafe(self.flush)
 
     def _read_frame(self) -> tuple[int, Any]:
-        """pika's reader, except for the frame with the headers, which our own field tables read."""
+        """pika's reader, except for the frame with the headers, which our own decoder reads."""
         data = self._frame_buffer
         if len(data) < _HEADER_FRAME.size or data[0] != spec.FRAME_HEADER:
             result: tuple[int, Any] = super()._read_frame()
@@ -188,40 +187,40 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             raise exceptions.InvalidFrameError("a header frame does not end where it says")
         return end, frame.Header(channel, body_size, Properties().decode(data[: end - 1], _HEADER_FRAME.size))
 
-    # -- what does not go through pika -----------------------------------------------------------
+    # -- frames that bypass pika -----------------------------------------------------------------
 
     def deliver_to(self, channel: Any, tag: str, taker: Taker) -> None:
-        """Give the deliveries for this consumer on pika's channel to `taker`, except those that pika must read.
+        """Pass the deliveries for this consumer on pika's channel to `taker`, except those that pika must read.
 
         The caller ends this with `deliver_no_more` before it cancels the consumer.
         """
         self._takers[channel.channel_number] = (channel, partial(read_delivery, consumer=short(tag)), taker)
 
     def answers_to(self, channel: Any, taker: Taker) -> None:
-        """Give the answers to `get` on pika's channel to `taker`, except those that pika must read."""
+        """Pass the answers to `get` on pika's channel to `taker`, except those that pika must read."""
         self._takers[channel.channel_number] = (channel, read_got, taker)
 
     def counts_to(self, channel: Any, taker: Counter) -> None:
-        """Give the answers to `count` on pika's channel to `taker`."""
+        """Pass the answers to `count` on pika's channel to `taker`."""
         self._takers[channel.channel_number] = (channel, read_counted, taker)
 
     def deliver_no_more(self, channel: Any) -> None:
-        """Give all frames of this channel to pika again, which rejects deliveries for a cancelled consumer."""
+        """Pass all frames of this channel to pika again, which rejects deliveries for a cancelled consumer."""
         if channel.channel_number in self._takers and self._takers[channel.channel_number][0] is channel:
             del self._takers[channel.channel_number]
 
     def acks_to(self, channel: Any, told: frames.Confirmed) -> None:
-        """Give the confirms on pika's channel to `told`, except those that pika must read."""
+        """Call `told` for publisher confirms on pika's channel, except those that pika must read."""
         self._listening[channel.channel_number] = told
 
     def acks_no_more(self, channel: Any) -> None:
-        """Give the confirms of this channel, which has ended, to pika again."""
+        """Pass the confirms of this closed channel to pika again."""
         self._listening.pop(channel.channel_number, None)
 
     def ack(self, channel: Any, tag: int) -> None:
-        """Acknowledge a delivery on pika's channel, after all that was sent before; now, unless `acks_together`.
+        """Acknowledge a delivery on pika's channel, after everything sent before; now, unless `acks_together`.
 
-        Raises what pika's basic_ack raises.
+        Raises the errors of pika's basic_ack.
         """
         if not channel.is_open:
             channel.basic_ack(tag)
@@ -236,10 +235,11 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._output.append(frame)
 
     def get(self, channel: Any, queue: str, got: Callable[..., None], *, acked: int = 0) -> None:
-        """Ask now for a queue's first message. In the same write, before it, acknowledge the delivery `acked`, if any.
+        """Request a queue's first message now. In the same write, before it, acknowledge the delivery `acked`, if any.
 
         One call at a time on a channel. The answer goes to the callback of `answers_to`. An answer that pika must read
-        goes to `got` as from pika's basic_get, or to pika's callbacks for GetEmpty. Raises what pika's methods raise.
+        goes to `got` as from pika's basic_get, or to pika's callbacks for GetEmpty. Raises the errors of pika's
+        methods.
         """
         if not channel.is_open:
             if acked:
@@ -247,14 +247,14 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             channel.basic_get(queue, got)
             self.flush()
             return
-        # pika did not read the last answer, so its callback may still be there.
+        # pika did not read the last answer, so its callback may still exist.
         channel._on_getok_callback = got
         number = channel.channel_number
         asked = frames.get(number, queue)
         self._write(ack(number, acked) + asked if acked else asked)
 
     def get_each(self, channel: Any, queues: Iterable[str], got: Callable[..., None]) -> None:
-        """Ask now for the next message of each of these queues, as `get`; the answers come in the same order."""
+        """Request the next message of each of these queues, like `get`; the answers come in the same order."""
         if not channel.is_open:
             raise exceptions.ChannelWrongStateError
 
@@ -266,7 +266,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._write(b"".join(frames.get(channel.channel_number, queue) for queue in queues))
 
     def count(self, channel: Any, queues: Iterable[str]) -> None:
-        """Ask now how many messages wait in each of these queues; the answers come in the same order."""
+        """Request the number of waiting messages of each of these queues; the answers come in the same order."""
         self._write(b"".join(frames.count(channel.channel_number, queue) for queue in queues))
 
     def declare_and_bind(
@@ -274,7 +274,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
     ) -> None:
         """Declare durable queues, given with their routing keys, and bind each, unless the exchange is "".
 
-        Answers come as those to `count`.
+        The answers have the form of those to `count`.
         """
         number, table = channel.channel_number, list[bytes]()
         encode_table(table, dict(arguments))
@@ -286,26 +286,26 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._write(b"".join(asked))
 
     def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
-        """Subscribe at once to queues, given by consumer tag; pika gives the deliveries to `callback`.
+        """Subscribe to queues, given by consumer tag, without waiting; pika passes the deliveries to `callback`.
 
-        RabbitMQ does not answer; a queue that does not exist ends the channel.
+        RabbitMQ does not answer; a missing queue closes the channel.
         """
         channel._consumers.update(dict.fromkeys(queues, callback))
         self._write(b"".join(frames.consume(channel.channel_number, queue, tag) for tag, queue in queues.items()))
 
     def listen_no_more(self, channel: Any, tags: Collection[str]) -> None:
-        """End such subscriptions at once. Until `forget_listening` pika rejects deliveries that were on their way."""
+        """End such subscriptions immediately. Until `forget_listening` pika rejects deliveries already on their way."""
         for tag in tags:
             channel._consumers.pop(tag, None)
         channel._cancelled.update(tags)
         self._write(b"".join(frames.cancel(channel.channel_number, tag) for tag in tags))
 
     def forget_listening(self, channel: Any, tags: Collection[str]) -> None:
-        """Free the tags for use again, when no delivery for them can be on its way any more."""
+        """Free the tags for reuse, when no delivery for them can be on its way any more."""
         channel._cancelled.difference_update(tags)
 
     def _write(self, data: bytes) -> None:
-        """Write whole frames at once, after all that was sent before."""
+        """Write whole frames immediately, after everything sent before."""
         if self._output:
             self._output.append(data)
             self.flush()
@@ -313,7 +313,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             self._transport.write(data)
 
     def _cut(self, data: bytes) -> None:
-        """Hand out the frames that have come, in the order of the wire; the rest waits in pika's own buffer."""
+        """Dispatch the received frames in wire order; the rest waits in pika's own buffer."""
         if self._frame_buffer:
             data, self._frame_buffer = self._frame_buffer + data, b""
         start, size = 0, len(data)
@@ -326,7 +326,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
                 raw, read, taker = self._takers[channel]
                 found = read(data, start, channel) if raw.is_open else None
                 if isinstance(found, tuple):
-                    # Without this pika would count a connection that only brings these as silent.
+                    # Otherwise pika would consider a connection with only these frames silent.
                     self.bytes_received += found.end - start
                     start = found.end
                     taker(found, data)
@@ -391,10 +391,10 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._on_stream_terminated(lost)
 
     def abort(self) -> None:
-        """Drop the connection at once, without AMQP's close handshake."""
+        """Drop the connection immediately, without AMQP's close handshake."""
         transport, self._transport = self._transport, None
         if transport is not None:
-            # A transport whose opening was cancelled is closed, raises at each write, and never reports its loss.
+            # If its opening was cancelled, a transport is closed, raises at each write, and never reports its loss.
             self.socket_lock.drop()
             transport.abort()
 
@@ -402,11 +402,11 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 async def connect(
     parameters: pika.ConnectionParameters, *, timeout: float, on_close: Callable[[Exception], None]
 ) -> AsyncioConnection:
-    """An open connection to the one host that `parameters` names, after name lookup, socket, TLS and handshake.
+    """An open connection to the one host in `parameters`, after name lookup, socket, TLS and handshake.
 
-    `on_close` is called once, with the reason, when the open connection ends.
-    Raises TimeoutError, OSError or a pika exception, and BrokerRefused with a version of pika that Palermo was not
-    tested with, or if the host takes TLS alone and `parameters` have none.
+    `on_close` is called once, with the reason, when the open connection ends. Raises TimeoutError, OSError or a pika
+    exception, and BrokerRefused with an untested version of pika, or if the host accepts only TLS and `parameters` have
+    none.
     """
     if not is_tested(pika.__version__):
         raise BrokerRefused(
@@ -415,13 +415,13 @@ async def connect(
         )
     loop = asyncio.get_running_loop()
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
-    # The connection's own error may come beside the one that the caller gets, before or after it.
+    # The connection's own error may arrive in addition to the caller's, before or after it.
     opened.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def on_error(_: object, error: Exception) -> None:
         if opened.done():
             return
-        # With TLS 1.3 the server looks at our certificate when the connection counts as made already.
+        # With TLS 1.3 the server verifies our certificate when the connection already counts as open.
         if made.tls_error is not None:
             opened.set_exception(made.tls_error)
         elif made.wants_tls:
@@ -453,7 +453,7 @@ async def connect(
             )
             return await opened
     except RuntimeError as error:
-        # asyncio looks up a host name in a thread of its own, and starts none while the program is ending.
+        # asyncio looks up a host name in a thread of its own, and starts none while the program is exiting.
         made.abort()
         opened.cancel()
         raise OSError(f"{error}. Enqueue earlier, or install palermo[fast], which needs no thread for it") from error
@@ -464,6 +464,6 @@ async def connect(
 
 
 def is_tested(version: str) -> bool:
-    """Whether Palermo was tested with this version of pika: from 1.3.2 to the last 1.4, as pyproject.toml says."""
+    """Whether Palermo was tested with this version of pika: 1.3.2 to the last 1.4, as in pyproject.toml."""
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     return found is not None and (1, 3, 2) <= tuple(map(int, found.groups())) < (1, 5, 0)

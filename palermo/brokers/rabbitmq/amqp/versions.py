@@ -8,34 +8,34 @@ from palermo.core.topology import CLASSIC, MAX_PRIORITY, PRIORITY, QUORUM
 
 Version = tuple[int, ...]
 
-#: The RabbitMQ versions that Palermo is made for: from the first of these on and below the second.
+#: The supported RabbitMQ versions: from the first one, below the second.
 DESIGNED: tuple[Version, Version] = ((3, 10), (5,))
 
-#: The same of pika: the adapter builds on its protocol machine (transport.py).
+#: The supported pika versions: the adapter builds on its protocol machine (transport.py).
 PIKA: tuple[Version, Version] = ((1, 3, 2), (1, 5))
 
-#: How often a quorum queue hands a job out before it drops it. Up to 4.2 every give-back counts, so the limit must be
-#: out of reach; from 4.0 on the default is 20. Not -1: that means no limit from 4.0 on, but on 3.10 it drops a job at
-#: its first give-back (measured: as 0 does).
+#: How often a quorum queue delivers a job before it drops it. Up to 4.2 every requeue counts, so the limit must be out
+#: of reach; from 4.0 on the default is 20. Not -1: that means no limit from 4.0 on, but 3.10 drops a job at its first
+#: requeue (measured, as with 0).
 DELIVERY_LIMIT = 1_000_000
 
-#: Milliseconds that a job may run, set by a queue's argument. Servers from 3.12 on obey it, and earlier ones keep it
-#: for the day they are upgraded. It is the most that fits 32 bits with a sign, 24 days. 0 means at once or for ever,
-#: which depends on the version.
+#: Milliseconds that a job may run, set by a queue argument. Servers from 3.12 on enforce it, and earlier ones store it
+#: for a later upgrade. It is the maximum for 32 bits with a sign, 24 days. 0 means immediately or never, depending on
+#: the version.
 CONSUMER_TIMEOUT_MS = 2**31 - 1
 
-#: Seconds below which a busy machine loses healthy connections, and above which dead ones stay unnoticed.
+#: Seconds below which a busy machine loses healthy connections, and above which dead ones are noticed late.
 _HEARTBEATS = (5, 300)
 
 
 def parse(text: str) -> Version:
-    """The numbers a version begins with: (3, 10, 8) for "3.10.8+dirty"; empty where there are none."""
+    """The numbers at the start of a version: (3, 10, 8) for "3.10.8+dirty"; empty if there are none."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
 def server(text: str, product: str = "RabbitMQ") -> Finding:
-    """Whether this adapter is made for the server."""
+    """Whether this adapter supports the server."""
     version, (first, beyond) = parse(text), DESIGNED
     if product != "RabbitMQ":
         return Finding.warning(
@@ -53,7 +53,7 @@ def server(text: str, product: str = "RabbitMQ") -> Finding:
 
 
 def client(text: str) -> Finding:
-    """Whether the adapter fits the pika that is installed."""
+    """Whether the adapter supports the installed pika."""
     if PIKA[0] <= parse(text) < PIKA[1]:
         return Finding.ok("client library", f"pika {text}")
     return Finding.problem(
@@ -75,30 +75,30 @@ def heartbeat(seconds: int) -> Finding:
 
 
 def arguments(kind: str, text: str) -> dict[str, str | int]:
-    """The arguments to declare a queue of this type with on this version; "priority" is a classic queue with them."""
+    """The arguments for declaring a queue of this type on this version; "priority" means classic with priorities."""
     told: dict[str, str | int] = {"x-queue-type": CLASSIC if kind == PRIORITY else kind}
     if kind == PRIORITY:
         told["x-max-priority"] = MAX_PRIORITY
     if kind == QUORUM:
         return told | {"x-delivery-limit": DELIVERY_LIMIT, "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
     version = parse(text)
-    # From 4.3 on jobs in classic queues may run for ever, and RabbitMQ refuses the argument.
+    # From 4.3 on jobs in classic queues have no time limit, and RabbitMQ refuses the argument.
     return told | {"x-consumer-timeout": CONSUMER_TIMEOUT_MS} if version and version < (4, 3) else told
 
 
 def loses_consumers(text: str) -> bool:
-    """Whether deleting a quorum queue may silently end its consumers, even if the queue is made again.
+    """Whether deleting a quorum queue may silently end its consumers, even if the queue is recreated.
 
-    Before 4.0 RabbitMQ's channel may subscribe them to the new queue itself, send no basic.cancel, and then forget the
-    queue: it drops what the new queue delivers, which stays unacknowledged until the channel closes.
+    Before 4.0 RabbitMQ's channel may subscribe them to the new queue itself, send no basic.cancel, and then lose the
+    queue: it drops the new queue's deliveries, which stay unacknowledged until the channel closes.
     """
     return parse(text) < (4,)
 
 
 def cancels_late_consumers(text: str) -> bool:
-    """Whether the server only cancels the consumer of a quorum queue when it takes a job back that runs too long.
+    """Whether the server only cancels the consumer of a quorum queue when it requeues a job that runs too long.
 
-    The channel stays open, and remembers the consumer: a second one with its tag would end the connection. Before 4.3
+    The channel stays open and remembers the consumer: a second one with its tag would end the connection. Before 4.3
     the server closes the channel.
     """
     return parse(text) >= (4, 3)
@@ -110,15 +110,15 @@ def ends_connections(text: str) -> bool:
 
 
 def forgets_new_queues(text: str) -> bool:
-    """Whether a server that is killed may forget a queue that it made in the last two seconds.
+    """Whether a killed server may lose a queue that it created in the last two seconds.
 
-    Before 4.3 its database may be Mnesia, which keeps in memory for so long what it logs. Khepri writes at once.
+    Before 4.3 its database may be Mnesia, which buffers its log for that time. Khepri writes immediately.
     """
     return parse(text) < (4, 3)
 
 
 def consumer_timeout(text: str) -> Finding:
-    """How long a job may run before the server takes it back; AMQP does not tell the server's setting."""
+    """How long a job may run before the server requeues it; AMQP does not expose the server's setting."""
     check, version = "consumer_timeout", parse(text)
     days = CONSUMER_TIMEOUT_MS // 86_400_000
     if version >= (4, 3):
@@ -143,12 +143,12 @@ def consumer_timeout(text: str) -> Finding:
 
 
 def _migrate(queue: str, kind: str) -> str:
-    """The command that makes a queue again, to be pasted into a shell whatever the queue's name is."""
+    """The command that recreates a queue, quoted for a shell whatever the queue's name is."""
     return f"palermo migrate {shlex.quote(queue)} --type {kind}"
 
 
 def without_priorities(queue: str, kind: str, text: str) -> str:
-    """Why a priority changes nothing, or less than asked, in a queue of this type that was made without them."""
+    """Why a priority has no effect, or less than requested, in a queue of this type that was created without them."""
     if kind != QUORUM:
         return f"it was made without priorities; `{_migrate(queue, PRIORITY)}` recreates it with them"
     if parse(text) >= (4, 3):
@@ -159,7 +159,7 @@ def without_priorities(queue: str, kind: str, text: str) -> str:
 
 
 def of_quorum(kind: str, text: str) -> str:
-    """What to add to a finding about a queue: how far it has priorities, if it is a quorum queue."""
+    """An addition to a finding about a queue: the extent of its priorities, if it is a quorum queue."""
     if kind != QUORUM:
         return ""
     version = parse(text)
@@ -168,7 +168,7 @@ def of_quorum(kind: str, text: str) -> str:
 
 
 def no_priorities(queue: str, what: str) -> Finding:
-    """The finding that jobs with priorities wait in a classic queue that has none."""
+    """The finding that jobs with priorities wait in a classic queue without priorities."""
     return Finding.warning(
         f"queue {queue}",
         f"{what}, without priorities; jobs in it ask for one, and wait like all others",
@@ -177,7 +177,7 @@ def no_priorities(queue: str, what: str) -> Finding:
 
 
 def other_type(queue: str, *, ours: str, theirs: str) -> Finding:
-    """The finding that a queue is of another type than queue_type says."""
+    """The finding that a queue has another type than queue_type."""
     return Finding.warning(
         f"queue {queue}",
         f"is a {theirs} queue and used as it is, although queue_type is {ours}",
@@ -186,7 +186,7 @@ def other_type(queue: str, *, ours: str, theirs: str) -> Finding:
 
 
 def delivery_limit(queue: str, said: str, text: str) -> Finding:
-    """What a quorum queue that Palermo did not make does with jobs that are handed out again and again."""
+    """How a quorum queue that Palermo did not create treats jobs that are delivered again and again."""
     check, said = f"queue {queue}", f"is a quorum queue and used as it is; its x-delivery-limit is {said}"
     if said.endswith("none") and parse(text) < (4,):
         return Finding.ok(check, said)
