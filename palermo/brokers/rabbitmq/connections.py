@@ -1,8 +1,8 @@
-"""The two connections of one session: one to publish on, and one to consume on.
+"""The two connections of one session: one for publishing, and one for consuming.
 
-Two connections, because under a memory or disk alarm RabbitMQ stops reading from a connection that has ever
-published, acks included; the consuming one goes on. A session that takes no jobs opens the consuming connection when
-it first needs it, so a program that only enqueues has one connection.
+There are two because during a memory or disk alarm RabbitMQ stops reading from a connection that has ever published,
+acks included; the consuming one continues. A session without a worker opens the consuming connection when it first
+needs it, so a program that only enqueues has one connection.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from palermo.errors import BrokerError, BrokerUnavailable
 
 
 async def open_connections(session: SessionParameters) -> "Connections":
-    """The connections of a new session. Raises the same as `open_connection`."""
+    """The connections of a new session. Raises the errors of `open_connection`."""
     count = 2 if session.takes else 1
     tasks = [asyncio.ensure_future(open_connection(session, session.name)) for _ in range(count)]
     try:
-        # Each ends by itself even after another failed: a TLS handshake that is cancelled would log its own failure.
+        # Each attempt ends by itself even after the other failed: a cancelled TLS handshake would log its own failure.
         await asyncio.wait(tasks)
         return Connections(session, *(task.result() for task in tasks))
     except BaseException:
@@ -32,12 +32,12 @@ async def open_connections(session: SessionParameters) -> "Connections":
 
 
 class Connections:
-    """The connections of one session, which is lost with the first of them."""
+    """The connections of one session, which is lost when one of them is lost."""
 
     def __init__(self, session: SessionParameters, publishing: Connection, consuming: Connection | None = None) -> None:
         self._session = session
         self.publishing = publishing
-        #: The one to consume on, once it is open.
+        #: The consuming connection, once it is open.
         self.consuming: Connection | None = None
         self._opening = asyncio.Lock()
         self._closed = False
@@ -45,11 +45,11 @@ class Connections:
             self._consume_on(consuming)
 
     async def to_consume(self) -> Connection:
-        """The connection to consume and to read on; opens it if need be."""
+        """The connection for consuming and reading, opened if necessary."""
         async with self._opening:
             if self.consuming is None:
                 opened = await open_connection(self._session, self._session.name)
-                if self._closed:  # in the meantime: nothing else would close this connection
+                if self._closed:  # closed in the meantime: nothing else would close this connection
                     await opened.close()
                     raise BrokerUnavailable(f"the session with RabbitMQ at {opened.where} is closed.")
                 self._consume_on(opened)
@@ -78,5 +78,5 @@ class Connections:
         """Close both. From now on none is opened, and `lost` does not return."""
         self._closed = True
         connections = [self.publishing] if self.consuming is None else [self.consuming, self.publishing]
-        # Both at once: where both connections are silent, the second must not wait for the first.
+        # Both concurrently: if both are silent, the second must not wait for the first.
         await asyncio.gather(*(connection.close() for connection in connections))

@@ -1,1 +1,1 @@
-"""Reads queues without taking anything out of them, and keeps the log of failed jobs in quorum queues."""
+"""Reading queues without consuming them, and the log of failed jobs in quorum queues."""

@@ -1,17 +1,16 @@
-"""The log of failed jobs: a stream that shows the failed jobs of quorum queues without reading the queues.
+"""The log of failed jobs: a stream that lists the failed jobs of quorum queues without reading the queues.
 
-Every look into a quorum queue delivers its messages, which counts against their delivery limit and
-puts them out of order. So a session that stores a job in a queue of failed jobs, if that is a quorum queue,
-then writes the same message to the stream `~failed-log`. A session that takes a job out writes that down too:
+Every read of a quorum queue delivers its messages, which counts against their delivery limit and changes their order.
+So a session that stores a job in a failed queue of type quorum then writes the same message to the stream
+`~failed-log`. A session that removes a job records that too:
 
     the job's message, with its queue in the header `failed-in`
     {"queue": name, "gone": [[id, failed-at], …]}
     {"queue": name, "emptied": true}
 
-The queue is the truth and the log is a view of it. A record that is not written makes the view wrong,
-but loses no job; a sweep through the whole queue puts the view right (FailedLog.sweep). A session remembers the
-places of the jobs in the log (FailedOffsets). So its next look reads on from the last entry that it knows, and then
-only the jobs that are asked for.
+The queue is the truth and the log is a view of it. A missing record makes the view wrong, but loses no job; a sweep of
+the whole queue corrects the view (FailedLog.sweep). A session remembers the offsets of the jobs in the log
+(FailedOffsets). So its next read continues after the last known entry, and then reads only the requested jobs.
 """
 
 import asyncio
@@ -39,42 +38,42 @@ from palermo.errors import PalermoError
 
 
 def failure_key(id: str, failed_at: int) -> str:
-    """The key of one failure of a job in the log."""
+    """The log's key for one failure of a job."""
     return f"{failed_at} {id}"
 
 
 def split_key(key: str) -> tuple[str, int]:
-    """The job's id and the instant of its failure, from a key."""
+    """The job's id and the time of its failure, from a key."""
     failed_at, _, id = key.partition(" ")
     return id, int(failed_at)
 
 
 class FailedOffsets:
-    """The copies of failed jobs that are in their queues, by queue and key; some 300 bytes for each."""
+    """The copies of failed jobs in their queues, by queue and key; about 300 bytes for each."""
 
     def __init__(self) -> None:
-        #: The offset of the next record to learn.
+        #: Offset of the next unread record.
         self.next = 0
         self._there: dict[str, dict[str, tuple[int, ...]]] = {}
 
     def put(self, queue: str, key: str, offset: int) -> None:
-        """Note that a copy was stored in this queue; the log has it at this offset."""
+        """Record that a copy was stored in this queue; the log has it at this offset."""
         copies = self._there.setdefault(queue, {})
         copies[key] = (*copies.get(key, ()), offset)
 
     def gone(self, queue: str, key: str) -> None:
-        """Note that a copy was taken out: the first one, if there are several."""
+        """Record that a copy was removed: the first one, if there are several."""
         copies = self._there.get(queue, {})
         offsets = copies.pop(key, ())
         if len(offsets) > 1:
             copies[key] = offsets[1:]
 
     def emptied(self, queue: str) -> None:
-        """Note that all copies were taken out of this queue."""
+        """Record that all copies were removed from this queue."""
         self._there.pop(queue, None)
 
     def lost(self, queue: str, offsets: set[int]) -> None:
-        """Note that the log has forgotten the copies at these offsets."""
+        """Record that the log no longer has the copies at these offsets."""
         copies = self._there.get(queue, {})
         for key, places in list(copies.items()):
             if left := tuple(place for place in places if place not in offsets):
@@ -93,30 +92,30 @@ class FailedOffsets:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: The stream's bounds in bytes; RabbitMQ deletes a segment at a time. None by age: a failed job may lie for years.
+#: The stream's bounds in bytes; RabbitMQ deletes a segment at a time. No age limit: a failed job may stay for years.
 _BOUNDS = {"x-max-length-bytes": 1024**3, "x-stream-max-segment-size-bytes": 64 * 1024**2}
 
-#: A body of more bytes stays in the queue alone. Such a job is shown without its arguments: its entry has another
-#: body, whose content encoding no reader knows.
+#: Size above which a body is only in the queue. Such a job is listed without its arguments: its entry has another body,
+#: with a content encoding that no reader knows.
 MAX_BODY, _OMITTED = 256 * 1024, "omitted"
 
-#: The header that tells a job from a record and names the job's queue; and the header that the stream adds.
+#: The header that distinguishes a job from a record and names the job's queue; and the header that the stream adds.
 _IN, _OFFSET = "failed-in", "x-stream-offset"
 
 #: Jobs in one record.
 _BATCH = 100
 
-#: Seconds without writes after one failed: a job must not wait for its log.
+#: Seconds without writes after a failed one: a job must not wait for its log.
 _SILENT = 10.0
 
-#: Jobs shown before the event loop runs other tasks.
+#: Number of jobs shown before the event loop runs other tasks.
 _SLICE = 100
 
-#: The most new entries of the log that are read before a sweep: a base number, and more for each message of the
-#: queue. Reading more would take longer than the sweep itself, so the log is not corrected then.
+#: Maximum number of new log entries read before a sweep: a base, and more for each message of the queue. Reading more
+#: would take longer than the sweep itself, so the log is not corrected then.
 _ENTRIES, _PER_MESSAGE = 5_000, 2
 
-#: With more entries than this between two wanted jobs, it is quicker to seek than to read them all.
+#: With more entries than this between two wanted jobs, seeking is faster than reading them all.
 _GAP = 2_000
 
 
@@ -124,7 +123,7 @@ class FailedLog:
     """The log of failed jobs of one exchange, as one session writes and reads it."""
 
     def __init__(self, exchange: str, connection: Connection, *, patience: float) -> None:
-        """`connection` is the connection to write on; reading waits `patience` seconds for a stream that is down."""
+        """`connection` is for writing; reading waits `patience` seconds for a stream that is down."""
         self._connection = connection
         self._publisher = OwnPublisher(connection)
         self._stream = Stream(
@@ -138,7 +137,7 @@ class FailedLog:
         self._reading = asyncio.Lock()
         self._silent_until = 0.0
 
-    # Writing. These methods never raise a PalermoError: the job itself is where it belongs.
+    # Writing. These methods never raise a PalermoError: the job itself is already stored.
 
     async def stored(self, queue: str, messages: Sequence[Message]) -> None:
         """Log that these jobs were stored in the queue."""
@@ -148,13 +147,13 @@ class FailedLog:
             )
 
     async def gone(self, queue: str, keys: Sequence[str]) -> None:
-        """Log that the jobs with these keys (failed_offsets.key) are not in the queue any more."""
+        """Log that the jobs with these keys (failed_offsets.key) are no longer in the queue."""
         for start in range(0, len(keys), _BATCH):
             gone = [list(split_key(one)) for one in keys[start : start + _BATCH]]
             await self._write([record_entry({"queue": queue, "gone": gone})])
 
     async def emptied(self, queue: str) -> None:
-        """Log that all jobs were taken out of the queue, if it is a queue of failed jobs."""
+        """Log that all jobs were removed from the queue, if it is a failed queue."""
         if not is_failed(queue):
             return
         with suppress(PalermoError):  # without a session nothing can be written either
@@ -184,9 +183,9 @@ class FailedLog:
     async def page(
         self, connection: Connection, queue: str, held: int, *, offset: int, limit: int, newest: bool
     ) -> Page:
-        """A page of a queue that holds `held` jobs; see palermo.contract.broker.Broker.browse.
+        """A page of a queue with `held` jobs; see palermo.contract.broker.Broker.browse.
 
-        `held` says nothing about the log: while a session sweeps the queue, it seems to hold fewer jobs, or none.
+        `held` need not match the log: while a session sweeps the queue, it seems to have fewer jobs, or none.
         """
         if not limit:
             return Page(messages=(), total=held)
@@ -207,9 +206,9 @@ class FailedLog:
         *,
         ids: Collection[str] = (),
     ) -> SweepProgress:
-        """Ask `decide` about every job of a queue that holds `held`, until it answers Stop; nothing is taken out.
+        """Call `decide` for every job of a queue with `held` jobs, until it answers Stop; nothing is removed.
 
-        With `ids`, ask only about the jobs with these ids.
+        With `ids`, only for the jobs with these ids.
         """
         await self._catch_up(connection)
         places = self._offsets.places(queue)
@@ -245,20 +244,19 @@ class FailedLog:
     ) -> SweepProgress:
         """See palermo.contract.broker.Broker.sweep.
 
-        One that `corrects` also compares the log with the whole queue, unless that would take too long: it logs the
-        jobs that the log does not know, and removes the entries whose jobs are not there. Log and queue differ after a
-        kill between two writes, after a time when the log could not be written, after another program changed the
-        queue, and where jobs are older than the log. No other session may hold messages of the queue, and there must be
-        no `ids`.
+        With `corrects` it also compares the log with the whole queue, unless that would take too long: it logs jobs
+        that are missing in the log, and removes entries without a job. They differ after a kill between two writes,
+        after failed log writes, after changes by another program, and for jobs older than the log. No other session may
+        hold messages of the queue, and there must be no `ids`.
         """
-        # The entry of a job that has failed just now may be on its way into the log.
+        # The entry of a job that has just failed may still be on its way into the log.
         known, old = None, now() - SKEW
         if corrects:
             most = _ENTRIES + _PER_MESSAGE * await reader.count()
             known = await self.known(reader.connection, queue, most=most)
 
         def is_strange(message: Message) -> bool:
-            """Whether the log has no entry for this copy; if it has one, that is used up."""
+            """Whether the log has no entry for this copy; an existing entry is used up."""
             assert known is not None
             key = key_of(message)
             known[key] -= 1
@@ -276,7 +274,7 @@ class FailedLog:
         return swept
 
     async def known(self, connection: Connection, queue: str, *, most: int) -> Counter[str] | None:
-        """The number of copies in the log, by key; None if it cannot be read, or has more than `most` new entries."""
+        """The number of copies in the log, by key; None if it is unreadable, or has more than `most` new entries."""
         try:
             async with asyncio.timeout(PATIENCE):
                 end = await self._stream.end(connection)
@@ -288,7 +286,7 @@ class FailedLog:
         return self._offsets.copies(queue)
 
     async def _catch_up(self, connection: Connection) -> None:
-        """Read the entries that were written since the last look."""
+        """Read the new entries."""
         async with self._reading:
             end = await self._stream.end(connection)
             if end is None or end + 1 < self._offsets.next:  # the stream was deleted
@@ -308,7 +306,7 @@ class FailedLog:
     async def _jobs(
         self, connection: Connection, queue: str, places: Sequence[tuple[int, str]]
     ) -> AsyncGenerator[Message, None]:
-        """The jobs at these places of the log, in order; jobs that the stream has dropped since are left out."""
+        """The jobs at these offsets of the log, in order, without jobs that the stream has dropped since."""
         missing = dict(places)
         for first, last in _ranges(places):
             async with aclosing(self._stream.read(connection, first, last)) as entries:
@@ -317,7 +315,7 @@ class FailedLog:
                         continue
                     headers: dict[str, Any] = dict(properties.headers or {})
                     if (headers.pop(_IN, None), _key(properties)) != (queue, missing.pop(offset)):
-                        # The stream was recreated, so everything read from the old one is void.
+                        # The stream was recreated, so everything read from the old one is invalid.
                         self._offsets = FailedOffsets()
                         continue
                     headers.pop(_OFFSET, None)
@@ -328,12 +326,12 @@ class FailedLog:
 
 
 def key_of(message: Message) -> str:
-    """The key of this message's failure in the log."""
+    """The log's key for this message's failure."""
     return failure_key(message.id, message.failure.failed_at if message.failure else 0)
 
 
 def _ranges(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
-    """Groups of places that lie near each other: the first and the last offset of each."""
+    """Groups of nearby offsets: the first and the last offset of each."""
     first = last = -1
     for offset, _ in places:
         if first >= 0 and offset - last > _GAP:
@@ -345,7 +343,7 @@ def _ranges(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
 
 
 def _job_entry(queue: str, message: Message, room: int) -> Entry:
-    """The entry of a job: its properties are cut until they fit `room` bytes, as those of the job in the queue are."""
+    """The entry of a job. Its properties are cut to `room` bytes, like those of the job in the queue."""
     most = headers_room(message, room) - headers_size({_IN: queue}) - len(_OMITTED) - 1
     properties = to_properties(fit_headers(message, most) if message.failure else message)
     properties.headers = {**without_largest(properties.headers or {}, most), _IN: queue}

@@ -1,8 +1,8 @@
-"""Reads a queue without consuming it: it takes pages of messages unacknowledged, and gives them back in order.
+"""Read a queue without consuming it: take pages of messages unacknowledged, and requeue them in order.
 
-RabbitMQ has no other way to look into a queue. No worker gets the messages that are held in the meantime,
-so browsing is as short as the page. Closing a channel gives back everything on it at its old place
-(classic queues). Each page has its own channel, because an ack searches all that its channel holds.
+RabbitMQ has no other way to read a queue. No worker gets the messages that are held in the meantime, so browsing is as
+short as the page. Closing a channel requeues all its messages at their old positions (classic queues). Each page has
+its own channel, because an ack searches all messages that its channel holds.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
-#: Seconds for which a quorum queue that does not answer is asked again; and for which a reader that takes failed jobs
-#: waits for programs that consume them without a turn. One that only looks has less PATIENCE, also for its turn: to
-#: look at 40,000 takes about five seconds.
+#: Seconds for which a silent quorum queue is queried again, and for which a reader that removes failed jobs waits for
+#: programs that consume them without a turn. A reader that only looks waits PATIENCE, also for its turn: looking at
+#: 40,000 takes about five seconds.
 _SILENT = 20.0
 
 
@@ -42,12 +42,11 @@ async def take(
 ) -> list[Got]:
     """The next `count` messages of the queue, unacknowledged; fewer if it runs empty.
 
-    They come by a subscription that ends with the last of them. Because: a quorum queue writes each basic.get to disk
-    before it answers, and gives 380 messages a second in that way; to a subscription 3,850 (RabbitMQ 3.10.8; classic
-    queues 4,700 and 14,400).
-    Without `cancel` messages go on coming to the channel: none of them may be settled, and it must be closed soon.
-    With `late` their properties are read only when somebody asks for them.
-    With `max_body` a body is cut as soon as it has come, to one byte more than that.
+    They come from a subscription that ends with the last of them, because a quorum queue writes each basic.get to disk
+    before it answers, and delivers only 380 messages a second that way; to a subscription 3,850 (RabbitMQ 3.10.8;
+    classic queues 4,700 and 14,400). Without `cancel` messages continue to arrive: none of them may be settled, and the
+    channel must be closed soon. With `late` their properties are parsed on demand. With `max_body` a body is cut on
+    arrival, to one byte more than that.
     """
     taken: list[Got] = []
     news = asyncio.Event()
@@ -74,21 +73,21 @@ async def take(
             raise channel.error
     if not cancel:
         return taken
-    # As a rule nothing is on its way now: the prefetch is used up, or the queue is empty. Pika rejects deliveries that
-    # come after a cancel, and a quorum queue counts a reject as a failed delivery.
+    # Usually nothing is on its way now: the prefetch is used up, or the queue is empty. Pika rejects deliveries that
+    # arrive after a cancel, and a quorum queue counts a reject as a failed delivery.
     await channel.unsubscribe(tag)
     return taken
 
 
 async def waits(channel: Channel, queue: str) -> int:
-    """The number of waiting messages of a queue that the channel consumes. Raises BrokerUnavailable if it is silent.
+    """Number of waiting messages of a queue that the channel consumes. Raises BrokerUnavailable if it is silent.
 
-    Asks twice: the second answer comes after all deliveries under way at the first. Of a quorum queue that does not
-    answer within 250 ms, RabbitMQ says that it has no messages and no consumers (rabbit_quorum_queue:stat): one is
-    ours, so that is no answer.
+    Asks twice: the second answer follows all deliveries on their way at the first. If a quorum queue does not answer
+    within 250 ms, RabbitMQ reports no messages and no consumers (rabbit_quorum_queue:stat): one consumer is ours, so
+    that is not a valid answer.
     """
     deadline = time.monotonic() + _SILENT
-    while channel.raw.consumer_tags:  # else the queue was deleted
+    while channel.raw.consumer_tags:  # otherwise the queue was deleted
         await channel.probe(queue)
         probe = await channel.probe(queue)
         if probe.consumers:
@@ -102,11 +101,11 @@ async def waits(channel: Channel, queue: str) -> int:
 log = logging.getLogger("palermo.rabbitmq")
 
 #: Messages on one channel, or more in a very long sweep: a connection has at most 2,047 channels. The second number is
-#: for where few of them are settled, and the third is how many ids are few. An ack searches all that stays before it:
-#: a requeue of 8,000 of 20,000 failed jobs cost RabbitMQ 4 s of CPU, and 15 s with pages of 10,000 (3.10.8).
+#: for sweeps that settle few of them, and the third is the maximum of "few" ids. An ack searches all messages before
+#: it: a requeue of 8,000 of 20,000 failed jobs cost RabbitMQ 4 s of CPU, and 15 s with pages of 10,000 (3.10.8).
 PAGE, _LARGE_PAGE, _FEW = 1_000, 10_000, 100
 
-#: Messages published, confirmed and acknowledged together: a kill in between may double this many.
+#: Messages published, confirmed and acknowledged together: a kill in between may duplicate this many.
 _BATCH = 100
 
 #: Messages on the first page; bytes of bodies that a later page may hold, estimated from the page before it.
@@ -116,18 +115,18 @@ _PAGE_BYTES = 32 * 1024 * 1024
 #: Browsing takes at most this many messages on its first page.
 _LOOK = 100
 
-#: Gives these messages, which wait, the arguments that they will run with.
+#: Returns these waiting messages with the arguments that they will run with.
 AsTheyRun = Callable[[list[Message]], Awaitable[list[Message]]]
 
-#: Says which of these jobs may leave the queue. Each comes with the message that is published in its place, or None.
+#: Decides which of these jobs may leave the queue. Each comes with the message that replaces it, or None.
 Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[Sequence[bool | Message]]]
 
 
 class FailedTurn:
-    """The sessions that read failed jobs take turns, since what one of them holds is hidden from the others.
+    """Sessions that read failed jobs take turns, since messages held by one are hidden from the others.
 
-    The lock is the exclusive queue `~failed-log.turn`, which ends with the connection that holds it. A program that
-    consumes failed jobs without it is waited for too (Reader.await_others).
+    The lock is the exclusive queue `~failed-log.turn`, which ends with the connection that holds it. A reader also
+    waits for programs that consume failed jobs without the lock (Reader.await_others).
     """
 
     def __init__(self, exchange: str) -> None:
@@ -135,7 +134,7 @@ class FailedTurn:
 
     @asynccontextmanager
     async def held(self, connection: Connection, *, only_look: bool) -> AsyncIterator[bool]:
-        """Have the failed jobs alone. Yields False if a look cannot have them soon, or RabbitMQ refuses the lock."""
+        """Hold the lock. Yields False if a read can't get it soon, or RabbitMQ refuses it."""
         patience = PATIENCE if only_look else math.inf
         async with self._mutex.held(connection, patience=patience, optional=True) as alone:
             if not alone:
@@ -144,7 +143,7 @@ class FailedTurn:
 
 
 class Reader:
-    """Reads one queue once, or several one after another. All messages that it holds go back when it is closed."""
+    """Reads one queue once, or several in turn. All messages that it holds are requeued when it is closed."""
 
     def __init__(
         self,
@@ -156,12 +155,12 @@ class Reader:
         only_look: bool = False,
         max_body: int | None = None,
     ) -> None:
-        """`name` is the AMQP queue's name, where it is not a job queue. With `only_look` no message may be settled.
+        """`name` is the AMQP queue's name, if it is not a job queue. With `only_look` no message may be settled.
 
-        With `max_body` a longer body is cut to one byte more; such a message is shown, and never published again.
+        With `max_body` a longer body is cut to one byte more; such a message is displayed, and never published again.
 
-        A reader of failed jobs waits for other readers: what they hold is part of the queue. In other queues workers
-        hold messages too, and cannot be told from them.
+        A reader of failed jobs waits for other readers, whose messages are part of the queue. In other queues workers
+        hold messages too, and can't be distinguished from readers.
         """
         self.connection = connection
         self.only_look = only_look
@@ -169,7 +168,7 @@ class Reader:
         self._failed = is_failed(queue)
         self._queue = queue or name
         self._names = [name or amqp_queue(exchange, queue)]
-        #: How many messages each had when they were counted.
+        #: Number of messages in each when they were counted.
         self._counts: dict[str, int] = {}
         #: The queue that is being read, and the channels that hold messages of it.
         self._name = self._names[0]
@@ -180,7 +179,7 @@ class Reader:
         self._names += names
 
     async def count(self) -> int:
-        """The number of waiting messages, for display: fewer while some are on their way back. Raises NotFound."""
+        """Number of waiting messages, for display: fewer while some are being requeued. Raises NotFound."""
         probes = await probe_all(self.connection, self._names)
         first = probes[self._names[0]]
         if not first.exists:
@@ -191,9 +190,9 @@ class Reader:
         return total + sum(self._counts[name] for name in self._names[1:])
 
     async def count_all(self) -> int:
-        """The number of waiting messages, including those that were requeued before this call. Raises NotFound.
+        """Number of waiting messages, including those that were requeued before this call. Raises NotFound.
 
-        RabbitMQ answers a declare out of turn, but a get only after all that came before it, and with a count.
+        RabbitMQ answers a declare out of order, but a get only after everything before it, and with a count.
         """
         await self.await_others()
         first, *others = self._names
@@ -218,7 +217,7 @@ class Reader:
         return 0 if got is None else got.left + 1
 
     async def await_others(self) -> None:
-        """Wait until no other session reads these failed jobs, but not for ever: another program may consume them."""
+        """Wait until no other session reads these failed jobs, with a limit, as another program may consume them."""
         if not self._failed:
             return
         deadline = time.monotonic() + (PATIENCE if self.only_look else _SILENT)
@@ -234,7 +233,7 @@ class Reader:
     async def pages(
         self, count: int, *, first: int = _FIRST_PAGE, few: bool = False
     ) -> AsyncIterator[tuple[Channel, list[Got]]]:
-        """The first `count` messages that wait, oldest first, in pages; fewer if others take some in the meantime.
+        """The first `count` waiting messages, oldest first, in pages; fewer if others take some in the meantime.
 
         The first page has at most `first` messages. With `few` the caller settles few of them, or none.
         """
@@ -253,7 +252,7 @@ class Reader:
                     name,
                     min(size, left),
                     cancel=not self.only_look,
-                    # Properties that are read later keep all that came with them, bodies too.
+                    # Properties that are parsed later keep the whole receive buffer, including bodies.
                     late=self.max_body is None,
                     max_body=self.max_body,
                 )
@@ -281,7 +280,7 @@ class Reader:
 async def ids_in(
     reader: Reader, *, most: float = math.inf, id_of: Callable[[Got], str] = lambda got: str(got.id)
 ) -> set[str]:
-    """The ids of the messages that wait; none of a queue that is missing, or has more than `most` messages."""
+    """The ids of the waiting messages; empty if the queue is missing, or has more than `most` messages."""
     try:
         count = await reader.count_all()
         return {id_of(got) async for _, page in reader.pages(count if count <= most else 0) for got in page}
@@ -292,10 +291,10 @@ async def ids_in(
 
 
 async def give_back(connection: Connection, queue: str, held: list[Channel]) -> None:
-    """Give back all that these channels hold of an AMQP queue, close them, and wait until the queue has it again.
+    """Requeue all messages of an AMQP queue that these channels hold, close them, and wait until the queue has them.
 
-    RabbitMQ answers a declare out of turn, but a get only after all that came before it. A consumer is there until
-    then: a sweep, which waits for the queue's consumers (Reader.count_all), waits for this get too.
+    RabbitMQ answers a declare out of order, but a get only after everything before it. A consumer exists until then: a
+    sweep, which waits for the queue's consumers (Reader.count_all), waits for this get too.
     """
     last = await connection.channel()
     try:
@@ -309,11 +308,11 @@ async def give_back(connection: Connection, queue: str, held: list[Channel]) -> 
 
 
 async def _requeue_all(channel: Channel) -> None:
-    """Give back all that the channel holds, and close it."""
+    """Requeue all messages of the channel, and close it."""
     if channel.is_open:
         for tag in channel.raw.consumer_tags:
             channel.raw.basic_cancel(tag)
-        # Closing the channel would do, but some time later.
+        # Closing the channel would also requeue them, but some time later.
         channel.requeue(0, multiple=True)
     await channel.close()
 
@@ -350,14 +349,14 @@ async def sweep(
     ids: Collection[str] = (),
     most: int | None = None,
 ) -> SweepProgress:
-    """Ask `decide` about every message that waits; see palermo.contract.broker.Broker.sweep.
+    """Call `decide` for every waiting message; see palermo.contract.broker.Broker.sweep.
 
     `queue` is where they were taken from; None for scheduled jobs.
 
-    `publish` stores a batch of messages and returns when all are confirmed. Only then are the
-    old ones acknowledged. Dying in between runs those of one batch twice; the other order loses them.
-    `witness` is awaited with the messages of a batch that stay, and those that have left the queue. `gate` is asked
-    before anything of a batch is done. `decide` gets what `as_they_run` makes of the messages.
+    `publish` stores a batch of messages and returns when all are confirmed. Only then are the old ones acknowledged. A
+    kill in between runs those of one batch twice; the other order would lose them. `witness` is awaited with the
+    messages of a batch that stay, and those that have left the queue. `gate` is called before any change of a batch.
+    `decide` receives the messages as changed by `as_they_run`.
     """
     swept = SweepProgress(total=await reader.count_all())
     progress(swept)
@@ -368,7 +367,7 @@ async def sweep(
             kept = 0
             for start in range(0, len(page), _BATCH):
                 batch = page[start : start + _BATCH]
-                # If some ids are wanted: the first message too, since the judge may want to end the sweep.
+                # If some ids are wanted: the first message too, since the judge may end the sweep.
                 seen = [
                     (number, read(got, queue))
                     for number, got in enumerate(batch)
@@ -406,7 +405,7 @@ async def sweep(
                 progress(swept)
                 if stopped := looked < len(batch):
                     break
-                # A leader that sweeps has other jobs to publish on time.
+                # A sweeping leader has other jobs to publish on time.
                 await asyncio.sleep(0)
             if not kept:
                 await reader.release(channel)
@@ -418,16 +417,16 @@ async def sweep(
 
 
 def _wire_ids(ids: Collection[str]) -> frozenset[bytes]:
-    """The ids as they are in their messages; none if one may be written otherwise there."""
+    """The encoded ids as in their messages; empty if one may be encoded differently there."""
     return frozenset(id.encode() for id in ids) if all(map(str.isascii, ids)) else frozenset()
 
 
 def _judge(
     batch: list[Got], seen: list[tuple[int, Message]], decide: Callable[[Message], SweepDecision]
 ) -> tuple[list[Message], list[tuple[int, Message, Move | None]], int]:
-    """The messages that stay and those that are to leave the queue, with their tags and moves; how many were looked at.
+    """The messages that stay, those that should leave the queue with their tags and moves, and the number examined.
 
-    `seen` are those of the batch that are asked about, with their places in it.
+    `seen` are the messages of the batch to decide about, with their positions in it.
     """
     stay: list[Message] = []
     gone: list[tuple[int, Message, Move | None]] = []
@@ -445,7 +444,7 @@ def _judge(
 
 
 def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:
-    """Acknowledge these; in one frame if all that the channel delivered before the last of them is gone too."""
+    """Acknowledge these; in one frame if everything that the channel delivered before the last one is settled too."""
     if not channel.is_open:
         raise channel.error or NotFound("the queue was deleted while it was being read.")
     if all_before and tags:

@@ -1,1 +1,1 @@
-"""Shared knowledge of all sessions: queues, pauses, cancelled jobs and living workers."""
+"""State shared by all sessions: queues, pauses, cancelled jobs and living workers."""

@@ -1,9 +1,9 @@
-"""The marks of cancelled jobs, in the stream `~cancels`: they outlive every restart.
+"""The marks of cancelled jobs, in the stream `~cancels`, which survives every restart.
 
     {"cancel": [id, …], "at": seconds, "by": who}  {"forget": {id: at, …}}  {"restore": [id, …]}
     {"cancel": [id, …], "at": seconds, "by": who, "created-at": seconds}
 
-The stream is bounded by its size and not by age, since a job may be scheduled for years ahead.
+The stream is bounded by its size and not by age, since a job may be scheduled years ahead.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ from palermo.contract.stored_records import instant
 from palermo.core.message import Message
 from palermo.core.topology import internal
 
-#: The most cancels that are remembered: about 20 MB of memory in each worker.
+#: Maximum number of cancels in memory: about 20 MB in each worker.
 MOST = 100_000
 
 _BOUNDS = {"x-max-length-bytes": 16_000_000, "x-stream-max-segment-size-bytes": 2_000_000}
@@ -32,10 +32,10 @@ _BATCH = 100
 class Mark(Struct, frozen=True):
     """The mark of a cancelled job."""
 
-    #: Whole Unix seconds: the mark means a job that was enqueued in this second or before.
+    #: Whole Unix seconds: the mark applies to a job that was enqueued in this second or before.
     at: int
     by: str
-    #: The mark means a job that was enqueued in this second too: that job was seen, and its clock is ahead.
+    #: The mark also applies to a job enqueued in this second: that job was seen, and its clock is ahead.
     created_at: int | None = None
 
     def means(self, message: Message) -> bool:
@@ -47,7 +47,7 @@ class Mark(Struct, frozen=True):
 
 
 class Cancels:
-    """The jobs that are cancelled, by id."""
+    """The cancelled jobs, by id."""
 
     def __init__(self) -> None:
         self.marks: dict[str, Mark] = {}
@@ -65,7 +65,7 @@ class Cancels:
                     del self.marks[id]
             case {"forget": dict(done)}:
                 for id, at in done.items():
-                    # A mark made since is about another job, or another turn of it.
+                    # A newer mark is about another job, or another run of it.
                     if (found := self.marks.get(id)) is not None and found.at == at:
                         del self.marks[id]
             case {"restore": list(ids)}:
@@ -73,11 +73,11 @@ class Cancels:
                     self.marks.pop(str(id), None)
 
     def records(self) -> Iterator[Record]:
-        """Records that add up to these marks."""
+        """Records from which these marks can be rebuilt."""
         return (_cancel([id], mark.at, mark.by, mark.created_at) for id, mark in self.marks.items())
 
     def find(self, message: Message) -> Mark | None:
-        """The mark that means this message; None if it is not cancelled."""
+        """The mark that applies to this message; None if it is not cancelled."""
         mark = self.marks.get(message.id)
         return mark if mark is not None and mark.means(message) else None
 
@@ -87,7 +87,7 @@ def _cancel(ids: list[str], at: int, by: str, created_at: int | None) -> Record:
 
 
 class CancelMarks(FollowedStream[Cancels]):
-    """The marks of one exchange, as one session reads and writes them."""
+    """One session's access to the marks of one exchange."""
 
     def __init__(
         self, exchange: str, connection: Connection, publisher: Callable[[], Awaitable[Publisher]], *, patience: float
@@ -110,13 +110,13 @@ class CancelMarks(FollowedStream[Cancels]):
             await self.write(_cancel(batch, at, by, created_at))
 
     async def restore(self, ids: Iterable[str], among: Cancels) -> None:
-        """Remove the marks of these jobs, as far as they are `among` those that were read."""
+        """Remove the marks of these jobs, if they are in `among`, the marks that were read."""
         marked = iter(set(ids) & among.marks.keys())
         while batch := list(islice(marked, _BATCH)):
             await self.write({"restore": batch})
 
     async def forget(self, done: Mapping[str, Mark]) -> None:
-        """Remove these marks, whose jobs are gone."""
+        """Remove these marks, whose jobs no longer exist."""
         items = iter(done.items())
         while batch := dict(islice(items, _BATCH)):
             await self.write({"forget": {id: mark.at for id, mark in batch.items()}})

@@ -5,15 +5,15 @@ AMQP can list none of them, so they are records in the stream `~facts`, which ea
     {"format": 1, "kind": "pause", "name": "mail", "value": {"by": "ann", "at": 1764430000}}
 
 Law: a record replaces the last one of its kind and name, and removes the fact if its value is null. A reader ignores
-kinds and fields that it does not know, and keeps them when the records are written again.
+unknown kinds and fields, and keeps them when the records are written again.
 
-Promise: a fact that was stored is known to every session that reads afterwards. If the stream is deleted, a session
-that follows it writes it again from memory.
+Promise: a stored fact is seen by every session that reads afterwards. If the stream is deleted, a session that follows
+it writes it again from memory.
 
 Cost: one record for each change. The stream drops its oldest records, so the leader writes all facts again, with
-`"again": true`, before one that counts is dropped. If that leader dies, the next one finds the oldest fact as far back
-as before. If no worker runs for many thousands of records, the oldest facts are forgotten; a queue is known again once
-it is used.
+`"again": true`, before a needed one is dropped. If that leader dies, the next one finds the oldest fact as far back as
+before. If no worker runs for many thousands of records, the oldest facts are lost; a queue is registered again once it
+is used.
 """
 
 import asyncio
@@ -41,32 +41,32 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: The kinds of facts, each named by a queue, a group or a job.
+#: The kinds of facts, each identified by a queue, a group or a job.
 QUEUE, PAUSE, GROUP, UNIQUE_JOB = "queue", "pause", "group", "unique job"
 
 #: The stream's bounds in bytes: tens of thousands of records. It drops one segment at a time.
 _BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-bytes": 2 * 1024 * 1024}
 
-#: All facts are written again when the oldest has this number of records behind it, plus this number for each fact.
+#: All facts are written again when the oldest has this number of records after it, plus this number for each fact.
 _FAR, _FAR_PER_FACT = 5_000, 2
 
-#: Facts that are written again together, and seconds between two checks of how far back the oldest is.
+#: Number of facts written together, and seconds between two checks of the oldest fact.
 _TOGETHER, _LOOK_EVERY = 100, 60.0
 
-#: Seconds for which a queue that is missing is not asked for again, unless its name is written.
+#: Seconds for which a missing queue is not queried again, unless its name is written.
 _MISSING = 60.0
 
 
 class _Fact(NamedTuple):
     record: Record
-    #: What the record means, to readers that know its kind.
+    #: The record's value, for readers that know its kind.
     value: Any
-    #: How many records had been read when it was written last.
+    #: Number of records read when it was last written.
     written: int
 
 
 class FactState:
-    """The facts that the stream's records add up to."""
+    """The facts that result from the stream's records."""
 
     def __init__(self) -> None:
         #: By kind and name.
@@ -86,11 +86,11 @@ class FactState:
                 raise ValueError("not a fact with a name and a value")
 
     def records(self) -> Iterator[Record]:
-        """Records that add up to these facts."""
+        """Records from which these facts can be rebuilt."""
         return (fact.record for fact in self._all())
 
     def has(self, kind: str, name: str) -> bool:
-        """Whether there is this fact."""
+        """Whether this fact exists."""
         return name in self._facts.get(kind, {})
 
     @property
@@ -114,12 +114,12 @@ class FactState:
 
     @property
     def is_far_back(self) -> bool:
-        """Whether a fact was written so long ago that the stream may drop its record soon."""
+        """Whether the stream may soon drop a fact's record."""
         written = [fact.written for fact in self._all()]
         return self._records - min(written, default=self._records) > max(_FAR, _FAR_PER_FACT * len(written))
 
     def written(self, queue: str) -> int:
-        """How many records had been read when the queue's name was written last; 0 if it is not known."""
+        """Number of records read when the queue's name was last written; 0 if it is unknown."""
         fact = self._facts.get(QUEUE, {}).get(queue)
         return fact.written if fact is not None else 0
 
@@ -131,7 +131,7 @@ class FactState:
 
 
 class QueueNames:
-    """The names of the queues, for one worker that serves all that match a pattern."""
+    """The names of the queues, for one worker that serves all queues matching a pattern."""
 
     def __init__(self, facts: "Facts", know: Callable[[set[str]], Awaitable[None]]) -> None:
         """`know` is awaited with all names, at first and whenever they change."""
@@ -147,23 +147,23 @@ class QueueNames:
         self._facts.ignore(self._on_record)
 
     def _on_record(self, state: FactState, record: Record) -> None:
-        # A known name that another session than the leader writes means that the queue was made again, after it was
-        # deleted without a record.
+        # If another session than the leader writes a known name, the queue was created again after a deletion without a
+        # record.
         if record.get("kind", QUEUE) == QUEUE and not record.get("again"):
             spawn(self._tasks, self._learn(state.queues))
 
     async def _learn(self, names: set[str]) -> None:
-        with suppress(PalermoError):  # the session is lost: receive() raises that
+        with suppress(PalermoError):  # the session is lost: receive() raises the error
             await self._know(names)
 
 
 def _check_pause(name: str, value: object) -> None:
-    """A pause may name a queue, every queue, or a queue that is being migrated (RabbitmqBroker.migrate)."""
+    """Check a pause: it may name a queue, every queue, or a queue in migration (RabbitmqBroker.migrate)."""
     if name != EVERY_QUEUE and not is_queue_name(name.removeprefix("~migrating.")):
         raise ValueError(f"{name!r} names no queue")
 
 
-#: By kind, what reads a fact's name and value. RabbitMQ answers no question about a name that no queue may have.
+#: By kind, the parser of a fact's name and value. RabbitMQ answers no query about an invalid queue name.
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     QUEUE: lambda name, value: check_queue_name(name),
     PAUSE: _check_pause,
@@ -178,7 +178,7 @@ def fact(kind: str, name: str, value: object) -> Record:
 
 
 class Facts(FollowedStream[FactState]):
-    """The facts of one exchange, as one session reads and writes them."""
+    """One session's access to the facts of one exchange."""
 
     def __init__(
         self, exchange: str, connection: Connection, publisher: Callable[[], Awaitable[Publisher]], *, patience: float
@@ -194,32 +194,32 @@ class Facts(FollowedStream[FactState]):
             arguments=_BOUNDS,
         )
         self._exchange = exchange
-        #: By queue that is missing: its `written`, and until when it is not asked for.
+        #: By missing queue: its `written`, and until when it is not queried again.
         self._missing: dict[str, tuple[int, float]] = {}
 
     async def put(self, kind: str, name: str, value: object = True) -> None:
-        """Store a fact; returns once every session can read it."""
+        """Store a fact; return once every session can read it."""
         await self.write(fact(kind, name, value))
 
     async def remove(self, kind: str, name: str) -> None:
         await self.put(kind, name, None)
 
     async def pause(self, queue: str, by: str) -> None:
-        """Pause a queue; returns once the workers take nothing from it, or have been told."""
+        """Pause a queue; return once no worker takes jobs from it, or all have been notified."""
         await self.put(PAUSE, queue, {"by": by, "at": int(clock.now())})
         await tell_workers(self._writing, self._exchange, {"ask": "look"})
 
     async def resume(self, connection: Connection, queue: str) -> None:
-        """Resume a queue if it is paused. `connection` is the one to read on."""
+        """Resume a queue if it is paused. `connection` is for reading."""
         if (await self.read(connection)).has(PAUSE, queue):
             await self.remove(PAUSE, queue)
             await tell_workers(self._writing, self._exchange, {"ask": "look"})
 
     async def probe(self, connection: Connection, queues: Iterable[str]) -> dict[str, Probe]:
-        """The state of these queues in RabbitMQ, for a caller that has just called `read`, and calls it repeatedly.
+        """The state of these queues in RabbitMQ. The caller has just called `read`, and calls this repeatedly.
 
-        RabbitMQ logs each question about a missing queue as an error. A queue of ours is made once its name is written,
-        so only one that another program makes may be seen late, by a minute.
+        RabbitMQ logs each query of a missing queue as an error. Our own queues are created after their names are
+        written, so only a queue created by another program may be seen late, by a minute.
         """
         now = time.monotonic()
         written = {queue: self.state.written(queue) for queue in queues}
@@ -234,7 +234,7 @@ class Facts(FollowedStream[FactState]):
         return {queue: found.get(queue) or Probe(exists=False) for queue in written}
 
     async def keep(self, connection: Connection, leads: Callable[[], bool]) -> None:
-        """Write the facts again whenever that is due and this session leads, until the call is cancelled."""
+        """Write the facts again whenever necessary and while this session leads, until cancelled."""
         while connection.error is None:
             await asyncio.sleep(_LOOK_EVERY)
             try:
@@ -245,9 +245,9 @@ class Facts(FollowedStream[FactState]):
                     log.warning("the facts cannot be written again now error=%r", str(error))
 
     async def write_again(self, connection: Connection) -> int:
-        """Write all facts again if one is far back in the stream. Returns how many were written.
+        """Write all facts again if one is far back in the stream. Returns the number written.
 
-        The name of a queue that does not exist is left out: the stream forgets it.
+        Names of missing queues are left out, so the stream drops them.
         """
         state = await self.read(connection)
         if not state.is_far_back:

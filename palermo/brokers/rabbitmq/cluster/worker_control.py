@@ -1,10 +1,10 @@
-"""Questions and orders to the workers that are alive, and their answers; needs no management plugin.
+"""Requests and commands to all living workers, and their replies, without the management plugin.
 
-A question goes to all workers through the fanout exchange `~control`, and each worker answers by direct reply-to. An
-order goes the same way: a worker that has nothing to do about it says that too, so that nobody waits for its answer.
-`census` says how many answers to wait for: workers are the consumers of the queue `~presence`, which never holds a
-message. In a cluster the node of that queue may be down. Then workers go on working, and consume from the queue again
-when its node is back. Meanwhile the number is unknown.
+A request goes to all workers through the fanout exchange `~control`, and each worker answers by direct reply-to. A
+command takes the same way: an unaffected worker also answers, so that the sender need not wait for it. `census` returns
+the number of answers to expect: workers are the consumers of the queue `~presence`, which never holds a message. In a
+cluster the node of that queue may be down. Then workers continue to work, and consume from the queue again when its
+node is back; until then the number is unknown.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand,
 from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
-#: The result of a census while the queue is down: more workers than there ever are.
+#: The result of a census while the queue is down: more than any real number of workers.
 UNKNOWN = 1_000_000
 
-#: Seconds between two attempts to be counted while the queue is down.
+#: Seconds between two attempts to join the queue while it is down.
 _AGAIN = 1.0
 
 
 async def census(connection: Connection, exchange: str, missing: MissingQueues | None = None) -> int:
-    """The number of live workers, correct within milliseconds of a kill -9; UNKNOWN while the queue is down.
+    """The number of living workers, correct within milliseconds of a kill -9; UNKNOWN while the queue is down.
 
-    A session that asks again and again has the queues that are `missing`.
+    A session that calls this repeatedly passes its `missing` queues.
     """
     presence = internal(exchange, "presence")
     try:
@@ -56,13 +56,13 @@ async def census(connection: Connection, exchange: str, missing: MissingQueues |
 
 
 class WorkerPresence:
-    """One worker's consumer on the queue `~presence`, by which the worker is counted.
+    """One worker's consumer on the queue `~presence`, which makes the worker count.
 
-    If the queue is deleted, the session ends: the next one makes it again.
+    If the queue is deleted, the session ends, and the next one creates it again.
     """
 
     def __init__(self, connection: Connection, exchange: str, *, kind: str) -> None:
-        """`kind` is the type for the queue if it has to be made."""
+        """`kind` is the type of the queue if it has to be created."""
         self._connection = connection
         self._name = internal(exchange, "presence")
         self._kind = kind
@@ -70,7 +70,7 @@ class WorkerPresence:
         self._again: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Be counted, now or as soon as the queue is up, until the connection ends or `end` is called."""
+        """Join the count, now or as soon as the queue is up, until the connection ends or `end` is called."""
         if not (await self._connection.probe(self._name)).exists:
             await self._connection.declare(self._name, versions.arguments(self._kind, self._connection.version))
         if not await self._join():
@@ -83,7 +83,7 @@ class WorkerPresence:
             await self._channel.close()
 
     async def _join(self) -> bool:
-        """Consume from the queue, to be counted. False if the queue is down."""
+        """Consume from the queue. False if the queue is down."""
         try:
             channel = self._channel = await self._connection.channel()
             channel.on_cancel(self._lost)
@@ -98,7 +98,7 @@ class WorkerPresence:
         return True
 
     def _lost(self) -> None:
-        """Join again: the queue is down, or its node died, or someone deleted it."""
+        """Join again: the queue is down, its node died, or the queue was deleted."""
         if self._again is None or self._again.done():
             self._again = asyncio.ensure_future(self._join_again())
 
@@ -106,7 +106,7 @@ class WorkerPresence:
         joined = False
         while not joined and self._connection.error is None:
             await asyncio.sleep(_AGAIN)
-            with suppress(PalermoError):  # a permission that is missing may come back
+            with suppress(PalermoError):  # a missing permission may be granted again
                 if self._channel is not None:
                     await self._channel.close()
                 joined = await self._join()
@@ -114,18 +114,18 @@ class WorkerPresence:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds to wait for a worker that has its connection and does not answer: it is stopped, or swapped out.
+#: Seconds to wait for a worker that is connected and does not answer: it is stopped, or swapped out.
 _PATIENCE = 1.0
 
-#: Seconds for which a worker that did not answer is not waited for again.
+#: Seconds during which a silent worker is not waited for again.
 _SILENT_FOR = 10.0
 
-#: The most jobs that workers are asked about in one order.
+#: Maximum number of jobs in one command.
 _MANY = 1_000
 
 
 class WorkerControl:
-    """The presence of one worker: other sessions count it, and it answers their questions."""
+    """The presence of one worker: other sessions count it, and it answers their requests."""
 
     def __init__(
         self,
@@ -138,10 +138,10 @@ class WorkerControl:
         *,
         kind: str,
     ) -> None:
-        """`look` is called when pauses or cancels have changed, and returns when they are known here.
+        """`look` is called when pauses or cancels have changed, and returns when this worker has read them.
 
-        `waiting` returns the ids of the jobs that RabbitMQ has delivered and that no slot has begun.
-        `kind` is the type of the queue `~presence`, if it is not there yet.
+        `waiting` returns the ids of delivered jobs that no slot has started. `kind` is the type of the queue
+        `~presence`, if it doesn't exist yet.
         """
         self._look = look
         self._waiting = waiting
@@ -153,8 +153,8 @@ class WorkerControl:
         self._publisher = publisher
         self._answers: set[asyncio.Task[None]] = set()
         self._channel: Channel
-        #: The queue for questions to this worker. It belongs to the session and ends with it.
-        # A name used twice would raise 405 until RabbitMQ notices a dead socket: the random part avoids that.
+        #: The queue for requests to this worker. It belongs to the session and ends with it.
+        # A reused name would raise 405 until RabbitMQ notices a dead socket: the random part avoids that.
         self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
 
     @property
@@ -163,9 +163,9 @@ class WorkerControl:
         return self._report().id
 
     async def listen(self, connection: Connection) -> None:
-        """Take questions from now on, until the connection ends or `end` is called."""
+        """Start accepting requests, until the connection ends or `end` is called."""
         channel = self._channel = await connection.channel()
-        # RabbitMQ works in order: once it has answered the last of these, all are done.
+        # RabbitMQ processes calls in order: once it has answered the last of these, all are done.
         channel.send(channel.raw.queue_declare, self.inbox, exclusive=True, auto_delete=True)
         control = internal(self._exchange, "control")
         channel.send(channel.raw.exchange_declare, control, "fanout", durable=True)
@@ -174,7 +174,7 @@ class WorkerControl:
         channel.on_cancel(lambda: connection.give_up(f"queue {self.inbox}"))
 
     async def begin(self) -> None:
-        """Be counted by other sessions."""
+        """Let other sessions count this worker."""
         counted = self._counted = WorkerPresence(self._channel.connection, self._exchange, kind=self._kind)
         await counted.begin()
 
@@ -206,25 +206,25 @@ class WorkerControl:
             answer = {"worker": id, "values": values}
         if not reply_to:
             return
-        # On the publishing connection: one that has ever published hangs under a memory alarm, acks included.
+        # On the publishing connection: one that has ever published blocks during a memory alarm, acks included.
         body = write_record(answer)
         try:
             publisher = await self._publisher()
             await publisher.send("", reply_to, Properties(content_type="application/json"), body)
         except PalermoError:
-            return  # the asking session has gone, or this one has: nobody is left to tell
+            return  # the requester's session or this one has ended
 
 
 class Reports(Struct, frozen=True):
-    """The reports of the workers that answer."""
+    """The reports of the responding workers."""
 
-    #: Each with the worker's queue for questions, "" if it did not tell.
+    #: Each with the worker's queue for requests, "" if it did not report it.
     answers: tuple[tuple[str, WorkerInfo], ...]
-    #: How many workers are alive and have not answered; None while their number is unknown.
+    #: Number of living workers without an answer; None while the number of workers is unknown.
     missing: int | None
-    #: How many records this session and the workers could not read, by stream or queue.
+    #: Number of records that this session and the workers could not read, by stream or queue.
     unreadable: Mapping[str, int] = {}
-    #: Whether this user may ask workers.
+    #: Whether this user may send requests to workers.
     may_ask: bool = True
 
     @property
@@ -233,9 +233,9 @@ class Reports(Struct, frozen=True):
 
 
 class WorkerReports:
-    """The reports of all workers, for one session that asks often.
+    """The reports of all workers, for a session that asks often.
 
-    A worker that does not answer is waited for only once in _SILENT_FOR seconds, not for each request.
+    It waits for a silent worker only once in _SILENT_FOR seconds, not for each request.
     """
 
     def __init__(
@@ -245,21 +245,20 @@ class WorkerReports:
         exchange: str,
         missing: MissingQueues,
     ) -> None:
-        """`connection` is the connection to ask on; `reading` returns the one on which the workers are counted."""
+        """`connection` is for requests; `reading` returns the connection on which workers are counted."""
         self._connection = connection
         self._reading = reading
         self._exchange = exchange
         self._missing = missing
-        #: Those that answered the last time, by their queues for questions; how many did not; and when all were last
-        #: waited for.
+        #: The workers that answered last time, by their request queues; the number of silent ones; and when all were
+        #: last waited for.
         self._answered: frozenset[str] = frozenset()
         self._silent = 0
         self._waited_at = float("-inf")
-        #: Why the workers could not be asked the last time: this user may not. None if they could, or there were none.
+        #: Why the workers could not be asked last time: no permission. None if they could, or if there were none.
         self.trouble: Trouble | None = None
 
     async def ask(self) -> Reports:
-        """Ask all workers now."""
         if time.monotonic() - self._waited_at > _SILENT_FOR:
             self._silent, self._waited_at = 0, time.monotonic()
         reports = await _ask_reports(
@@ -278,7 +277,7 @@ class WorkerReports:
 
 
 async def ask_workers(connection: Connection, exchange: str) -> WorkerList:
-    """The reports of all live workers that answer."""
+    """The reports of all living and responding workers."""
     return (await _ask_reports(connection, exchange)).workers
 
 
@@ -291,7 +290,7 @@ async def _ask_reports(
     silent: int = 0,
     of: frozenset[str] = frozenset(),
 ) -> Reports:
-    """Ask all workers, waiting for all but `silent` of them, and for every worker with one of the inboxes `of`."""
+    """Ask all workers; wait for all but `silent` of them, and for every worker with one of the inboxes `of`."""
     reading = reading or connection
     alive = await census(reading, exchange, missing)
 
@@ -324,7 +323,7 @@ def _counts(plain: object) -> Counter[str]:
 async def command_workers(
     connection: Connection, exchange: str, order: WorkerCommand, *, timeout: float
 ) -> list[CommandReply]:
-    """Send an order. Returns the answers of the workers that had something to do, in the order of their ids."""
+    """Send a command. Returns the answers of the affected workers, in the order of their ids."""
     named = set(order.workers)
 
     def enough(answers: Sequence[dict[str, Any]]) -> bool:
@@ -340,7 +339,7 @@ async def command_workers(
 
 
 async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection[str]) -> set[str]:
-    """Those of these jobs that a worker runs or remembers the end of; one that does not answer counts as dead."""
+    """The jobs among these that a worker runs or whose end it remembers; a silent worker counts as dead."""
     found = set[str]()
     for start in range(0, len(ids), _MANY):
         order = WorkerCommand(action="outcome", ids=tuple(islice(ids, start, start + _MANY)))
@@ -353,7 +352,7 @@ async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection
 
 
 async def tell_workers(connection: Connection, exchange: str, question: Mapping[str, Any]) -> None:
-    """Send a question, if this user may, and wait until the workers have answered; their answers don't matter."""
+    """Send a request, if permitted, and wait until the workers have answered; their answers are ignored."""
     with suppress(BrokerRefused):
         await _ask(connection, exchange, question, alive=await census(connection, exchange), timeout=_PATIENCE)
 
@@ -367,7 +366,7 @@ async def _ask(
     timeout: float,
     enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda answers: False,
 ) -> list[dict[str, Any]]:
-    """The workers' answers, until all `alive` ones have answered, or there are enough, or the time is up."""
+    """The workers' answers, until all `alive` workers have answered, there are enough, or the time is up."""
     if not alive:
         return []
     control = internal(exchange, "control")

@@ -1,1 +1,1 @@
-"""A worker's consumer: takes jobs from queues, settles them, and recognizes jobs that kill their workers."""
+"""A worker's consumer: takes jobs from queues, settles them, and detects jobs that kill their workers."""

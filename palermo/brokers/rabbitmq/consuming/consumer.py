@@ -1,4 +1,4 @@
-"""The consumer of one worker: where its jobs come from, how they are settled, and how it shows itself to others."""
+"""One worker's consumer: the source of its jobs, their settlement, and the worker's presence for other sessions."""
 
 import asyncio
 import logging
@@ -39,31 +39,31 @@ from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, Pal
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds until a job goes back to its queue of which the leader cannot tell yet whether another worker runs it.
+#: Seconds until a job is requeued for which the leader can't tell yet whether another worker runs it.
 _DOUBT = 1.0
 
-#: Seconds between two questions for another job of a batch.
+#: Seconds between two attempts to get another job of a batch.
 _ASK_EVERY = 0.005
 
-#: Seconds for which a slot keeps an early job that cannot be stored where it would wait, before it puts the job at the
-#: end of its queue: doubled from the first to the last while none can be stored.
+#: Seconds for which a slot keeps an early job that can't be stored as a delayed one, before it puts the job at the end
+#: of its queue. The time doubles from the first to the last value while none can be stored.
 _REFUSED, _STILL_REFUSED = 0.1, 0.5
 
 
 class Permits:
-    """The permits of the limited jobs that one worker runs, or asks to run."""
+    """The permits of the limited jobs that one worker runs, or wants to run."""
 
     def __init__(self, limits: LimitClient, worker: str) -> None:
         self._limits = limits
         self._worker = worker
-        #: By delivery's token: the key of the permit that the job runs with, or asks for, and the job's id.
+        #: By delivery token: the key of the job's permit or request, and the job's id.
         self._held: dict[Any, tuple[str, str]] = {}
 
     async def ask(self, delivery: Delivery, demand: LimitDemand) -> RunNow | RunLater:
         """Whether the job may run now. Raises BrokerUnavailable."""
         permit = (demand.key, delivery.message.id)
         if any(held == permit for token, held in self._held.items() if token != delivery.token):
-            # Another job with this id runs here. The leader tells permits by worker and id, and takes both for one.
+            # Another job with this id runs here. The leader identifies permits by worker and id, and confuses the two.
             return RunLater(clock.now() + MIN_POSTPONEMENT, reserved=demand.reserved)
         self._held[delivery.token] = permit
         verdict: RunNow | RunLater | None = None
@@ -75,14 +75,14 @@ class Permits:
                 self._held.pop(delivery.token, None)
 
     def end(self, delivery: Delivery) -> None:
-        """Tell the leader that this run has ended, if it had a permit."""
+        """Notify the leader that this run has ended, if it had a permit."""
         if self._held and (permit := self._held.pop(delivery.token, None)) is not None:
             key, id = permit
             self._limits.ended(key, id=id, worker=self._worker)
 
 
 class RabbitmqConsumer:
-    """See palermo.contract.broker.Consumer. Made by RabbitmqBroker.consume."""
+    """See palermo.contract.broker.Consumer. Created by RabbitmqBroker.consume."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class RabbitmqConsumer:
         self._unsettled: dict[int, Delivery] = {}
         #: By `id`, the unsettled deliveries without a slot: companions, and adopted jobs, which another worker runs.
         self._detached: dict[int, Delivery] = {}
-        #: Of these the companions, by `id`: the deliveries that a slot runs in one batch with its own.
+        #: The companions among them, by `id`: the deliveries that a slot runs in one batch with its own.
         self._companions: set[int] = set()
         #: By slot, the channel on which it gets the companions.
         self._batch_channels: dict[int, Channel] = {}
@@ -150,7 +150,7 @@ class RabbitmqConsumer:
         slot, message = delivery.slot, delivery.message
         if delivery.redelivered or slot in self._unsettled:
             return False
-        # Fast path: nearly all jobs have neither a header of their own nor a time, and so nothing to look at.
+        # Fast path: nearly all jobs have neither a custom header nor a due time, and need no checks.
         if (message.extra or message.run_at is not None) and (WORKFLOW in message.extra or not is_plain(message)):
             return False
         if self._steering.has_cancels and self._steering.checked(delivery).cancelled:
@@ -174,7 +174,7 @@ class RabbitmqConsumer:
         self._settled.set()
 
     def held(self) -> Iterable[Delivery]:
-        """The deliveries that were handed out to run here and are not settled."""
+        """The unsettled deliveries that were handed out to run here."""
         return [*self._unsettled.values(), *(self._detached[key] for key in self._companions)]
 
     async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
@@ -247,12 +247,12 @@ class RabbitmqConsumer:
                     if send is not None:
                         await (await send())
                         self._check(delivery)
-                    # Written at once: the next job comes only after this ack.
+                    # Written immediately: the next job arrives only after this ack.
                     channel.connection.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
                 if told is not None:
-                    # So that the key goes with the job if it is purged. It does a little later without this.
+                    # So that the key is freed if the job is purged. Without this it is freed a little later.
                     with suppress(BrokerUnavailable, TimeoutError):
                         async with asyncio.timeout(STORED_WITHIN):
                             await self._keys.tell(delivery.message, told)
@@ -263,7 +263,7 @@ class RabbitmqConsumer:
                 channel.requeue(tag)
                 self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
             case Fail(message, queue):
-                # Publish before ack. Dying in between runs the job twice; the other order loses it.
+                # Publish before ack: a kill in between runs the job twice; the other order loses it.
                 await self._publish(message, queue)
                 if told is not None:
                     await self._keys.tell(delivery.message, told)
@@ -273,11 +273,11 @@ class RabbitmqConsumer:
                 channel.ack(tag)
             case Reschedule(message):
                 if told is not None:
-                    # First, so that the leader knows that this run is over when a worker wants to start the copy.
+                    # First, so that the leader sees the end of this run when a worker wants to start the copy.
                     await self._keys.tell(delivery.message, told)
                 failed = await self._store(message)
                 if message.saved is not None and not detached:
-                    # The worker may stop next: its last record must not say that it died with the job.
+                    # The worker may stop next: its last record must not claim that it died with the job.
                     await self._run_log.leave(delivery.slot, delivery.message.id)
                 if failed is not None and (told := key_report(delivery, failed, adopted=detached)) is not None:
                     await self._keys.tell(delivery.message, told)
@@ -292,7 +292,7 @@ class RabbitmqConsumer:
             self._run_log.ended(delivery.slot, delivery.message.id, forget=True)
 
     async def _store(self, message: Message) -> Fail | None:
-        """Store a job in its queue, or where it waits. One that can never be published fails; returns how."""
+        """Store a job in its queue, or as a delayed one. A job that can never be published fails; returns how."""
         try:
             await self._publish(message, message.queue)
         except HeadersTooLarge as error:
@@ -334,7 +334,8 @@ class RabbitmqConsumer:
             other = found.message.job != delivery.message.job or found.redelivered or runs_alone(found.message)
             if other or self._steering.checked(found).cancelled or is_early(found.message, wall_clock()):
                 channel.requeue(got.tag)
-                # The job is back in its place before another one of this slot is settled, and the next is sent to it.
+                # The job is back in its place before another one of this slot is settled, and the next is delivered to
+                # it.
                 await channel.prefetch(0)
                 return None
             self._detached[id(found)] = found
@@ -362,7 +363,7 @@ class RabbitmqConsumer:
         await quietly(self._worker_control.end())
 
     async def _put_off(self, delivery: Delivery) -> None:
-        """Store a job of another program that is not due yet where it waits for its time. A cancel waits for that."""
+        """Store another program's early job as a delayed one. A cancel waits for that."""
         work = asyncio.ensure_future(self._move_early(delivery))
         try:
             await asyncio.shield(work)
@@ -381,7 +382,7 @@ class RabbitmqConsumer:
         except PalermoError as error:
             if isinstance(error, BrokerUnavailable):
                 raise
-            # Back in its place it would come again at once, and those behind it would wait.
+            # Back in its place it would be delivered again immediately, and block those behind it.
             await asyncio.sleep(self._refusals.refused(error))
             with suppress(PalermoError):
                 await self.settle(delivery, Reschedule(with_foreign_time(message)))
@@ -391,16 +392,16 @@ class RabbitmqConsumer:
                 self._forget(delivery)
 
     async def _batch_channel(self, slot: int) -> Channel:
-        """The channel on which this slot gets companions; opens it if need be."""
+        """The channel on which this slot gets companions, opened if necessary."""
         channel = self._batch_channels.get(slot)
         if channel is None or not channel.is_open:
             channel = self._batch_channels[slot] = await self._source.connection.channel()
         return channel
 
     async def _look_into(self, delivery: Delivery) -> Delivery | None:
-        """The delivery with what is known of the job's earlier runs; None if it went back to its queue in the meantime.
+        """The delivery with the job's known earlier runs; None if it was requeued in the meantime.
 
-        A step that has ended before is dropped: its worker died between its end and the acknowledgement.
+        A step that has already ended is dropped: its worker died between its end and the acknowledgement.
         """
         slot, job = delivery.slot, delivery.message.id
         try:
@@ -444,7 +445,7 @@ class RabbitmqConsumer:
             )
 
     async def _decline(self, delivery: Delivery) -> None:
-        """Give back a job whose `receive` was cancelled."""
+        """Requeue a job whose `receive` was cancelled."""
         await self._run_log.leave(delivery.slot, delivery.message.id)
         if self._unsettled.get(delivery.slot) is delivery:
             give_back(delivery)
@@ -458,7 +459,7 @@ class RabbitmqConsumer:
         self._source.acknowledge(delivery)
 
     def _check(self, delivery: Delivery) -> None:
-        """Raise DeliveryLost if the delivery's channel is closed: on another channel its tag means another message."""
+        """Raise DeliveryLost if the delivery's channel is closed: its tag means another message elsewhere."""
         channel, _ = delivery.token
         if not channel.is_open:
             if id(delivery) not in self._detached:
@@ -480,7 +481,7 @@ class RabbitmqConsumer:
         self._source.settled(delivery, detached=detached)
 
     def _on_end(self, channel: Channel) -> None:
-        """Log which jobs RabbitMQ took back, when it closed a channel and not the whole session."""
+        """Log which jobs RabbitMQ requeued, when it closed a channel and not the whole session."""
         if channel.connection.error is not None or not channel.is_taken_back:
             return
         late = "timed out" in str(channel.error)

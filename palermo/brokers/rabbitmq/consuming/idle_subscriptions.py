@@ -1,6 +1,6 @@
-"""Subscriptions of an idle worker to its empty queues: they bring the next job without a question.
+"""An idle worker's subscriptions to its empty queues, which deliver the next job without polling.
 
-A worker that asks its queues one by one (poll.py) has them only while one of its slots waits.
+A worker that polls its queues (poll.py) has them only while one of its slots waits.
 """
 
 import asyncio
@@ -15,22 +15,22 @@ from palermo.brokers.rabbitmq.amqp.messages import Got, delivered
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
 from palermo.core.topology import amqp_queue
 
-#: Queues that are subscribed to in one go, before the worker checks whether one of them has a job already.
+#: Number of queues subscribed to in one batch, before the worker checks whether one of them already has a job.
 _AT_ONCE = 32
 
-#: Up to this number of subscriptions end while no slot is idle: renewing them is cheaper than giving back a job.
+#: Up to this number of subscriptions end while no slot is idle: renewing them is cheaper than requeueing a job.
 _FEW = 32
 
 
 class SubscriptionChannel(Struct, eq=False):
-    """A channel, its subscriptions, and what came by them."""
+    """A channel, its subscriptions, and their deliveries."""
 
     channel: Channel
     #: The queues by consumer tag.
     queues: dict[str, str] = field(default_factory=dict)
-    #: The tags of subscriptions that have ended, for which a delivery may be on its way.
+    #: Tags of ended subscriptions, for which a delivery may be on its way.
     ended: list[str] = field(default_factory=list)
-    #: How many deliveries are unsettled.
+    #: Number of unsettled deliveries.
     unsettled: int = 0
     #: Whether no subscription may be added.
     retired: bool = False
@@ -39,12 +39,12 @@ class SubscriptionChannel(Struct, eq=False):
 class IdleSubscriptions:
     """Subscribes an idle worker to its empty queues. A delivery ends the subscription to its queue, and no other.
 
-    If they are many, the others stay while the job runs: RabbitMQ needs a tenth of a second to renew a thousand. A job
-    that comes while no slot is idle goes back, and its queue is asked when a slot is free. That happens once for each
-    queue at most, since each delivery ends its own subscription.
+    If there are many, the others stay while the job runs: RabbitMQ needs a tenth of a second to renew a thousand. A job
+    that arrives while no slot is idle is requeued, and its queue is polled when a slot is free. That happens at most
+    once for each queue, since each delivery ends its own subscription.
 
     A delivery is settled on the channel of its subscription. While it is unsettled, new subscriptions use another
-    channel: subscribing to a queue that was just deleted closes the channel, and would give a running job back.
+    channel: subscribing to a queue that was just deleted closes the channel, which would requeue a running job.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class IdleSubscriptions:
         on_end: Callable[[Channel], None],
         order: QueueOrder,
     ) -> None:
-        """`on_message` says whether an idle slot took the delivery; `on_deleted` is called with a queue that is gone.
+        """`on_message` returns whether an idle slot took the delivery; `on_deleted` is called with a deleted queue.
 
-        `on_end` is called with a channel that has closed; `order` is told which queues are subscribed to.
+        `on_end` is called with a closed channel; `order` is notified of the subscribed queues.
         """
         self._connection = connection
         self._exchange = exchange
@@ -75,7 +75,7 @@ class IdleSubscriptions:
         self._news = asyncio.Event()
 
     async def listen(self, queues: tuple[str, ...]) -> None:
-        """Subscribe to those of the queues that are not subscribed to yet, and wait until anything comes or changes."""
+        """Subscribe to the queues without a subscription, and wait until something arrives or changes."""
         self._news.clear()
         new = [queue for queue in queues if queue not in self._subscribed]
         for start in range(0, len(new), _AT_ONCE):
@@ -87,19 +87,19 @@ class IdleSubscriptions:
             raise self._connection.error
 
     def no_slot_idles(self) -> None:
-        """Note that no slot waits for a job."""
+        """Record that no slot waits for a job."""
         if len(self._subscribed) > _FEW:
             self._news.set()
         else:
             self.end()
 
     def end(self, *, but: Collection[str] = ()) -> None:
-        """End all subscriptions, except those to queues that are named."""
+        """End all subscriptions, except those to the queues in `but`."""
         self._end([queue for queue in self._subscribed if queue not in but])
         self._news.set()
 
     def settled(self, channel: Channel) -> bool:
-        """Note that a delivery on this channel was settled. False if it did not come by these subscriptions."""
+        """Record that a delivery on this channel was settled. False if it is not from these subscriptions."""
         used = self._channels.get(channel)
         if used is None or not used.unsettled:
             return False
@@ -128,7 +128,7 @@ class IdleSubscriptions:
         used = await self._open()
         names = {}
         for queue in queues:
-            # A tag is never used again: deliveries for an earlier one may still be on their way.
+            # A tag is never reused: deliveries for an earlier one may still be on their way.
             self._numbers += 1
             tag = f"{self._tag}:{self._numbers}:{queue}"
             used.queues[tag], self._subscribed[queue] = queue, (used, tag)
@@ -141,7 +141,7 @@ class IdleSubscriptions:
         self._order.watch([queue for queue in queues if queue in self._subscribed])
 
     def _end(self, queues: Collection[str]) -> None:
-        """End the subscriptions to these queues. pika rejects what is on its way, so that it goes back."""
+        """End the subscriptions to these queues. pika rejects deliveries on their way, so that they are requeued."""
         ended: dict[SubscriptionChannel, list[str]] = {}
         for queue in queues:
             used, tag = self._subscribed.pop(queue)
@@ -154,10 +154,10 @@ class IdleSubscriptions:
         self._order.unwatch(queues)
 
     def _tidy(self, used: SubscriptionChannel) -> None:
-        """Close a channel that is not needed any more. One is kept for the next subscriptions."""
+        """Close an unused channel. One is kept for the next subscriptions."""
         if used.unsettled or used.queues or not (used.retired or len(self._channels) > 1):
             return
-        # It may be closed already: RabbitMQ says of each deleted queue that its subscription is cancelled.
+        # It may be closed already: RabbitMQ reports for each deleted queue that its subscription is cancelled.
         if self._channels.pop(used.channel, None) is not None:
             used.channel.abandon()
 
@@ -166,7 +166,7 @@ class IdleSubscriptions:
         if queue is None:
             raw.basic_nack(method.delivery_tag)
             return
-        # Ended first: a delivery that goes back would only come again.
+        # Ended first: otherwise a requeued delivery would only come again.
         self._end((queue,))
         self._news.set()
         used.unsettled += 1
@@ -176,7 +176,7 @@ class IdleSubscriptions:
             self.settled(used.channel)
 
     def _on_cancelled_by_broker(self, used: SubscriptionChannel, frame: Any) -> None:
-        # A second consumer on it may not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.
+        # A second consumer on it may not receive its deliveries: see docs/internals/rabbitmq-versions.md.
         used.retired = True
         queue = used.queues.pop(frame.method.consumer_tag, None)
         if queue is not None:
@@ -195,5 +195,5 @@ class IdleSubscriptions:
 
 
 async def _answered(channel: Channel) -> None:
-    """Wait until RabbitMQ has done all that was sent on this channel before, and set a prefetch of one."""
+    """Wait until RabbitMQ has processed everything sent on this channel before, and set a prefetch of one."""
     await channel.prefetch(1)
