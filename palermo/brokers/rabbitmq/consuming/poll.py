@@ -1,15 +1,15 @@
 """Takes jobs from several queues in strict order, or by their shares, at most one per slot.
 
-Prefetch counts per consumer, so a subscription to each of eight queues would hold eight jobs.
-While there is work, a slot asks one queue after another by basic.get (PollingSlot). Queues that were found empty
-are left out (queue_order.py). The worker counts their messages together, for all slots at once, and takes none
-(many_queues.py).
-When all queues are empty, the worker subscribes to them, with a prefetch of one. A delivery ends the subscription to
-its queue alone, and the queue is subscribed to again when a slot has found it empty. So idling costs nothing, and a job
-costs the same with ten queues and with three thousand. See idle_subscriptions.py.
+Prefetch counts per consumer, so subscriptions to eight queues would hold eight jobs. While there is work, a slot polls
+one queue after another with basic.get (PollingSlot). Queues that were found empty are skipped (queue_order.py). The
+worker counts their messages together, for all slots at the same time, without taking any (many_queues.py).
 
-A quorum queue counts every requeue towards its delivery limit, so a worker that serves one
-never subscribes: it asks again every few milliseconds.
+When all queues are empty, the worker subscribes to them, with a prefetch of one. A delivery ends the subscription to
+its queue only, which is renewed when a slot has found the queue empty. So idling costs nothing, and a job costs the
+same with ten queues and with three thousand. See idle_subscriptions.py.
+
+A quorum queue counts every requeue towards its delivery limit, so a worker on one never subscribes: it polls every few
+milliseconds.
 """
 
 import asyncio
@@ -38,20 +38,20 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoEr
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two looks if listening would harm a quorum queue: doubled from the first to the last while nothing
-#: comes.
+#: Seconds between two polls if subscriptions would harm a quorum queue: doubled from the first to the last while
+#: nothing arrives.
 _FIRST_PAUSE = 0.005
 _LAST_PAUSE = 0.04
 
 
 class QueueTrouble(NamedTuple):
-    """A queue that cannot be used, and why."""
+    """An unusable queue, and the reason."""
 
     queue: str
     error: PalermoError
 
 
-#: What the task that waits in `receive` has to see to.
+#: What the task waiting in `receive` must handle.
 News = Delivery | PalermoError | QueueTrouble | Literal["no channel"] | None
 
 
@@ -73,14 +73,14 @@ class PollSource:
         self._ranking = QueueOrder(random.random)
         self.slots = [PollingSlot(self, number) for number in range(1, slots + 1)]
         self._loop = asyncio.get_running_loop()
-        #: The slots that wait for a job to come, and the slots that wait for a look at the empty queues.
+        #: Slots that wait for a job, and slots that wait for a count of the empty queues.
         self._waiting: deque[PollingSlot] = deque()
         self._looking: list[PollingSlot] = []
         self._look: asyncio.Task[None] | None = None
-        #: Whether there was a look and no job has come since.
+        #: Whether the queues have been counted, and no job has arrived since.
         self._looked = False
         self._pause = _FIRST_PAUSE
-        #: Called with every channel that has ended.
+        #: Called with every closed channel.
         self.ended: Callable[[Channel], None] = lambda _: None
         self._idle_subscriptions = IdleSubscriptions(
             connection,
@@ -91,22 +91,22 @@ class PollSource:
             on_end=lambda channel: self.ended(channel),
             order=self._ranking,
         )
-        #: Deliveries that are not acknowledged yet though their jobs have ended.
+        #: Unacknowledged deliveries whose jobs have ended.
         self._ending: set[tuple[Channel, int]] = set()
         self._attending: asyncio.Task[None] | None = None
         self.closed = False
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queues to take from now."""
+        """The queues to serve now."""
         return tuple(self.served)
 
     def pause(self, queues: PausedQueues) -> None:
-        """Take nothing from these queues, and from all others again."""
+        """Take nothing from these queues, and resume all others."""
         self.served.pause(queues)
 
     def ending(self, delivery: Delivery) -> None:
-        """Note that the job has ended. It is acknowledged once that is stored; its slot asks for another at once."""
+        """Record that the job has ended. It is acknowledged once that is stored; its slot polls immediately."""
         self._ending.add(delivery.token)
 
     def acknowledge(self, delivery: Delivery) -> None:
@@ -123,7 +123,7 @@ class PollSource:
         self._idle_subscriptions.settled(delivery.token[0])
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
-        """Note that a delivery has been settled; the channel of a detached one is not needed any more."""
+        """Record that a delivery has been settled; the channel of a detached one is no longer needed."""
         channel, _ = delivery.token
         if not detached:
             self.slots[delivery.slot - 1].settled(delivery)
@@ -144,11 +144,11 @@ class PollSource:
             await asyncio.wait(tasks)
         await self._idle_subscriptions.close()
 
-    # -- what the slots ask
+    # -- calls by the slots
 
     def turn(self, slot: "PollingSlot") -> str:
-        """The queue that a slot is to ask now; "" if it is to wait until it is told to look again, or given a job."""
-        # If other slots wait, they get a job that comes into an empty queue.
+        """The queue that a slot should poll now; "" if it should wait to be woken, or to be given a job."""
+        # If other slots wait, they get jobs that arrive in an empty queue.
         if not self._waiting and self._ranking.stale(self._loop.time()):
             self._looking.append(slot)
             self._begin_look()
@@ -162,20 +162,20 @@ class PollSource:
         return queue
 
     def leave(self, slot: "PollingSlot") -> None:
-        """Note that the slot does not wait any more."""
+        """Record that the slot no longer waits."""
         for waiting in (self._waiting, self._looking):
             if slot in waiting:
                 waiting.remove(slot)
         if not self._waiting:
-            # The worker rests or stops: a job that came would only be given back.
+            # The worker rests or stops: a job that arrived would only be requeued.
             self._idle_subscriptions.end()
 
     def found_empty(self, queue: str) -> None:
-        """Note that a slot has asked the queue and it was empty."""
+        """Record that a slot found the queue empty."""
         self._ranking.found_empty(queue, self._loop.time())
 
     def began(self) -> None:
-        """Note that a slot has got a job: there may be another one for the next slot."""
+        """Record that a slot has got a job: there may be another one for the next slot."""
         self._pause = _FIRST_PAUSE
         self._looked = False
         if self._waiting:
@@ -186,17 +186,17 @@ class PollSource:
             self._begin_look()
 
     def returned(self, delivery: Delivery) -> None:
-        """Give back a job that came for a slot which does not ask any more."""
+        """Requeue a job for a slot that no longer polls."""
         give_back(delivery)
         self._idle_subscriptions.settled(delivery.token[0])
 
     def _serve(self, served: dict[str, QueueRank]) -> None:
-        """Look at these queues, which have changed, and listen to them."""
+        """Serve these changed queues, and poll or subscribe to them."""
         self._ranking.serve(served)
         self._looked = False
         self._idle_subscriptions.end(but=served)
 
-    # -- looking at all that are empty
+    # -- counting the empty queues
 
     def _begin_look(self) -> "asyncio.Task[None]":
         if self._look is None:
@@ -204,13 +204,13 @@ class PollSource:
         return self._look
 
     async def _look_at_empty(self) -> None:
-        """Find out which of the empty queues have jobs by now, for all slots that wait for that."""
+        """Find the empty queues that have jobs now, for all slots that wait for that."""
         began, queues = self._loop.time(), self._ranking.empty
         full = set(queues)
         try:
             names = {self.served.amqp_name(queue): queue for queue in queues}
             probes = await probe_all(self.connection, names)
-            # A slot that asks a queue which is not there finds out what is wrong, and handles it.
+            # A slot that polls a missing queue finds the cause, and handles it.
             full = {queue for name, queue in names.items() if probes[name].ready or probes[name].error}
         except PalermoError as error:
             log.debug("queues cannot be counted, asking each error=%r", str(error))
@@ -222,12 +222,12 @@ class PollSource:
                 slot.look()
 
     async def _attend(self) -> None:
-        """Wait on behalf of all idle slots: by subscriptions, or, where those would harm, by looks at intervals."""
+        """Wait for all idle slots: by subscriptions, or by periodic counts if subscriptions would do harm."""
         error: PalermoError = BrokerUnavailable("this worker has stopped taking jobs.")
         try:
             while self._waiting:
                 classic = await self.served.are_classic()
-                # Queues that a slot has found empty just now need not be counted before they are subscribed to.
+                # Queues that a slot has just found empty need not be counted before they are subscribed to.
                 if not self._looked and (self._ranking.due(self._loop.time()) or not classic):
                     await asyncio.wait({self._begin_look()})
                     if self._ranking.first() is not None:
@@ -241,7 +241,7 @@ class PollSource:
         except PalermoError as raised:
             error = raised
         finally:
-            # However it ended, no slot goes on waiting for a job that nothing will bring.
+            # In any case, no slot may keep waiting for a job that nothing will deliver.
             while self._waiting:
                 self._waiting.popleft().fail(error)
 
@@ -249,7 +249,7 @@ class PollSource:
         try:
             await self._idle_subscriptions.listen(self.queues)
         except NotFound:
-            # A queue has just been deleted. A slot that asks each of them finds out which, and handles it.
+            # A queue has just been deleted. A slot that polls each of them finds out which, and handles it.
             self._ranking.forget()
             self._wake_one()
             await asyncio.sleep(_FIRST_PAUSE)
@@ -260,7 +260,7 @@ class PollSource:
             self.served.leave_alone(queue, error)
 
     def _on_delivery(self, queue: str, channel: Channel, got: Got) -> bool:
-        """Hand the delivery to an idle slot; False if there is none, or the queue is not served."""
+        """Pass the delivery to an idle slot; False if no slot is idle, or the queue is not served."""
         if self.closed or queue not in self.served:
             return False
         self._ranking.found_full((queue,))
@@ -278,7 +278,7 @@ class PollSource:
         self._wake_one()
 
     def _wake_one(self) -> None:
-        """Let one idle slot look; if it finds a job, it wakes the next."""
+        """Let one idle slot poll; if it finds a job, it wakes the next."""
         if self._waiting:
             self._waiting.popleft().look()
             if not self._waiting:
@@ -286,27 +286,27 @@ class PollSource:
 
 
 class PollingSlot:
-    """One slot: it asks one queue after another for its next job. Callbacks drive this, and no task.
+    """One slot: it polls one queue after another for its next job, driven by callbacks, without a task.
 
-    It holds at most one unsettled delivery, or has one question under way, or waits for the source. An answer that
-    brings a job offers it to the callback of `receive`, or else wakes the task that waits there. An answer that brings
-    none asks the next queue at once.
+    It has at most one unsettled delivery or one pending request, or waits for the source. An answer with a job offers
+    it to the callback of `receive`, or else wakes the task that waits there. An answer without a job makes the slot
+    poll the next queue immediately.
     """
 
     def __init__(self, source: "PollSource", number: int) -> None:
         self.number = number
         self._source = source
-        #: Opened at the first question: the many slots of an idle worker need none.
+        #: Opened at the first poll: the many slots of an idle worker need none.
         self._channel: Channel | None = None
-        #: The future of the task that waits in `receive`, and what it has to see to.
+        #: The future of the task waiting in `receive`, and what the task must handle.
         self._asked: asyncio.Future[None] | None = None
         self._news: News = None
         #: The callback of `receive`, which is offered a delivery first, and the delivery that it took.
         self._offer: TakeDelivery | None = None
         self._taken: Delivery | None = None
         self._resting = False
-        #: The queue that is being asked; the future of a caller that waits only until its answer has come; whether the
-        #: source has this slot in its list of waiting slots.
+        #: The queue being polled; the future of a caller that only waits for the answer; whether the slot is in the
+        #: source's list of waiting slots.
         self._queue = ""
         self._answered: asyncio.Future[None] | None = None
         self._waits = False
@@ -355,7 +355,7 @@ class PollingSlot:
         return channel
 
     async def _withdraw(self) -> None:
-        """After `receive` was cancelled, give back a delivery that has come or is coming. Returns once it is back."""
+        """After a cancelled `receive`, requeue a delivery that has arrived or is on its way. Returns when done."""
         if self._waits:
             self._waits = False
             self._source.leave(self)
@@ -373,10 +373,10 @@ class PollingSlot:
             with suppress(PalermoError):
                 await channel.prefetch(0)
 
-    # -- asking
+    # -- polling
 
     def look(self, acked: int = 0) -> None:
-        """Ask the queue whose turn it is, after acknowledging the delivery `acked`, if any, in the same write."""
+        """Poll the next queue, after acknowledging the delivery `acked`, if any, in the same write."""
         self._waits = False
         if self._source.closed:
             self.wake()
@@ -422,7 +422,7 @@ class PollingSlot:
             self.look()
 
     def _heard(self) -> str:
-        """Note that the answer has come. Returns the queue that was asked."""
+        """Record that the answer has arrived. Returns the polled queue."""
         queue, self._queue = self._queue, ""
         if self._answered is not None:
             fulfil(self._answered, None)
@@ -433,7 +433,7 @@ class PollingSlot:
         return self._asked is not None and not self._asked.done() and not self._source.closed
 
     def take(self, delivery: Delivery) -> None:
-        """Take a job that has come for this slot."""
+        """Take a job delivered to this slot."""
         self._waits = False
         self._taken = delivery
         if self._offer is None or not self._offer(delivery):
@@ -451,7 +451,7 @@ class PollingSlot:
         self.wake()
 
     def wake(self) -> None:
-        """Wake the task in `receive`, so that it sees what has changed."""
+        """Wake the task in `receive`, so that it checks for changes."""
         if self._asked is not None:
             fulfil(self._asked, None)
 
@@ -467,7 +467,7 @@ class PollingSlot:
     # -- deliveries that were taken
 
     def ack(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery that the callback took, and go on. The next question leaves in the same write."""
+        """Acknowledge the delivery that the callback took, and continue. The next poll is part of the same write."""
         channel, tag = delivery.token
         self._taken = None
         if self._is_waited_for and not self._resting and channel is self._channel:
@@ -478,7 +478,7 @@ class PollingSlot:
         self._source.settled(delivery, detached=False)
 
     def settled(self, delivery: Delivery) -> None:
-        """Go on to the next job, if this settled delivery is the one that the callback took."""
+        """Continue with the next job, if this settled delivery is the one that the callback took."""
         if self._taken is not None and self._taken.token == delivery.token:
             self._taken = None
             self._go_on()
@@ -500,5 +500,5 @@ class PollingSlot:
             self._go_on()
 
     async def rest(self) -> None:
-        """Ask for no job after the one that the callback took, until `receive` is called again."""
+        """Request no job after the one that the callback took, until `receive` is called again."""
         self._resting = self._taken is not None

@@ -1,4 +1,4 @@
-"""Takes jobs from one queue: each slot of the worker has a subscription of its own, with a prefetch of one or more."""
+"""Takes jobs from one queue: each slot of the worker has its own subscription, with a prefetch of one or more."""
 
 import asyncio
 import logging
@@ -26,13 +26,13 @@ Token = tuple[Channel, int]
 
 
 class Slot:
-    """One slot's subscription. It holds at most `prefetch` unsettled deliveries: one that runs, the others waiting.
+    """One slot's subscription. It holds at most `prefetch` unsettled deliveries: a running one, and waiting ones.
 
-    A delivery that comes while `receive` waits is offered to its callback. If the callback takes it, `receive` still
-    waits until it is settled.
+    A delivery that arrives during `receive` is offered to its callback. If the callback takes it, `receive` continues
+    to wait until the delivery is settled.
 
-    RabbitMQ sends no other job while the end of a keyed job or a step is being stored. So a slot of a classic queue
-    then unsubscribes and asks for its next job (basic.get).
+    RabbitMQ delivers no other job while the end of a keyed job or a step is being stored. So a slot of a classic queue
+    then unsubscribes and polls for its next job (basic.get).
     """
 
     def __init__(self, source: "PushSource", number: int) -> None:
@@ -40,9 +40,9 @@ class Slot:
         self._number = number
         self._channel: Channel | None = None
         self._tag = ""
-        #: The deliveries that wait until the slot is free, oldest first.
+        #: Deliveries that wait until the slot is free, oldest first.
         self._waiting: deque[Delivery] = deque()
-        #: The prefetch that its channel is set to.
+        #: The prefetch of its channel.
         self._prefetch = 0
         #: The type of its queue.
         self._kind = CLASSIC
@@ -50,9 +50,9 @@ class Slot:
         #: The callback of `receive`, and whether a delivery that it took is unsettled.
         self._offer: TakeDelivery | None = None
         self._taken = False
-        #: The delivery that was handed out and is not settled.
+        #: The unsettled delivery that was handed out.
         self._held: Token | None = None
-        #: Whether to ask for the next job, because the end of the last one is being stored.
+        #: Whether to poll for the next job, because the end of the last one is being stored.
         self._asks = False
         self._closed = False
         self._lock = asyncio.Lock()
@@ -96,17 +96,17 @@ class Slot:
             self._asked = None
 
     async def close(self) -> None:
-        """Unsubscribe for good, and end a waiting `receive`."""
+        """Unsubscribe permanently, and end a pending `receive`."""
         self._closed = True
         self.wake()
         try:
             await self.rest()
         finally:
-            # A `receive` that was subscribing waits only now.
+            # A `receive` that was subscribing starts to wait only now.
             self.wake()
 
     async def rest(self) -> None:
-        """Unsubscribe, and give back the deliveries that were not taken."""
+        """Unsubscribe, and requeue the deliveries that were not taken."""
         async with self._lock:
             channel, tag = self._channel, self._tag
             self._tag = ""
@@ -131,19 +131,19 @@ class Slot:
             await channel.call(channel.raw.basic_cancel, tag)
 
     def _give_back(self) -> None:
-        """Return all waiting deliveries to their places in the queue."""
+        """Return all waiting deliveries to their positions in the queue."""
         while self._waiting:
             give_back(self._waiting.popleft())
 
-    # -- asking
+    # -- polling
 
     def ending(self) -> None:
-        """Note that the end of its last job is being stored: until then RabbitMQ sends no other."""
+        """Record that the end of its last job is being stored: until then RabbitMQ delivers no other."""
         # Fast path, benchmarks.drain keyed. A quorum queue answers basic.get slowly (browsing/sweep.py).
         self._asks = self._kind == CLASSIC
 
     async def _ask(self) -> Delivery | None:
-        """Ask for the next job. None if no job waits: then RabbitMQ is to send the next one."""
+        """Poll for the next job. None if no job waits: then RabbitMQ should deliver the next one."""
         self._asks = False
         await self.rest()
         channel = self._channel
@@ -154,7 +154,8 @@ class Slot:
         except PalermoError:
             if channel.connection.error is not None:
                 raise
-            # Only this channel has ended, perhaps because the queue was deleted. The next subscription is on another.
+            # Only this channel is closed, perhaps because the queue was deleted. The next subscription uses another
+            # one.
             self._source.declarer.forget(self._source.queue)
             return None
         if got is None:
@@ -165,7 +166,7 @@ class Slot:
     # -- the subscription
 
     async def prepare(self) -> None:
-        """Make the queue and open the channel for its jobs, without taking any yet."""
+        """Create the queue and open the channel for its jobs, without taking any yet."""
         async with self._lock:
             await self._open()
 
@@ -174,7 +175,7 @@ class Slot:
             if self._tag and self._channel is not None and self._channel.is_open:
                 return
             channel = await self._open()
-            # Set before the call: a caller that is cancelled during the call unsubscribes by this tag.
+            # Set before the call: a caller that is cancelled during the call unsubscribes with this tag.
             tag = self._tag = self._source.tag(self._number)
             self._source.connection.raw.deliver_to(channel.raw, tag, self._on_delivered)
             await channel.call(channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag)
@@ -219,7 +220,7 @@ class Slot:
             self.wake()
 
     def _offered(self, delivery: Delivery) -> bool:
-        """Offer the delivery to the callback if `receive` waits; returns whether the callback took it."""
+        """Offer the delivery to the callback of a pending `receive`; return whether the callback took it."""
         waits = self._asked is not None and not self._asked.done()
         if not waits or self._offer is None or self._taken or self._source.paused or not self._offer(delivery):
             return False
@@ -227,13 +228,12 @@ class Slot:
         return True
 
     def ack(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery that the callback took, and continue. The next job comes only after that."""
+        """Acknowledge the delivery that the callback took, and continue. The next job arrives only after that."""
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
         self.settled(delivery.token)
 
     def settled(self, token: Token) -> None:
-        """Note that the delivery is settled."""
         self._held = None
         if token[0] is not self._channel:
             token[0].abandon()
@@ -249,7 +249,7 @@ class Slot:
         if channel is not self._channel:
             return
         # The queue was deleted, and is declared again; or a job has run too long. A second consumer on this channel may
-        # not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.
+        # not receive its deliveries: see docs/internals/rabbitmq-versions.md.
         self._channel, self._tag = None, ""
         self._source.connection.raw.deliver_no_more(channel.raw)
         self._source.declarer.forget(self._source.queue)
@@ -261,7 +261,7 @@ class Slot:
         self.wake()
 
     async def _end_if_late(self, channel: Channel) -> None:
-        """End a channel whose consumer RabbitMQ has cancelled, unless that was because the queue was deleted."""
+        """Close a channel whose consumer RabbitMQ has cancelled, unless the cause was the deletion of the queue."""
         if (await self._source.connection.probe(self._source.amqp_name)).exists:
             where = self._source.connection.where
             channel.take_back(
@@ -277,7 +277,7 @@ class Slot:
         self._source.ended(channel)
 
     def wake(self) -> None:
-        """Let `receive` check what has changed."""
+        """Make `receive` check for changes."""
         if self._asked is not None:
             fulfil(self._asked, None)
 
@@ -309,34 +309,34 @@ class PushSource:
         self.amqp_name = amqp_queue(exchange, queue)
         self.tag = tag
         self.prefetch = prefetch
-        #: Whether RabbitMQ takes a late job back by cancelling its consumer.
+        #: Whether RabbitMQ requeues a late job by cancelling its consumer.
         self.cancels_late = versions.cancels_late_consumers(connection.version)
-        #: Called with every channel that has ended.
+        #: Called with every closed channel.
         self.ended: Callable[[Channel], None] = lambda _: None
         #: Whether the queue is paused.
         self.paused = False
         self._told = False
-        #: Has the queue while another program has it for itself.
+        #: Contains the queue while another program uses it exclusively.
         self.troubled = TroubledQueues(self._try_again)
         self._resting: set[asyncio.Task[None]] = set()
         self.slots = [Slot(self, number) for number in range(1, slots + 1)]
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queue that it serves, unless that is paused."""
+        """The queue that it serves, unless it is paused."""
         return () if self.paused else (self.queue,)
 
     def waiting(self) -> list[str]:
-        """The ids of the jobs that RabbitMQ has delivered, and that wait for a slot."""
+        """The ids of delivered jobs that wait for a slot."""
         return [delivery.message.id for slot in self.slots for delivery in slot._waiting]
 
     async def prepare(self) -> None:
-        """Make the queue, and open the channels that its jobs will come by."""
+        """Create the queue, and open the channels for its jobs."""
         await together(*(slot.prepare() for slot in self.slots))
 
     @property
     def rests(self) -> bool:
-        """Whether no slot is to subscribe now."""
+        """Whether no slot should subscribe now."""
         return self.paused or self.queue in self.troubled
 
     def _try_again(self, _: str) -> None:
@@ -344,7 +344,7 @@ class PushSource:
             slot.wake()
 
     def allowed(self, kind: str) -> int:
-        """How many jobs of a queue of this type a slot may hold: a quorum queue counts each return of a job."""
+        """Number of jobs that a slot may hold from a queue of this type: a quorum queue counts each return of a job."""
         if kind == CLASSIC or self.prefetch == 1:
             return self.prefetch
         if not self._told:
@@ -357,7 +357,7 @@ class PushSource:
         return 1
 
     def pause(self, queues: PausedQueues) -> None:
-        """Take nothing from these queues, and from all others again."""
+        """Take nothing from these queues, and resume all others."""
         before, self.paused = self.paused, self.queue in queues
         if self.paused == before:
             return
@@ -378,7 +378,7 @@ class PushSource:
         slot.wake()
 
     def ending(self, delivery: Delivery) -> None:
-        """Note that the job has ended. Its delivery is acknowledged once that is stored."""
+        """Record that the job has ended. Its delivery is acknowledged once that is stored."""
         self.slots[delivery.slot - 1].ending()
 
     def acknowledge(self, delivery: Delivery) -> None:
@@ -391,7 +391,7 @@ class PushSource:
         give_back(delivery)
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
-        """Note that a delivery has been settled; the channel of a detached one is not needed any more."""
+        """Record that a delivery has been settled; the channel of a detached one is no longer needed."""
         channel, _ = delivery.token
         if not detached:
             self.slots[delivery.slot - 1].settled(delivery.token)

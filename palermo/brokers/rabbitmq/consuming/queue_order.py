@@ -1,10 +1,10 @@
-"""Chooses the queue that a worker asks for its next job, and finds those of its queues that have jobs.
+"""Chooses the queue that a worker polls for its next job, and finds its queues that have jobs.
 
 It is the first queue not known to be empty, by order and shares.
 
-A queue that was found empty is not asked again until a check of all such queues says that it has jobs. So
-forty-nine empty queues cost the jobs of the fiftieth nothing. How old that knowledge may be depends on what a check
-costs: see `due` and `stale`. A queue that the worker watches by a subscription is left out of these checks.
+A queue that was found empty is not polled again until a check of all such queues shows jobs in it. So forty-nine empty
+queues cost the jobs of the fiftieth nothing. How old that knowledge may be depends on the cost of a check: see `due`
+and `stale`. Queues with a subscription are excluded from these checks.
 """
 
 import math
@@ -17,37 +17,37 @@ from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.core.queue_selection import QueueRank
 from palermo.core.topology import amqp_queue
 
-#: Seconds until the empty queues are checked again: the least, the factor by which the last check's time is
-#: multiplied, and the most. After twice that time nothing counts as known.
+#: Seconds until the empty queues are checked again: the minimum, the factor applied to the last check's duration, and
+#: the maximum. After twice that time nothing counts as known.
 _LEAST, _TIMES, _MOST = 0.005, 10.0, 0.05
 
 
 class QueueOrder:
-    """The queues that a worker takes jobs from now, in their order. Pure: the clock and chance are arguments."""
+    """The queues that a worker serves now, in their order. Pure: the clock and random numbers are arguments."""
 
     def __init__(self, chance: Callable[[], float]) -> None:
-        """`chance` gives numbers from 0 to below 1."""
+        """`chance` returns numbers from 0 to below 1."""
         self._chance = chance
         self._places: dict[str, QueueRank] = {}
         self._empty: set[str] = set()
-        #: The queues that tell of their jobs by themselves, and the empty ones that do not: these are to be checked.
+        #: Subscribed queues, and empty ones without a subscription, which must be checked.
         self._watched: set[str] = set()
         self._unwatched: set[str] = set()
-        #: The queues to draw from, and their running total of weights: all that are not known to be empty on the
-        #: lowest level that has such queues.
+        #: The queues to draw from, and their running total of weights: all queues not known to be empty on the lowest
+        #: level that has such queues.
         self._front: list[str] = []
         self._weights: list[int] = []
-        #: When the oldest knowledge was gained, and after how many seconds the empty queues are checked again.
+        #: Time of the oldest knowledge, and seconds until the empty queues are checked again.
         self._since = 0.0
         self._keeps = _LEAST
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """The queues that were found empty and are not watched."""
+        """The queues that were found empty and have no subscription."""
         return tuple(queue for queue in self._places if queue in self._unwatched) if self._unwatched else ()
 
     def serve(self, places: Mapping[str, QueueRank]) -> None:
-        """Rank these queues from now on, given in the order of their levels. New ones are checked first."""
+        """Use these queues from now on, given in the order of their levels. New ones are checked first."""
         new = places.keys() - self._places.keys()
         self._places = dict(places)
         self._empty = (self._empty & places.keys()) | new
@@ -57,13 +57,13 @@ class QueueOrder:
         self._arrange()
 
     def first(self) -> str | None:
-        """The queue to ask now; None if all are known to be empty. Among queues of one level one is drawn by weight."""
+        """The queue to poll now; None if all are known to be empty. Queues of one level are drawn by weight."""
         if len(self._front) < 2:
             return self._front[0] if self._front else None
         return self._front[bisect_right(self._weights, self._chance() * self._weights[-1])]
 
     def found_empty(self, queue: str, now: float) -> None:
-        """Note that the queue had no job at this time."""
+        """Record that the queue had no job at this time."""
         if queue not in self._places:
             return
         self._empty.add(queue)
@@ -74,36 +74,36 @@ class QueueOrder:
         self._arrange()
 
     def watch(self, queues: Collection[str]) -> None:
-        """Note that these queues tell of their jobs from now on."""
+        """Record that these queues have subscriptions from now on."""
         self._watched.update(queues)
         self._unwatched.difference_update(queues)
 
     def unwatch(self, queues: Collection[str]) -> None:
-        """Note that these queues are watched no more. A job may just have come into one of them."""
+        """Record that these subscriptions have ended. One of the queues may just have received a job."""
         self._watched.difference_update(queues)
         if back := self._empty.intersection(queues):
             self._unwatched |= back
             self._since = -math.inf
 
     def found_full(self, queues: Collection[str]) -> None:
-        """Note that these queues may have jobs, so that they are asked."""
+        """Record that these queues may have jobs, so that they are polled."""
         if not self._empty.isdisjoint(queues):
             self._empty.difference_update(queues)
             self._unwatched.difference_update(queues)
             self._arrange()
 
     def forget(self) -> None:
-        """Count no queue as empty any more, unless it is watched."""
+        """Count no queue as empty any more, except those with a subscription."""
         self.found_full(self.empty)
 
     def looked(self, full: Collection[str], *, began: float, ended: float) -> None:
-        """Note the result of a check of all empty queues: these have jobs."""
+        """Record the result of a check of all empty queues: these have jobs."""
         self._since = ended
         self._keeps = min(_MOST, max(_LEAST, _TIMES * (ended - began)))
         self.found_full(full)
 
     def due(self, now: float) -> bool:
-        """Whether it is time to check the empty queues again, while others are asked."""
+        """Whether the empty queues should be checked again, while others are polled."""
         return bool(self._unwatched) and now - self._since >= self._keeps
 
     def stale(self, now: float) -> bool:
@@ -126,19 +126,19 @@ class QueueOrder:
 
 
 class FullQueues:
-    """Which queues of a worker have jobs that it may run now."""
+    """Finds a worker's queues with jobs that it may run now."""
 
     def __init__(self, connection: Connection, exchange: str, is_foreign: Callable[[str], bool]) -> None:
-        """`is_foreign` says whether a queue may rightly keep jobs from an idle consumer."""
-        # The consuming connection: RabbitMQ does not read the other under an alarm, and a dead one does not answer.
+        """`is_foreign` returns whether a queue may legitimately keep jobs from an idle consumer."""
+        # The consuming connection: during an alarm RabbitMQ doesn't read from the other.
         self._connection = connection
         self._exchange = exchange
         self._is_foreign = is_foreign
-        #: The queues from which jobs that may not run yet were moved away since the last call of `find`.
+        #: Queues from which early jobs were moved away since the last call of `find`.
         self.moved: set[str] = set()
 
     async def find(self, served: Iterable[str]) -> set[str]:
-        """Those of these queues that have jobs, and from which no job was moved away since the last call."""
+        """The queues among these with jobs, from which no job was moved away since the last call."""
         moved, self.moved = self.moved, set()
         names = {amqp_queue(self._exchange, queue): queue for queue in served if not self._is_foreign(queue)}
         probes = await probe_all(self._connection, names)

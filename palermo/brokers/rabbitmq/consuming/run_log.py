@@ -1,14 +1,14 @@
-"""The run log, in which workers record the jobs that they run; and what it tells about a job that was redelivered.
+"""The run log, in which workers record the jobs that they run, and the crash history of redelivered jobs.
 
-So a job that kills its workers is recognized.
+It serves to detect jobs that kill their workers.
 
-The stream `~starts` holds the records. Each names all jobs that a worker runs, so it replaces the worker's
-last one. A worker writes a record before it runs a job that was handed out before, and otherwise at most one
-per tick, with the jobs that have run for a while: short jobs are never written down, and cost nothing. A worker
-that stops in good order writes that its last job is gone before it gives it back; a worker that died never does.
+The stream `~starts` holds the records. Each names all jobs that a worker runs, so it replaces the worker's last one. A
+worker writes a record before it runs a redelivered job, and otherwise at most one per tick, with the jobs that have run
+for a while: short jobs are never recorded, and cost nothing. A worker that shuts down cleanly records that its last job
+has left before it requeues the job; a worker that died never does.
 
-A record also has what running jobs have saved for their next runs. The worker that gets a job after its worker's death
-reads it there.
+A record also contains the data that running jobs have saved for their next runs. The worker that gets a job after its
+worker's death reads it there.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two checks of what runs, and how long a job has run when it is written down.
+#: Seconds between two checks of the running jobs, and how long a job has run when it is recorded.
 TICK, AGE = 0.125, 0.2
 
-#: The least seconds between two records, for each job that one names: a worker of 500 slots writes one a second.
+#: Minimum seconds between two records, for each job in one: a worker with 500 slots writes one a second.
 _EACH = 0.002
 
-#: The most bytes per second that one worker writes of what its jobs have saved, so that the stream keeps other records.
+#: Maximum bytes per second of saved data that one worker writes, so that the stream retains other records.
 _SAVED_RATE = 128 * 1024
 
-#: Seconds after which jobs that still run are written again, since the stream drops its oldest records.
+#: Seconds after which running jobs are recorded again, since the stream drops its oldest records.
 _AGAIN = 30.0
 
 #: The stream's bounds in bytes; it drops one segment at a time.
@@ -53,12 +53,12 @@ _UNUSED = 60.0
 
 
 def key(worker: str, since: float) -> str:
-    """The key of one life of a worker: a restarted container has the same process id on the same host."""
+    """The key of one lifetime of a worker: a restarted container has the same process id on the same host."""
     return f"{worker} {since!r}"
 
 
 class Saved(Struct, frozen=True, array_like=True):
-    """What a job had saved, and which run of which message that was: an id may be used again."""
+    """A job's saved data, with its message and run: an id may be reused."""
 
     text: str
     attempt: int
@@ -70,7 +70,7 @@ class Saved(Struct, frozen=True, array_like=True):
 
 
 class JobStart(Struct, frozen=True, array_like=True):
-    """What a record says about a running job. A worker of many slots writes many of these, so a body is left out."""
+    """A running job in a record. A worker with many slots writes many of these, so the body is left out."""
 
     job: str = ""
     queue: str = ""
@@ -80,12 +80,12 @@ class JobStart(Struct, frozen=True, array_like=True):
 
 
 class RunRecord(Struct, omit_defaults=True):
-    """One record: what a worker runs. It replaces the last one of the same `key`."""
+    """One record: the jobs that a worker runs. It replaces the last one of the same `key`."""
 
     worker: str
     #: When the worker started, in Unix seconds.
     since: Instant
-    #: The queue by which it is asked, which lasts as long as its session.
+    #: The queue for requests to it, which lasts as long as its session.
     inbox: str
     #: The ids of its jobs.
     runs: set[str]
@@ -96,9 +96,9 @@ class RunRecord(Struct, omit_defaults=True):
     #: By job, the ids of the workers that it found dead, by their keys; and the jobs that have ended since.
     blames: dict[str, dict[str, str]] = {}
     forgets: list[str] = []
-    #: What WorkerInfo.counters returned.
+    #: The result of WorkerInfo.counters.
     counters: Any = None
-    #: What jobs had saved, by id.
+    #: Saved data of jobs, by id.
     saved: dict[str, Saved] = {}
 
     def __post_init__(self) -> None:
@@ -112,17 +112,17 @@ class RunRecord(Struct, omit_defaults=True):
 
 
 class View(Struct):
-    """The state that the stream's records add up to."""
+    """The state that results from the stream's records."""
 
-    #: The last record of each worker, by its key; workers that run nothing are left out.
+    #: The last record of each worker, by its key, without idle workers.
     seen: dict[str, RunRecord] = field(default_factory=dict)
     #: By job: the ids of the workers that were found dead, by their keys.
     blamed: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def add(self, record: Record) -> str:
-        """Apply a record. Returns the key of the worker that wrote it, "" for the first record of the stream.
+        """Apply a record. Returns the key of its worker, "" for the first record of the stream.
 
-        Raises ValueError for a record with another type of value, an impossible time or name, and ignores all of it.
+        Raises ValueError for a record with a wrong type, an impossible time or an invalid name, and ignores all of it.
         """
         if "worker" not in record:
             return ""
@@ -142,7 +142,7 @@ class View(Struct):
         return writer
 
     def saved(self, message: Message) -> str | None:
-        """What the job has saved by the latest record of this run; None for nothing."""
+        """The job's saved data in the latest record of this run; None for nothing."""
         texts = [
             found.text
             for seen in self.seen.values()
@@ -151,7 +151,7 @@ class View(Struct):
         return texts[-1] if texts else None
 
     def forget(self, id: str) -> None:
-        """Drop all that is known of a job, because it has ended."""
+        """Drop all information about a job, because it has ended."""
         self.blamed.pop(id, None)
         for writer, seen in list(self.seen.items()):
             seen.runs -= {id}
@@ -166,17 +166,17 @@ def run_log_stream(exchange: str, publisher: Callable[[], Awaitable[Publisher]])
 
 
 class RunLogReader:
-    """Follows the run log while somebody asks for it."""
+    """Follows the run log while it is used."""
 
     def __init__(self, stream: Stream, connection: Connection, blames: dict[str, dict[str, str]]) -> None:
-        """`blames` are the dead workers of jobs that run here, by job. While there are any, the log is followed."""
+        """`blames` are the dead workers of jobs that run here, by job. While it is not empty, the log is followed."""
         self._stream = stream
         self._connection = connection
         self._blames = blames
         self._view = View()
         self._follower: Follower | None = None
         self._opening = asyncio.Lock()
-        #: Ends the following, once it is unused.
+        #: Stops following when it is unused.
         self._ending: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -218,7 +218,7 @@ class RunLogReader:
 
 
 class RunLog:
-    """The run log, as one session of one worker writes and reads it."""
+    """One worker session's access to the run log."""
 
     def __init__(
         self,
@@ -233,37 +233,36 @@ class RunLog:
         self._report = report
         self.connection = connection
         self._inbox = inbox
-        #: The jobs that were handed out before and run here, by slot; and those that were given back, as long as the
-        #: worker's report still names them.
+        #: Redelivered jobs that run here, by slot; and requeued ones, as long as the worker's report still names them.
         self._begun: dict[int, str] = {}
         self._leaving: set[str] = set()
-        #: The dead workers of jobs that run here, which are written again; and the jobs to forget.
+        #: Dead workers of jobs that run here, which are recorded again; and the jobs to drop.
         self._blames: dict[str, dict[str, str]] = {}
         self._forgets: list[str] = []
-        #: What jobs that run here have saved, by id; and whether the last record lacks some of it.
+        #: Saved data of jobs that run here, by id; and whether the last record lacks some of it.
         self._saved: dict[str, Saved] = {}
         self._unsaved = False
         self._written: frozenset[str] = frozenset()
         self._written_at = 0.0
-        #: The duties that this worker has by the last record.
+        #: The duties of this worker in the last record.
         self._written_duties: tuple[str, ...] = ()
         self._wanted = self._stored = 0
         self._writing = asyncio.Lock()
-        #: The timer of the next look at the jobs that run, set by `watch`.
+        #: The timer of the next check of the running jobs, set by `watch`.
         self.ticking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._complained = False
         self._reader = RunLogReader(self._stream, connection, self._blames)
 
     def resume(self) -> None:
-        """Begin a session. The last session's record may be out of date, and only this worker can correct it."""
+        """Start a session. The last session's record may be out of date, and only this worker can correct it."""
         report = self._report()
         if clock.now() - report.started_at > STORED_WITHIN:
             self._later()
             self.watch()
 
     def watch(self) -> None:
-        """Watch the jobs that run, from the first one handed out: those that take long are written down.
+        """Watch the running jobs, from the first one handed out: long ones are recorded.
 
         Without a session nothing can be written, and a job may be handed out just after the log was closed.
         """
@@ -271,7 +270,7 @@ class RunLog:
             self.ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     async def begin(self, slot: int, id: str, dead: dict[str, str]) -> None:
-        """Write down that this slot runs a job that was handed out before; call it before the job runs."""
+        """Record that this slot runs a redelivered job; call it before the job runs."""
         self._begun[slot] = id
         self._leaving.discard(id)
         if dead:
@@ -279,12 +278,12 @@ class RunLog:
         await self._flush()
 
     def save(self, message: Message, text: str) -> None:
-        """Have the next record say what a job that runs here has saved."""
+        """Include a running job's saved data in the next record."""
         self._saved[message.id] = Saved.of(message, text)
         self._unsaved = True
 
     async def leave(self, slot: int, id: str) -> None:
-        """Write down that the job no longer runs here; call it before the job is given back."""
+        """Record that the job no longer runs here; call it before the job is requeued."""
         self._begun.pop(slot, None)
         if id in self._written:
             self._leaving.add(id)
@@ -295,7 +294,7 @@ class RunLog:
                 self._complain(f"giving job {id} back may count as the death of a worker", error)
 
     def ended(self, slot: int, id: str, *, forget: bool) -> None:
-        """Note that the job is settled; `forget` its dead workers, unless it was given back."""
+        """Record that the job is settled; `forget` its dead workers, unless it was requeued."""
         if self._begun.get(slot) == id:
             del self._begun[slot]
         if self._blames.pop(id, None) and forget:
@@ -329,7 +328,7 @@ class RunLog:
             self.watch()
 
     def _drop_saved(self, report: WorkerInfo) -> None:
-        """Forget what jobs have saved that do not run here any more. One that began just now is in no record yet."""
+        """Drop saved data of jobs that no longer run here. A job that has just started is in no record yet."""
         if self._saved:
             running = {*(job.id for job in report.jobs), *self._begun.values()}
             self._saved = {id: saved for id, saved in self._saved.items() if id in running}
@@ -353,7 +352,7 @@ class RunLog:
             self._complain("a worker that dies now is not counted", error)
 
     async def _flush(self) -> None:
-        """Write what runs now. All calls that come while one record is being written share the next record."""
+        """Write the running jobs. All calls during one write share the next record."""
         self._wanted += 1
         mine = self._wanted
         async with self._writing:
@@ -383,7 +382,8 @@ class RunLog:
             )
             self._unsaved = False
             self._written_at = time.monotonic()
-            # Others may read the record before its confirm is here: a job given back meanwhile has to be written off.
+            # Others may read the record before its confirm arrives: a job requeued in the meantime must be removed from
+            # it.
             self._written |= runs
             await self._stream.write(to_builtins(record))
             self._written, self._written_duties, self._stored = runs, report.duties, wanted
@@ -400,25 +400,25 @@ def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:
     return {key(worker.id, float(worker.started_at)): worker for worker in workers}
 
 
-#: Seconds for which the answers of all workers serve other jobs too: a broker's restart redelivers thousands.
+#: Seconds for which the answers of all workers are reused for other jobs: a broker's restart redelivers thousands.
 _FRESH = 1.0
 
-#: Seconds that one look may take, and seconds without another look after one failed or took longer.
+#: Maximum seconds of one check, and seconds without another one after a failed or slow one.
 _LOOK_PATIENCE, _OFF = 5.0, 30.0
 
-#: Seconds after the begin of a session in which other workers may still be on their way back to the broker, and
-#: seconds to wait for them before a second worker counts as dead.
+#: Seconds after the start of a session in which other workers may still be reconnecting to the broker, and seconds to
+#: wait for them before a second worker counts as dead.
 _YOUNG, _GRACE = 30.0, 5.0
 
 
 class CrashRecord(Struct, frozen=True, kw_only=True):
     """What is known of a job's earlier runs."""
 
-    #: The ids of the workers that died of it, by key (run_log.py).
+    #: Ids of the workers that it killed, by key (run_log.py).
     dead: dict[str, str]
-    #: The id of the worker that runs it, or knows how it ended; "" for none.
+    #: The id of the worker that runs it, or remembers its end; "" for none.
     running_at: str
-    #: What it has saved since its message was stored; None for nothing.
+    #: Its saved data since its message was stored; None for nothing.
     saved: str | None = None
 
 
@@ -426,10 +426,10 @@ _NOTHING = CrashRecord(dead={}, running_at="")
 
 
 class CrashHistory:
-    """Finds out the crash history of jobs, for one session of one worker."""
+    """Determines the crash history of jobs, for one session of one worker."""
 
     def __init__(self, starts: RunLog, connection: Connection, ask: Callable[[], Awaitable[Reports]]) -> None:
-        """`connection` is a connection that may publish; `ask` asks all workers."""
+        """`connection` may publish; `ask` asks all workers."""
         self._starts = starts
         self._connection = connection
         self._ask = ask
@@ -439,9 +439,9 @@ class CrashHistory:
         self._began_at = time.monotonic()
 
     async def of(self, message: Message, *, now: bool = False) -> CrashRecord:
-        """What is known of the job's earlier runs. Raises the session's error if that is lost.
+        """The job's known earlier runs. Raises the session's error if the session is lost.
 
-        `now` asks the workers after this call: an answer that was given for other jobs does not serve.
+        With `now` the workers are asked after this call: an earlier answer, for other jobs, is not reused.
         """
         if time.monotonic() < self._off_until:
             return _NOTHING
@@ -464,7 +464,7 @@ class CrashHistory:
             return _NOTHING
 
     async def _patiently(self, message: Message, record: CrashRecord) -> CrashRecord:
-        """Look again for a while: after a broker's restart all workers seem dead for some seconds."""
+        """Check repeatedly for a while: after a broker's restart all workers seem dead for some seconds."""
         deadline = time.monotonic() + _GRACE
         while len(record.dead) > 1 and time.monotonic() < deadline:
             await asyncio.sleep(0.5)
@@ -477,7 +477,7 @@ class CrashHistory:
         answers = await self._workers(now=now)
         suspects = {writer: seen for writer, seen in view.seen.items() if id in seen.runs}
         for worker in answers.values():
-            # A worker shows a job at once, and writes it down a moment later.
+            # A worker reports a job immediately, and records it a moment later.
             if worker.has(id):
                 return CrashRecord(dead=self._blamed(view, id), running_at=worker.id)
         dead = self._blamed(view, id)
@@ -486,7 +486,8 @@ class CrashHistory:
             if writer in answers:
                 continue
             if await self._is_there(seen):
-                # The worker lives and does not answer: stopped, or swapped out. It may go on with the job any moment.
+                # The worker is connected and does not answer: stopped, or swapped out. It may continue with the job any
+                # time.
                 running_at = seen.worker
             else:
                 dead[writer] = seen.worker
@@ -500,11 +501,11 @@ class CrashHistory:
         async with self._asking:
             if self._asked_at < (called_at if now else called_at - _FRESH):
                 asking_at = time.monotonic()
-                # One that does not answer and has the job is known by its record: see `_look`.
+                # A silent worker with the job is known from its record: see `_look`.
                 self._answers = names((await self._ask()).workers)
                 self._asked_at = asking_at
             return self._answers
 
     async def _is_there(self, seen: RunRecord) -> bool:
-        """Whether a worker's session exists: its queue for questions belongs to the session alone, and dies with it."""
+        """Whether a worker's session exists: its request queue belongs to the session only, and is deleted with it."""
         return (await self._connection.probe(seen.inbox)).exists

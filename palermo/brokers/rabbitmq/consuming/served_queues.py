@@ -1,4 +1,4 @@
-"""The queues that a worker serves that asks one after another (poll.py), as they come, go, rest and are in trouble."""
+"""The queues of a polling worker (poll.py): they are created, deleted, paused, and temporarily unusable."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two looks whether a deleted queue is there again. RabbitMQ logs each look that finds it missing.
+#: Seconds between two checks for a deleted queue. RabbitMQ logs each check that finds it missing.
 _FIND_EVERY = 60.0
 
 
@@ -33,30 +33,30 @@ class ServedQueues:
         selection: QueueSelection,
         changed: Callable[[dict[str, QueueRank]], None],
     ) -> None:
-        """`changed` is called with the queues to take from now, and their ranks, whenever these have changed."""
+        """`changed` is called with the queues to serve now, and their ranks, whenever these change."""
         self._connection = connection
         self._declarer = declarer
         self._exchange = exchange
         self._selection = selection
         self._changed = changed
-        #: The type of each queue, "" while it is not known, in the order of their ranks.
+        #: The type of each queue, "" while it is unknown, in the order of their ranks.
         self._kinds: dict[str, str] = {}
         self._places: dict[str, QueueRank] = {}
         self._known: set[str] = set()
         self._paused = NONE_PAUSED
         self._names: QueueNames | None = None
         self._troubled = TroubledQueues(self._try_again)
-        #: The queues that were found deleted, and the task that looks whether they are there again.
+        #: The deleted queues, and the task that checks for them.
         self._deleted: set[str] = set()
         self._finding: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[str]:
-        """The queues to take from now, in order of priority; those that share a place are drawn again each time."""
+        """The queues to serve now, in order of priority; those that share a place are drawn again each time."""
         order = draw_order(self._places, random.random) if self._selection.shared else tuple(self._kinds)
         return (queue for queue in order if queue in self)
 
     def __contains__(self, queue: str) -> bool:
-        """Whether jobs of this queue are to be taken now."""
+        """Whether jobs of this queue should be taken now."""
         return queue not in self._paused and queue in self._kinds and queue not in self._troubled
 
     def amqp_name(self, queue: str) -> str:
@@ -64,30 +64,30 @@ class ServedQueues:
         return amqp_queue(self._exchange, queue)
 
     async def follow(self, names: QueueNames) -> None:
-        """Serve new queues too, as these names come."""
+        """Serve new queues too, as their names arrive."""
         self._names = names
         await names.begin(self._connection)
 
     async def know(self, names: set[str]) -> None:
-        """Serve these queues from now on, as far as the selection wants them."""
+        """Serve the queues among these that match the selection."""
         known = self._known = set(names)
         places = self._selection.places(known)
         kinds = await self._declarer.ensure_registered(queue for queue in places if queue in known)
         chosen = {queue: kinds.get(queue) or await self._ensure(queue, among=len(places)) for queue in places}
         if self._known is not known:
-            return  # a later call has learnt more in the meantime, and serves it
+            return  # a later call knows more queues, and serves them
         if list(chosen) != list(self._kinds):
             self._kinds, self._places = chosen, places
             self._rank()
 
     async def are_classic(self) -> bool:
-        """Whether all are classic queues. Looks up the types that are not known."""
+        """Whether all are classic queues. Looks up unknown types."""
         for queue in [queue for queue in self if not self._kinds[queue]]:
             self._kinds[queue] = await self._ensure(queue, among=len(list(self)))
         return all(self._kinds.get(queue) == CLASSIC for queue in self)
 
     async def _ensure(self, queue: str, *, among: int) -> str:
-        """The type of a queue; "" if it has to be left alone for now. Raises the error if it is the only one."""
+        """The type of a queue; "" if it is unusable for now. Raises the error if it is the only one."""
         try:
             return await self._declarer.ensure(queue)
         except (BrokerRefused, BrokerUnavailable) as error:
@@ -97,7 +97,7 @@ class ServedQueues:
             return ""
 
     def leave_alone(self, queue: str, error: PalermoError) -> None:
-        """Serve the others for a while. Raises the error if there are none, unless the queue is only in use."""
+        """Serve only the others for a while. Raises the error if there are none, unless the queue is only in use."""
         if not any(other != queue for other in self) and not isinstance(error, QueueInUse):
             raise error
         self._troubled.put(queue, error)
@@ -108,7 +108,7 @@ class ServedQueues:
         self._rank()
 
     def pause(self, queues: PausedQueues) -> None:
-        """Take nothing from these queues, and from all others again."""
+        """Take nothing from these queues, and resume all others."""
         if queues != self._paused:
             for queue in list(self._kinds):
                 if queue in self._paused and queue not in queues:
@@ -124,7 +124,7 @@ class ServedQueues:
             self._kinds[queue] = ""
 
     async def missing(self, queue: str) -> None:
-        """Handle a deleted queue: make it again if the worker was told to serve it by name, else leave it out."""
+        """Handle a deleted queue: create it again if the worker serves it by name, otherwise drop it."""
         self._declarer.forget(queue)
         if queue in self._selection.patterns:
             self._kinds[queue] = await self._declarer.ensure(queue)
@@ -137,11 +137,11 @@ class ServedQueues:
                 self._finding = asyncio.ensure_future(self._find_deleted())
 
     async def _find_deleted(self) -> None:
-        """Serve deleted queues again that another program has made. It writes nothing into the registry."""
+        """Serve deleted queues again that another program has created. Registers nothing."""
         while self._deleted and self._connection.error is None:
             await asyncio.sleep(_FIND_EVERY)
             self._deleted &= self._known - self._kinds.keys()
-            with suppress(PalermoError):  # the next look may find them
+            with suppress(PalermoError):  # the next check may find them
                 probes = await probe_all(self._connection, [self.amqp_name(queue) for queue in self._deleted])
                 there = [queue for queue in self._deleted if probes[self.amqp_name(queue)].exists]
                 kinds = {queue: await self._declarer.ensure(queue) for queue in there}
@@ -154,7 +154,7 @@ class ServedQueues:
         self._changed({queue: place for queue, place in self._places.items() if queue in self})
 
     async def close(self) -> None:
-        """Look for no queue any more."""
+        """Stop checking for queues."""
         if self._names is not None:
             self._names.close()
         self._troubled.close()

@@ -1,11 +1,11 @@
-"""Finds the workers that are there and do not answer: they are stopped (SIGSTOP), swapped out, or stand still.
+"""Finds connected workers that do not answer: they are stopped (SIGSTOP), swapped out, or blocked.
 
-RabbitMQ counts such a worker and keeps its jobs for it until its heartbeats have been missed. Who it is, and which jobs
-it holds, is known from its last answer in this session, else from its last record in the run log, which has what it
-counted and the jobs that take long. That it is still there is known from its queue for questions, which ends with its
-session. Of any other worker only the number is known, and only if a classic queue counts them.
+RabbitMQ counts such a worker and keeps its jobs for it until it misses its heartbeats. Its identity and its jobs come
+from its last answer in this session, or else from its last record in the run log, which has its counters and long jobs.
+It is still connected if its request queue exists, which ends with its session. Of any other worker only the number is
+known, and only if a classic queue counts the workers.
 
-A user who may not ask workers sees all of them so, as unasked and not as silent.
+A user without permission to send requests sees all workers this way, as unasked and not as silent.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ from palermo.errors import PalermoError
 
 
 class SilentWorkers:
-    """The last answers of all workers, as one session knows them."""
+    """The last answers of all workers in one session."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class SilentWorkers:
         *,
         kind: str,
     ) -> None:
-        """`reading` returns the connection to read on. `kind` is the type of the queue that counts the workers."""
+        """`reading` returns the connection for reading. `kind` is the type of the queue that counts the workers."""
         self._stream = run_log_stream(exchange, publisher)
         self._reading = reading
-        #: Whether workers that nobody knows are listed: a quorum queue counts those on a node that is away, too, after
+        #: Whether unidentified workers are listed: a quorum queue also counts those on a node that is down, even after
         #: they have moved to another node.
         self._lists_unknown = kind == CLASSIC
         #: By queue for questions.
@@ -67,7 +67,7 @@ class SilentWorkers:
         silent += [unidentified_worker(number + 1) for number in range(unknown)]
         if not reports.may_ask:
             silent = [replace(info, state=UNASKED) for info in silent]
-        # A job may have begun after the last answer.
+        # A job may have started after the last answer.
         return WorkerList([*reports.workers, *silent], complete=False)
 
     async def _still_there(self, answered: set[str]) -> list[WorkerInfo]:
@@ -82,7 +82,7 @@ class SilentWorkers:
         return found
 
     async def read_run_log(self, answered: set[str]) -> None:
-        """Learn of the workers that have not answered from their last records. Raises the error of a lost session."""
+        """Find the silent workers' last records. Raises the error of a lost session."""
         view = View()
 
         def learn(record: Record) -> None:
@@ -94,7 +94,7 @@ class SilentWorkers:
         except PalermoError:
             if connection.error is not None:
                 raise
-            return  # the stream is down: then the last answers are all that is known
+            return  # the stream is down: only the last answers are known
         if follower is not None:
             await follower.close()
         for seen in view.seen.values():
@@ -104,7 +104,7 @@ class SilentWorkers:
 
 
 def _worker(seen: RunRecord) -> WorkerInfo:
-    """The worker that wrote a record, as far as the record tells."""
+    """The worker that wrote a record, as far as the record describes it."""
     pid, _, host = seen.worker.removeprefix("pid:").partition("@")
     jobs = list[RunningJob]()
     for slot, id in enumerate(sorted(seen.runs), start=1):

@@ -16,10 +16,10 @@ from palermo.contract.worker_info import OnCommand, WorkerCommand
 from palermo.core.queue_selection import PausedQueues
 from palermo.errors import PalermoError
 
-#: Seconds that a cancel outlives its job: a RabbitMQ that is killed may redeliver what was just acknowledged.
+#: Seconds that a cancel outlives its job: if RabbitMQ is killed it may redeliver a job that was just acknowledged.
 _LINGER = 30.0
 
-#: The same when the worker stops: it may be a short-lived one that never comes back.
+#: The same when the worker stops, since it may never come back.
 _LINGER_AT_END = 3.0
 
 
@@ -36,23 +36,23 @@ class Steering:
         pause: Callable[[PausedQueues], None],
         held: Callable[[], Iterable[Delivery]],
     ) -> None:
-        """`pause` is called with the queues that are paused; `held` returns the unsettled deliveries."""
+        """`pause` is called with the paused queues; `held` returns the unsettled deliveries."""
         self._facts = facts
         self._cancels = cancels
         self._connection = connection
         self._on_command = on_command
         self._pause = pause
         self._held = held
-        #: Whether any job is cancelled; if not, `checked` and `gone` do nothing.
+        #: Whether any job is cancelled; otherwise `checked` and `gone` do nothing.
         self.has_cancels = False
-        #: By job id: cancels whose jobs have left their queues, and since when.
+        #: By job id: cancels whose jobs have left their queues, and when.
         self._done: dict[str, tuple[Mark, float]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def begin(self) -> None:
-        """Follow pauses and cancels; returns once they are known, or a stream has been down for too long.
+        """Follow pauses and cancels; return once they are known, or a stream has been down for too long.
 
         Raises the connection's error if the connection is lost in the meantime.
         """
@@ -63,7 +63,7 @@ class Steering:
         self._cancelled(self._cancels.state, {})
 
     async def look(self) -> None:
-        """Read what has been paused or cancelled by now."""
+        """Read all pauses and cancels up to now."""
         with suppress(PalermoError, TimeoutError):
             async with asyncio.timeout(STORED_WITHIN):
                 await together(self._facts.read(self._connection), self._cancels.read(self._connection))
@@ -74,7 +74,7 @@ class Steering:
         return delivery if mark is None else replace(delivery, cancelled=True, cancelled_by=mark.by)
 
     def gone(self, delivery: Delivery) -> None:
-        """Note that its job has left the queue for good."""
+        """Record that its job has left the queue permanently."""
         mark = self._cancels.state.find(delivery.message)
         if mark is None:
             return
@@ -98,7 +98,7 @@ class Steering:
             self._pause(state.paused)
 
     def _cancelled(self, state: Cancels, record: Record) -> None:
-        """Order the end of jobs that were taken before their cancel was known here; they may run by now."""
+        """Stop jobs that were taken before their cancel was known here; they may be running."""
         self.has_cancels = bool(state.marks)
         ids = record.get("cancel")
         for delivery in list(self._held()):
@@ -119,5 +119,5 @@ class Steering:
             del self._done[id]
         if self._done:
             self._timer = self._loop.call_later(_LINGER, self._forget_soon)
-        with suppress(PalermoError):  # then the stream drops the cancels when it has grown enough
+        with suppress(PalermoError):  # the stream will drop the cancels when it has grown enough
             await self._cancels.forget(due)

@@ -1,5 +1,5 @@
-"""The queues that a worker cannot use now, though its session is well: another program has one for itself, this user
-may not read it, or its node is away. The worker leaves such a queue alone for a while, and serves its others.
+"""The queues that a worker with an intact session can't use now: another program uses one exclusively, this user has no
+permission to read it, or its node is down. The worker ignores such a queue for a while, and serves its others.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds for which a queue is left alone, and seconds between two log lines about it.
+#: Seconds for which a queue is ignored, and seconds between two log lines about it.
 _ALONE, _SAID_EVERY = 5.0, 60.0
 
 
 class TroubledQueues:
-    """The queues that are left alone, each until it is time for another attempt."""
+    """The ignored queues, each until the next attempt."""
 
     def __init__(self, try_again: Callable[[str], None]) -> None:
-        """`try_again` is called with a queue that need not be left alone any longer."""
+        """`try_again` is called with a queue when its time is over."""
         self._try_again = try_again
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._said: dict[str, float] = {}
@@ -30,7 +30,7 @@ class TroubledQueues:
         return queue in self._timers
 
     def put(self, queue: str, error: PalermoError) -> None:
-        """Leave this queue alone, because of this error."""
+        """Ignore this queue for a while, because of this error."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._said.get(queue, -math.inf) > _SAID_EVERY:
             self._said[queue] = loop.time()
@@ -39,7 +39,7 @@ class TroubledQueues:
             self._timers[queue] = loop.call_later(_ALONE, self._over, queue)
 
     def close(self) -> None:
-        """Try none again."""
+        """Stop retrying."""
         for timer in self._timers.values():
             timer.cancel()
 
@@ -49,5 +49,5 @@ class TroubledQueues:
 
 
 def is_of_a_queue(channel: Channel) -> bool:
-    """Whether RabbitMQ closed this channel because of the queue that was asked, and not because of the session."""
+    """Whether RabbitMQ closed this channel because of the polled queue, and not because of the session."""
     return channel.connection.error is None and channel.code in (ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED)
