@@ -1,6 +1,6 @@
-"""Checks what may be wrong with a RabbitMQ server, on a test queue of its own that it removes in the end.
+"""Check a RabbitMQ server for problems, with a test queue of its own that is removed at the end.
 
-Publishing is tried on a separate connection: under an alarm the server reads no more from a connection that has
+Publishing is tested on a separate connection: during an alarm the server stops reading from a connection that has
 published, and the test queue must still be removed.
 """
 
@@ -32,7 +32,7 @@ from palermo.errors import PalermoError
 
 
 async def look_at_events(session: SessionParameters, connection: Connection, facts: Facts) -> list[Finding]:
-    """One finding if all is well, or one for each problem. Raises PalermoError."""
+    """One finding if everything is fine, or one for each problem. Raises PalermoError."""
     found: list[Finding] = []
     there = 0
     for name, kind in ((gateway(session.prefix), "fanout"), (distributor(session.prefix), "topic")):
@@ -57,24 +57,24 @@ async def look_at_events(session: SessionParameters, connection: Connection, fac
     return found or [Finding.ok("events", f"subscribed: {count(len(known), 'group')}, by {gateway(session.prefix)}")]
 
 
-#: Seconds that one publish may take before something is wrong.
+#: Maximum seconds of one publish before it counts as a problem.
 _PATIENCE = 2.0
 
-#: The first jobs of a queue without priorities, which are read to see whether one has a priority.
+#: Number of jobs at the head of a queue without priorities that are checked for a priority.
 _FIRST_FEW = 10
 
-#: Milliseconds after which the server removes the test queue, should this process die.
+#: Milliseconds after which the server removes the test queue if this process dies.
 _EXPIRES_MS = 60_000
 
-#: Seconds by which a clock may be wrong: instants on the wire are whole seconds.
+#: Tolerated clock error in seconds: instants on the wire are whole seconds.
 _CLOCK = 2.0
 
 _PERMISSIONS = "rabbitmqctl set_permissions -p VHOST USER '.*' '.*' '.*', or the patterns of docs/guides/deploying.md."
 
-#: Bytes of workflows above which the leader's memory, and the time that the next leader needs to read them, matter.
+#: Bytes of workflows above which the leader's memory, and the next leader's time to read them, matter.
 _MUCH = 100_000_000
 
-#: Differences from our own queues by which a queue loses jobs, and how.
+#: Differences from our own queues that make a queue lose jobs, and how.
 _LOSING = {
     "durable": "its jobs are lost when the server restarts",
     "auto_delete": "it is deleted with its last worker, jobs and all",
@@ -87,7 +87,7 @@ _LOSING = {
 
 
 class Diagnosis:
-    """One check of one server, through a session's connection."""
+    """One check of one server, on a session's connection."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Diagnosis:
         workflows: RabbitmqWorkflows,
         unreadable: Callable[[], Awaitable[Mapping[str, int]]],
     ) -> None:
-        """`unreadable` counts the records that cannot be read, by stream or queue."""
+        """`unreadable` counts the unreadable records, by stream or queue."""
         self._session = session
         self._exchange = session.exchange
         self._kind = session.queue_type
@@ -145,7 +145,7 @@ class Diagnosis:
 
     @asynccontextmanager
     async def _noting(self, check: str) -> AsyncIterator[None]:
-        """Turn a PalermoError that is raised inside into a finding."""
+        """Convert a PalermoError raised inside to a finding."""
         try:
             yield
         except PalermoError as error:
@@ -153,7 +153,7 @@ class Diagnosis:
                 Finding.problem(check, str(error), _PERMISSIONS if "set_permissions" in str(error) else "")
             )
 
-    # -- what is there ---------------------------------------------------------------------------
+    # -- existing objects ------------------------------------------------------------------------
 
     async def _look_at_exchange(self) -> None:
         if not await self._connection.has_exchange(self._exchange):
@@ -170,12 +170,12 @@ class Diagnosis:
     async def _look_at_queues(self, queues: list[str]) -> None:
         named = {queue: amqp_queue(self._exchange, queue) for queue in queues}
         probes: dict[str, Probe] = {}
-        with suppress(PalermoError):  # if RabbitMQ tells nothing about one of them, each is asked about by itself
+        with suppress(PalermoError):  # if RabbitMQ answers nothing for one of them, each is queried separately
             probes = await probe_all(self._connection, named.values())
         for queue, name in named.items():
             async with self._noting(f"queue {queue}"):
                 probe = probes.get(name) or await self._connection.probe(name)
-                if probe.exists:  # else it is made when it is needed
+                if probe.exists:  # otherwise it is created when needed
                     await self._look_at_queue(queue, probe)
 
     async def _look_at_queue(self, queue: str, probe: Probe) -> None:
@@ -194,7 +194,7 @@ class Diagnosis:
             self._found.append(Finding.ok(f"queue {queue}", what))
 
     async def _hold_priorities(self, name: str, waiting: int) -> bool:
-        """Whether one of the first few jobs of a queue has a priority. The jobs go back, as after `browse`."""
+        """Whether one of the first jobs of a queue has a priority. The jobs are requeued, as after `browse`."""
         if not waiting:
             return False
         channel = await self._connection.channel()
@@ -202,7 +202,7 @@ class Diagnosis:
         await channel.close()
         return any(one.properties.priority for one in got)
 
-    # -- what can be done ------------------------------------------------------------------------
+    # -- operations ------------------------------------------------------------------------------
 
     async def _try_out(self) -> None:
         name = internal(self._exchange, f"check.{secrets.token_hex(6)}")
@@ -237,7 +237,7 @@ class Diagnosis:
             async with asyncio.timeout(_PATIENCE):
                 await publisher.send(exchange, name, properties, b"")
                 took = (time.monotonic() - began) * 1_000
-                # Twice, since under an alarm the first publish blocks its connection and is stored anyway.
+                # Twice, since during an alarm the first publish blocks its connection and is stored anyway.
                 await publisher.send(exchange, name, properties, b"")
         except TimeoutError:
             self._found.append(self._unconfirmed(connection))
@@ -281,7 +281,7 @@ class Diagnosis:
 
 
 def records(unreadable: Mapping[str, int]) -> list[Finding]:
-    """The findings about records that cannot be read: one for each stream or queue, or that there are none."""
+    """The findings about unreadable records: one for each stream or queue, or that there are none."""
     return [
         Finding.warning(
             "records",
@@ -294,7 +294,7 @@ def records(unreadable: Mapping[str, int]) -> list[Finding]:
 
 
 def workflows(size: int) -> list[Finding]:
-    """The finding about workflows that are stored, if they take much space."""
+    """The finding about stored workflows, if they are large."""
     if size <= _MUCH:
         return []
     text = f"running and failed workflows take {size / 1_000_000:,.0f} MB, which the leader keeps in memory"

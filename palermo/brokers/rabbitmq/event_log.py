@@ -1,8 +1,8 @@
-"""The event log: a stream that keeps events for a while.
+"""The event log: a stream that retains events for a while.
 
-The gateway exchange fills it with the events of all publishers. With this stream a mandatory publish is never
-returned: the stream takes every event. An entry has the exchange that it was published to, and its topic as the
-routing key.
+The gateway exchange routes the events of all publishers to it. With this stream a mandatory publish is never returned,
+because the stream accepts every event. An entry has the exchange that it was published to, and its topic as the routing
+key.
 """
 
 import logging
@@ -41,7 +41,7 @@ class Found(Struct, frozen=True):
 
     @property
     def at(self) -> float | None:
-        """When it was published, in Unix seconds, by its headers or timestamp; None if they do not say."""
+        """When it was published, in Unix seconds, by its headers or timestamp; None if they don't contain it."""
         headers = self.entry.properties.headers or {}
         for said in (headers.get("queued-at"), headers.get("created-at"), self.entry.properties.timestamp):
             if isinstance(said, int | float) and not isinstance(said, bool):
@@ -68,15 +68,15 @@ class EventLog:
         self._stream = Stream(
             internal(session.exchange, "events"),
             publisher,
-            patience=max(session.timeout, LONG_PATIENCE),  # a long read that is given up has to begin again
+            patience=max(session.timeout, LONG_PATIENCE),  # an aborted long read must start again
             holds="the events that are kept",
             arguments=stream_bounds(session.events_bytes, session.events_age),
         )
 
     async def bind(self) -> bool:
-        """Bind the stream to the gateway, which then fills it; unbind it if events are not to be kept.
+        """Bind the stream to the gateway, which then fills it; unbind it if events should not be retained.
 
-        Returns False if the stream is broken and events are not kept, though they should be: groups get them.
+        Returns False if the stream is broken and events are not retained, although they should be: groups get them.
         """
         if self.wanted:
             try:
@@ -112,16 +112,16 @@ class EventLog:
         except BrokerUnavailable:
             if self._connection.error is not None:
                 raise
-            # Up to 4.2 the bindings of a broken stream cannot be changed, and RabbitMQ passes it over.
+            # Up to 4.2 the bindings of a broken stream can't be changed, and RabbitMQ skips it.
 
     async def count(self, connection: Connection) -> int:
-        """How many events there are, marks included; by offsets, since the length that RabbitMQ reports is late."""
+        """Number of events, marks included, by offsets, since the length that RabbitMQ reports is late."""
         end = await self.end(connection)
         if end < 1:
             return 0
         async with aclosing(self._stream.deliveries(connection, "first", end)) as entries:
             async for first, _ in entries:
-                # The very first entry only makes the stream not empty.
+                # The very first entry only makes the stream non-empty.
                 return end - max(1, first) + 1
         return 0
 
@@ -131,10 +131,10 @@ class EventLog:
         return -1 if end is None else end
 
     async def mark(self, connection: Connection) -> int:
-        """Write a mark. Returns its offset or a later one: what was routed before this call lies before the mark.
+        """Write a mark. Returns its offset or a later one: everything routed before this call is before the mark.
 
-        A publisher's channel looks up the bindings and sends to the stream in one step. So a message that went by
-        bindings which have changed since arrives before a message that is sent now; but `end` may not show it yet.
+        A publisher's channel looks up the bindings and sends to the stream in one step. So a message routed by bindings
+        that have changed since arrives before a message that is sent now; but `end` may not show it yet.
         """
         await self._stream.write({"mark": clock.now()})
         return await self.end(connection)
@@ -142,10 +142,10 @@ class EventLog:
     async def read(
         self, connection: Connection, first: int, last: int, since: float | None = None
     ) -> AsyncGenerator[Found, None]:
-        """The events from one offset to another, without those that are too old to be kept.
+        """The events from one offset to another, without those that are too old to be retained.
 
-        `since` is about where to begin, instead of at `first`; something must have been stored after it.
-        An event without an id gets one here, the same each time it is read. See Stream.deliveries.
+        `since` is about where to start, instead of at `first`; something must have been stored after it. An event
+        without an id gets one here, the same at each read. See Stream.deliveries.
         """
         start: int | str | datetime = first or "first"
         if since is not None:

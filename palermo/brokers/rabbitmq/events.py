@@ -1,4 +1,4 @@
-"""Events on RabbitMQ: published to a fanout exchange, distributed by topic, kept in a stream.
+"""Events on RabbitMQ: published to a fanout exchange, distributed by topic, retained in a stream.
 
 See palermo.contract.events.
 """
@@ -32,12 +32,12 @@ from palermo.errors import NotFound
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Old events that are published and confirmed together, and about how many bytes of bodies.
+#: Number of old events that are published and confirmed together, and the approximate bytes of their bodies.
 _BATCH, _BATCH_BYTES = 500, 8 * 1024**2
 
 
 class RabbitmqEvents:
-    """The events of one exchange, as one session publishes and subscribes to them."""
+    """One session's access to the events of one exchange: it publishes and subscribes."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class RabbitmqEvents:
         facts: Facts,
         reading: Callable[[], Awaitable[Connection]],
     ) -> None:
-        """`connection` is the connection to publish on, `reading` gives the one to read on."""
+        """`connection` is for publishing, `reading` returns the one for reading."""
         self._session = session
         self._exchange = session.exchange
         self._connection = connection
@@ -108,7 +108,7 @@ class RabbitmqEvents:
         found = await self._find(group)
         await self._wire()
         connection = await self._reading()
-        # A stream that has stored nothing after `since` would wait for its next entry, so a mark is written.
+        # A stream without an entry after `since` would wait for its next one, so a mark is written.
         last = await self._event_log.end(connection) if old.since is None else await self._event_log.mark(connection)
         return await self._tell(found, 0, last, old, run=uuid.uuid4().hex[:8], progress=progress)
 
@@ -144,11 +144,11 @@ class RabbitmqEvents:
             raise no_subscriber(event) from error
 
     def _unwire(self) -> None:
-        """Note that an exchange or a binding was deleted, or that no group wants an event."""
+        """Record that an exchange or a binding was deleted, or that no group wants an event."""
         self._wired, self._rebinds = False, True
 
     async def _wire(self) -> None:
-        """Make the exchanges, the stream and their bindings; bind all groups again if a binding may be gone."""
+        """Create the exchanges, the stream and their bindings; bind all groups again if a binding may be missing."""
         if self._wired:
             return
         async with self._wiring_now:
@@ -158,7 +158,7 @@ class RabbitmqEvents:
             await self._wiring.make(channel)
             bound = await self._event_log.bind()
             for one in (await self.known()).values() if self._rebinds else ():
-                with suppress(NotFound):  # its queue was deleted: a worker of the group makes it again
+                with suppress(NotFound):  # its queue was deleted: a worker of the group will recreate it
                     channel = channel if channel.is_open else await self._connection.channel()
                     for topic in one.topics:
                         name = amqp_queue(self._exchange, one.queue)
@@ -192,10 +192,11 @@ class RabbitmqEvents:
     # -- old events
 
     async def _join(self, subscription: Subscription) -> int:
-        """Put the kept events into the queue of a new group and bind the queue, so that the group gets each event once.
+        """Put the retained events into the queue of a new group and bind the queue, so that the group gets each event
+        once.
 
-        An event that is published around the moment of binding is in the stream, and perhaps in the queue too: a look
-        into the queue tells. A join that was interrupted is begun again, and skips what lies in the queue already.
+        An event published at about the moment of binding is in the stream, and perhaps in the queue too, so the queue
+        is read. An interrupted join starts again, and skips events that the queue already contains.
         """
         connection, queue = await self._reading(), subscription.queue
         await self._declarer.ensure(queue)
@@ -226,9 +227,9 @@ class RabbitmqEvents:
         lying: Collection[str] = (),
         progress: Callable[[SweepProgress], None] | None = None,
     ) -> int:
-        """Put the events from one offset to another that `old` means into the group's queue. Returns how many.
+        """Put the events from one offset to another that match `old` into the group's queue. Returns their number.
 
-        Those with an id in `lying` are left out.
+        Events with an id in `lying` are left out.
         """
         batch: list[Message] = []
         size = replayed = seen = 0

@@ -1,8 +1,8 @@
 """The journal as a stream, `<exchange>.~journal`: each message is one batch.
 
-The session reads it on the connection that consumes. Under an alarm RabbitMQ reads nothing from the publishing
-connection, and a reader must acknowledge to get new credit. RabbitMQ deletes whole segments, so the bounds are kept
-to within one segment.
+The session reads it on the consuming connection. During an alarm RabbitMQ doesn't read from the publishing connection,
+and a reader must acknowledge to get new credit. RabbitMQ deletes whole segments, so the bounds are accurate to one
+segment.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from palermo.errors import BrokerUnavailable
 #: The prefetch of a reader, in batches of up to some 100 kB; and how many batches are acknowledged together.
 _CREDIT, _ACK_EVERY = 100, 25
 
-#: How many segments a stream is cut into, since RabbitMQ deletes a whole one at a time; and the smallest and largest
-#: segment in bytes.
+#: Number of segments of a stream, since RabbitMQ deletes a whole one at a time; and the smallest and largest segment in
+#: bytes.
 _SEGMENTS, _SMALLEST_SEGMENT, _LARGEST_SEGMENT = 16, 1024**2, 64 * 1024**2
 
-#: The newest batches that `examine` reads.
+#: Number of newest batches that `examine` reads.
 _EXAMINED = 1_000
 
 
 def stream_bounds(size: int, age: float) -> dict[str, Any]:
-    """The arguments of a stream that keeps this many bytes for this many seconds."""
+    """The arguments of a stream with this maximum size in bytes and age in seconds."""
     return {
         "x-max-length-bytes": size,
         "x-max-age": f"{max(1, round(age))}s",
@@ -45,7 +45,7 @@ def stream_bounds(size: int, age: float) -> dict[str, Any]:
 
 
 class StreamJournal:
-    """The journal of one exchange, as one session writes and reads it. See palermo.contract.journal.Journal."""
+    """One session's access to the journal of an exchange. See palermo.contract.journal.Journal."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class StreamJournal:
         connection: Connection,
         reading: Callable[[], Awaitable[Connection]],
     ) -> None:
-        """`connection` is the connection to write on; `reading` returns the connection to read on."""
+        """`connection` is for writing; `reading` returns the connection for reading."""
         self._session = session
         self._connection = connection
         self._reading = reading
@@ -89,7 +89,7 @@ class StreamJournal:
         return reader
 
     async def examine(self) -> None:
-        """Read the newest batches, if there are any, and so count those that cannot be read."""
+        """Read the newest batches, if any, in order to count unreadable ones."""
         if await self._stream.exists(await self._reading()):
             reader = await self.read(lambda _: None, ReadFrom(last=_EXAMINED))
             await wait_for_any(reader.caught_up, reader.ended)
@@ -109,19 +109,19 @@ class StreamReader:
         self.caught_up = asyncio.Event()
         self.ended = asyncio.Event()
         self._stream = ""
-        #: The position of the last batch that has come.
+        #: The position of the last received batch.
         self._read = -1
         channel.on_close(self.ended.set)
         channel.raw.add_on_cancel_callback(self._on_cancelled)
 
     async def start(self, stream: str, start: ReadFrom, stored_at: float) -> None:
-        """Begin to read. `stored_at` is when the last batch was stored, by its writer's clock."""
+        """Start reading. `stored_at` is when the last batch was stored, by its writer's clock."""
         self._stream = stream
         at: Any = "first"
         if start.last is not None:
             at = self.begin = max(0, self.end + 1 - start.last)
         elif start.since is not None:
-            # A reader that begins after the last batch would wait for the next one, and never be caught up.
+            # A reader that starts after the last batch would wait for the next one, and never count as caught up.
             past = start.since > stored_at
             at = self.end if past else datetime.fromtimestamp(max(0.0, start.since - SKEW), UTC).replace(tzinfo=None)
         elif start.position is not None and start.position <= self.end + 1:

@@ -1,11 +1,11 @@
-"""Changes the type of a queue under the same name, by way of a second queue: RabbitMQ itself cannot change a type.
+"""Changes the type of a queue under the same name, with a second queue, since RabbitMQ can't change a type.
 
-    1  the queue is paused, so workers take no job   3  the old queue is deleted, the new one made
+    1  the queue is paused, so workers take no job   3  the old queue is deleted, the new one created
     2  publishing is routed to `~migrating.<queue>`, 4  publishing is routed back, and the messages moved back
        and all messages moved there
 
-Every message is stored in one queue before it leaves the other, so a kill loses none and doubles at
-most one batch. The queues that are there say which step comes next: a migration that is run again goes on.
+Every message is stored in one queue before it leaves the other, so a kill loses none and duplicates at
+most one batch. The existing queues determine the next step, so an interrupted migration can be continued.
 A queue with unacknowledged messages is not safe to delete, since the messages of a worker
 that dies would be gone. So step 3 waits until no worker has a job of the queue.
 """
@@ -31,16 +31,16 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, HeadersTooLarge, No
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Messages moved together: a kill in between may double so many.
+#: Number of messages moved together: a kill in between may duplicate this many.
 _BATCH = 100
 
-#: Seconds between two log lines about jobs that still run.
+#: Seconds between two log lines about running jobs.
 _SAY = 10.0
 
-#: Attempts to make the new queue before another program makes the old one again.
+#: Attempts to create the new queue before another program creates the old one again.
 _ATTEMPTS = 20
 
-#: Headers that would send a copy elsewhere, or that the server adds itself.
+#: Headers that would route copies, or that the server adds itself.
 _DROPPED = ("CC", "BCC", "x-delivery-count")
 
 
@@ -59,9 +59,9 @@ class Migration:
         progress: Callable[[SweepProgress], None],
         failed_log: FailedLog | None = None,
     ) -> None:
-        """`running` returns how many jobs of the queue workers run, or None while a living worker does not answer.
+        """`running` returns the number of the queue's running jobs, or None while a living worker does not answer.
 
-        `failed_log` is for a queue of failed jobs.
+        `failed_log` is for a failed queue.
         """
         self._connection = connection
         self._exchange = exchange
@@ -74,10 +74,10 @@ class Migration:
         self._name = amqp_queue(exchange, queue)
         self._aside = internal(exchange, f"migrating.{queue}")
         self._swept = SweepProgress(total=0)
-        #: Whether publishing is routed aside, to the second queue, as far as is known.
+        #: Whether publishing is diverted to the second queue, as far as is known.
         self._led_aside = False
-        #: The messages that were taken out of the old queue while publishing was routed aside, if they can be told from
-        #: others. A publisher that declares the old queue meanwhile binds it again, and its messages go into both.
+        #: Identifiable messages that were removed from the old queue during the diversion. If a publisher declares the
+        #: old queue in the meantime, it binds the queue again, and its messages go to both.
         self._doubled: Counter[tuple[str, int]] = Counter()
 
     async def is_needed(self) -> bool:
@@ -90,9 +90,9 @@ class Migration:
         return not await self._make()
 
     async def run(self) -> int:
-        """Migrate the queue, which is paused. Returns how many jobs were moved."""
+        """Migrate the queue, which is paused. Returns the number of moved jobs."""
         there, aside = await self._count(self._name), await self._count(self._aside)
-        # It was routed aside by a migration that was interrupted.
+        # An interrupted migration diverted publishing.
         self._led_aside = aside is not None
         self._swept = SweepProgress(total=2 * (there or 0) + (aside or 0))
         self._progress(self._swept)
@@ -118,9 +118,9 @@ class Migration:
         await self._lead_back()
         # Twice: a session that waits for a slow quorum queue sends its message only once that queue answers.
         for _ in range(2):
-            await asyncio.sleep(LOOK_EVERY)  # in which all that was routed aside before has come there
+            await asyncio.sleep(LOOK_EVERY)  # by then all messages diverted before have arrived
             while await self._move(self._aside, self._name, _BATCH):
-                pass  # until nothing comes: a queue's count leaves out messages that are on their way into it
+                pass  # until nothing arrives: a queue's count excludes messages on their way into it
         await self._connection.delete(self._aside)
         if self._failed_log is not None and self._kind != QUORUM:
             await self._failed_log.emptied(self._queue)
@@ -129,8 +129,9 @@ class Migration:
     # -- steps -----------------------------------------------------------------------------------
 
     async def _empty(self) -> None:
-        """Move all messages aside, and replace the queue."""
-        # First all that is there now, while publishers still publish here: that keeps the order, and leaves few.
+        """Divert all messages, and replace the queue."""
+        # First the messages that are there now, while publishers still publish here: that keeps the order, and leaves
+        # few.
         await self._move_all()
         await self._idle()
         await self._lead_aside()
@@ -142,28 +143,28 @@ class Migration:
         # Both without a pause, so that no other program makes the queue first. Publishing is routed aside until the new
         # queue is bound: a message that no queue takes is lost, unless its program publishes it as mandatory.
         channel.raw.queue_delete(self._name)
-        await channel.declare(self._name, arguments)  # another program may have made it first: `run` checks
+        await channel.declare(self._name, arguments)  # another program may have created it first: `run` checks
         await channel.close()
         await self._connection.persist_queues()
 
     async def _lead_aside(self) -> None:
-        """Route publishing aside, and only there until a publisher declares the old queue again."""
+        """Divert publishing to the second queue only, until a publisher declares the old queue again."""
         self._led_aside = True
         channel = await self._connection.channel()
-        # Both without a pause: messages that are published in between go into both queues.
+        # Both without a pause: messages published in between go to both queues.
         channel.raw.queue_bind(self._aside, self._exchange, routing_key=self._queue)
         await channel.unbind(self._name, self._exchange, routing_key=self._queue)
         await channel.close()
 
     async def _lead_back(self) -> None:
-        """Route publishing into the queue again, and no more aside."""
+        """Route publishing to the queue again, and end the diversion."""
         channel = await self._connection.channel()
         channel.raw.queue_bind(self._name, self._exchange, routing_key=self._queue)
         await channel.unbind(self._aside, self._exchange, routing_key=self._queue)
         await channel.close()
 
     async def _idle(self, *, aside: bool = False) -> None:
-        """Wait until no worker has a job of the queue; with `aside`, route publishing aside again and again.
+        """Wait until no worker has a job of the queue; with `aside`, divert publishing repeatedly.
 
         A living worker that does not answer may have one.
         """
@@ -181,29 +182,29 @@ class Migration:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _drain(self) -> None:
-        """Move aside all that was published to the queue before publishing was routed aside.
+        """Divert all messages that were published to the queue before the diversion.
 
-        A publisher that binds the old queue again may go on to fill it. Its messages go aside as well, and are not
-        waited for.
+        A publisher that binds the old queue again may continue to fill it. Its messages are diverted too, without
+        waiting for them.
         """
-        await asyncio.sleep(LOOK_EVERY)  # in which all that was routed here before has come
+        await asyncio.sleep(LOOK_EVERY)  # by then all messages routed here before have arrived
         await self._move_all()
         # Messages on their way into the queue, or back into it, were not counted.
         await self._move(self._name, self._aside, _BATCH)
 
     async def _move_all(self) -> None:
-        """Move aside as many messages as there are now: those that are published in the meantime come after them."""
+        """Divert as many messages as exist now. Messages published in the meantime come after them."""
         left = await self._count(self._name) or 0
         while left > 0 and (moved := await self._move(self._name, self._aside, min(left, _BATCH))):
             left -= moved
 
     async def _move(self, source: str, target: str, count: int) -> int:
-        """Move one batch, in order. Returns how many messages it had."""
+        """Move one batch, in order. Returns its size."""
         channel = await self._connection.channel()
         try:
             return await self._move_on(channel, source, target, count)
         finally:
-            # What is not stored goes back: a queue is deleted only when nobody has a message of it.
+            # Unstored messages are requeued: a queue is deleted only when no session holds one of its messages.
             await channel.close()
 
     async def _move_on(self, channel: Channel, source: str, target: str, count: int) -> int:
@@ -228,16 +229,16 @@ class Migration:
         return len(batch)
 
     def _is_double(self, got: Got) -> bool:
-        """Whether a publisher's message went into both queues, and was moved aside from the old one as well."""
-        # An identity that came twice does not count: better two copies of one job than one job too few.
+        """Whether a publisher's message went to both queues, and was diverted from the old one as well."""
+        # A repeated identity does not count: two copies of a job are better than a lost one.
         identity = _identity(got) if got.exchange else None
         return identity is not None and self._doubled.pop(identity, 0) == 1
 
     async def _store(self, batch: list[Got], target: str) -> None:
-        """Publish these in order, and try refused ones again. Returns once all are confirmed.
+        """Publish these in order, and retry refused ones. Returns once all are confirmed.
 
-        Errors of jobs that do not fit a frame are cut. Raises BrokerRefused, with none published, for other headers
-        that do not.
+        Errors of jobs that don't fit a frame are cut. For other headers that don't fit, raises BrokerRefused with
+        nothing published.
         """
         for got in batch:
             got.properties.delivery_mode = PERSISTENT
@@ -268,15 +269,15 @@ class Migration:
             if refused:
                 await asyncio.sleep(refusals.refused(refused[0][1]))
 
-    # -- what the server is asked ----------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     async def _count(self, name: str) -> int | None:
-        """How many messages wait in a queue; None if it does not exist."""
+        """Number of messages waiting in a queue; None if it doesn't exist."""
         probe = await self._connection.probe(name)
         return probe.messages if probe.exists else None
 
     async def _make(self) -> bool:
-        """Make the queue if it is missing. Returns whether it has the wanted type now."""
+        """Create the queue if it is missing. Returns whether it has the wanted type now."""
         difference = await self._connection.declare(
             self._name, versions.arguments(self._kind, self._connection.version)
         )
@@ -285,7 +286,7 @@ class Migration:
 
 
 def _identity(got: Got) -> tuple[str, int] | None:
-    """A value that two copies of one message share; None for a message without an id, whose copy cannot be recognised.
+    """A value that two copies of one message share; None for a message without an id, whose copy is unrecognizable.
 
     The id alone is not enough: another program may give one id to several jobs.
     """

@@ -1,7 +1,7 @@
-"""The policies that take jobs out of queues, for the doctor.
+"""The policies that remove jobs from queues, for the doctor.
 
-AMQP tells nothing about policies, neither those of users nor those of operators. RabbitMQ's management plugin does,
-where it runs and this user may ask it. Without it they stay unseen, and the doctor says so.
+AMQP doesn't expose policies, neither those of users nor those of operators. RabbitMQ's management plugin does, if it is
+enabled and this user has access. Otherwise policies stay unknown, and the doctor reports that.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.contract.broker import Finding
 from palermo.core.text import count
 
-#: The plugin's default port; and the seconds and bytes that its answer may take.
+#: The plugin's default port; and the limits of its answer in seconds and bytes.
 PORT, _PATIENCE, _MOST = 15672, 2.0, 50_000_000
 
-#: What a policy may set, and what RabbitMQ does with jobs then.
+#: What a policy may set, and its effect on jobs.
 _TAKES_AWAY = {
     "message-ttl": "jobs that wait longer than {} ms are thrown away",
     "expires": "a queue that nobody uses for {} ms is deleted, jobs and all",
@@ -29,17 +29,17 @@ _TAKES_AWAY = {
     "dead-letter-exchange": "what is thrown away goes to exchange {!r}, where no worker finds it",
 }
 
-#: The delivery limit that Palermo gives its quorum queues: from there on none of its jobs reaches it.
+#: The delivery limit of Palermo's quorum queues: no job reaches a limit of this size or more.
 _HIGH = 1_000_000
 
 Definitions = Mapping[str, Mapping[str, Any]]
 
 
 async def definitions(connection: Connection) -> Definitions | None:
-    """What the policies set for each queue of the virtual host, by the queue's AMQP name; None if they are not seen."""
+    """The policies' settings by queue (AMQP name) of the virtual host; None if they are not accessible."""
     address = connection.address
     if address.scheme != "amqp":
-        return None  # the password goes over no line that is less safe than the broker's own
+        return None  # never send the password over a less secure connection than the broker's
     try:
         async with asyncio.timeout(2 * _PATIENCE):
             return await asyncio.to_thread(_ask, connection.host[0], address.username, address.password, address.vhost)
@@ -57,16 +57,16 @@ def _ask(host: str, user: str, password: str, vhost: str) -> Definitions:
         if answer.status != http.client.OK:
             raise ValueError(f"status {answer.status}")
         rows = json.loads(answer.read(_MOST))
-        told = "effective_policy_definition"  # a queue that is a few seconds old has none yet
+        told = "effective_policy_definition"  # missing for a queue that is only a few seconds old
         return {str(row["name"]): dict(row[told] or {}) for row in rows if told in row}
     finally:
         asked.close()
 
 
 def findings(found: Definitions | None, queues: Iterable[str], own: str, where: str) -> list[Finding]:
-    """The findings about these AMQP queues, and about Palermo's own, whose names begin with `own`."""
+    """The findings about these AMQP queues, and about Palermo's own, whose names start with `own`."""
     named = {*queues, *(name for name in found or () if name.startswith(own))}
-    # Another RabbitMQ of this machine may have the port, with the same user.
+    # Another RabbitMQ on this machine may use the port, with the same user.
     if found is None or named.isdisjoint(found):
         return [
             Finding.ok(
@@ -93,7 +93,7 @@ def findings(found: Definitions | None, queues: Iterable[str], own: str, where: 
 
 
 def _harm(definition: Mapping[str, Any]) -> str:
-    """What RabbitMQ does with the jobs of a queue by its policies; "" if they lose none."""
+    """The effect of a queue's policies on its jobs; "" if they lose none."""
     refuses = str(definition.get("overflow", "")).startswith("reject-publish")
     harms = [
         text.format(definition[key])

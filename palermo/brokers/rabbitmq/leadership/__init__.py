@@ -1,1 +1,1 @@
-"""The leader: one session at a time decides about scheduled, unique, limited and tenants' jobs for all others."""
+"""The leader: one session at a time that decides about scheduled, unique, limited and tenants' jobs for all others."""

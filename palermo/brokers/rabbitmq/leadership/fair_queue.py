@@ -1,16 +1,15 @@
 """The fair queue of one job queue: the leader gives its tenants their turns, and moves their jobs into the job queue.
 
-The leader keeps only a few jobs more in the job queue than there are slots, so that it decides late which tenant is
-next. It publishes a job to the job queue, and acknowledges it in its tenant's queue once that is confirmed
-(handover.py). So a leader that is killed doubles at most the jobs that were being confirmed. A job that the job queue
-refuses goes back to its place in its tenant's queue, and is tried again after a pause. One that can never be published
-goes to `failed`.
+The leader keeps only a few more jobs in the job queue than there are slots, so that it chooses the next tenant late. It
+publishes a job to the job queue, and acknowledges it in its tenant's queue once that is confirmed (handover.py). So a
+killed leader duplicates at most the jobs that were being confirmed. A job that the job queue refuses returns to its
+position in its tenant's queue, and is tried again after a pause. One that can never be published goes to `failed`.
 
-In one round trip the leader counts the job queue, and asks for the jobs of the turns to come (basic.get). A tenant that
-had more than one job left is taken to have another. Those for which there is room then go on, in the order of the turns
-as they are now; a tenant that has just come is among them. Once they are confirmed the next step begins. The leader
-subscribes to the queue of a tenant that has no job left, until one comes: the tenant's next job is in hand at once, and
-the leader need not ask ten thousand empty queues.
+In one round trip the leader counts the job queue, and requests the jobs of the next turns (basic.get). A tenant that
+had more than one job left is assumed to have another. Then the jobs that fit are moved, in the current order of the
+turns, which includes new tenants. Once they are confirmed the next step starts. The leader subscribes to the queue of a
+tenant without jobs until one arrives: so the tenant's next job is available immediately, and the leader need not poll
+ten thousand empty queues.
 """
 
 import asyncio
@@ -42,32 +41,32 @@ from palermo.errors import BrokerUnavailable, HeadersTooLarge, NotFound, Palermo
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Number of jobs that are to wait in the job queue for each consumer; the same number if it has none.
+#: Number of jobs that should wait in the job queue for each consumer; the same number without consumers.
 _AHEAD = 3
 
-#: The most jobs that are asked for, and the most that are moved, in one step.
+#: Maximum number of jobs requested, and moved, in one step.
 _AT_ONCE = 100
 
-#: Seconds between two looks at a job queue that is full: doubled from the first to the last while it stays so.
+#: Seconds between two checks of a full job queue: doubled from the first to the last while it stays full.
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.02
 
-#: Bytes of bodies that are in hand at once; beyond that a job that comes goes back until its tenant's turn.
+#: Maximum bytes of held bodies; beyond that a new job is requeued until its tenant's turn.
 _IN_HAND = 32 * 1024 * 1024
 
 
 class TenantState(Struct):
-    """What the leader knows of one tenant."""
+    """The state of one tenant in the leader."""
 
     name: str
     queue: str
     share: float = 1.0
-    #: Whether its queue may hold jobs, so that it is to be asked.
+    #: Whether its queue may have jobs, so that it must be polled.
     asked: bool = True
     #: The tag of the subscription to its queue; "" for none.
     tag: str = ""
-    #: Its next jobs, which have come and are not moved yet.
+    #: Its next jobs, which have arrived and are not moved yet.
     in_hand: list[Got] = field(default_factory=list)
-    #: When the leader last heard of it, on the loop's clock.
+    #: Time of the last event about it, on the loop's clock.
     heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
 
@@ -82,13 +81,13 @@ class JobsUnderWay:
         #: Why one of them was refused, since the last call of `pause`.
         self.refused: PalermoError | None = None
         self._refusals = Refusals(f"jobs of tenants for queue {queue!r}", first=SOON, last=STILL_REFUSED)
-        #: Puts those into `failed` that can never be published.
+        #: Stores jobs in `failed` that can never be published.
         self._failing: set[asyncio.Task[None]] = set()
         #: Set at each confirm and refusal.
         self._answered = asyncio.Event()
 
     def pause(self) -> float:
-        """Seconds to wait before the next attempt, once the jobs in hand, which come behind those, are given back."""
+        """Seconds to wait before the next attempt, after the held jobs behind the refused ones are requeued."""
         error, self.refused = self.refused, None
         assert error is not None
         if isinstance(error, NotFound):
@@ -96,7 +95,7 @@ class JobsUnderWay:
         return self._refusals.refused(error)
 
     async def all_answered(self) -> None:
-        """Wait until each of them is stored, or refused."""
+        """Wait until each of them is stored or refused."""
         while self._count:
             self._answered.clear()
             await self._answered.wait()
@@ -107,14 +106,14 @@ class JobsUnderWay:
         publisher.forward(*self._destinations.route(self._queue), got, partial(self._on_answer, channel, got))
 
     def _on_answer(self, channel: Channel, got: Got, error: PalermoError | None) -> None:
-        """RabbitMQ has stored a job in the job queue, or refused it."""
+        """Handle the result of a publish to the job queue."""
         if isinstance(error, HeadersTooLarge):
             spawn(self._failing, self._fail(channel, got, error))
         else:
             self._on_end(channel, got.tag, error)
 
     async def _fail(self, channel: Channel, got: Got, error: PalermoError) -> None:
-        """Put a job that can never be published into `failed`."""
+        """Store a job in `failed` that can never be published."""
         message = to_message(got.properties, got.body, taken_from=None)
         refused: PalermoError | None = None
         try:
@@ -125,14 +124,14 @@ class JobsUnderWay:
         self._on_end(channel, got.tag, refused)
 
     def _on_end(self, channel: Channel, tag: int, error: PalermoError | None) -> None:
-        """A job is stored, or refused."""
+        """Handle a job that is stored or refused."""
         self._count -= 1
         self._answered.set()
         if error is not None:
             self.refused = error
         else:
             self._refusals.taken()
-        # RabbitMQ has taken back the jobs of a channel that is closed.
+        # RabbitMQ has requeued the jobs of a closed channel.
         if channel.is_open and error is None:
             self._connection.raw.ack(channel.raw, tag)
         elif channel.is_open:
@@ -140,7 +139,7 @@ class JobsUnderWay:
 
 
 class FairQueue:
-    """The fair queue of one job queue; see the module's first lines."""
+    """The fair queue of one job queue; see the module's docstring."""
 
     def __init__(
         self,
@@ -155,7 +154,7 @@ class FairQueue:
         self.states: dict[str, TenantState] = {}
         #: Held while jobs are moved, and while the tenants' queues are read or tidied.
         self.turn = asyncio.Lock()
-        #: Whether a session may be reading the tenants' queues, so that nothing may be moved now.
+        #: Whether a session may be reading the tenants' queues, so that no job may be moved now.
         self.stopped = True
         self._exchange = exchange
         self._connection = connection
@@ -166,13 +165,13 @@ class FairQueue:
         self._tags: dict[str, TenantState] = {}
         self._numbers = 0
         self._bytes = 0
-        #: How many jobs may wait in the job queue, at the last look.
+        #: Maximum number of jobs in the job queue, at the last check.
         self._most = _AHEAD
         self.under_way = JobsUnderWay(queue, connection, destinations)
         self._news = asyncio.Event()
 
     def know(self, tenant: str) -> None:
-        """Note that this tenant has a queue, in which there may be jobs soon."""
+        """Record that this tenant has a queue that may soon have jobs."""
         state = self.states.get(tenant)
         if state is None:
             state = self.states[tenant] = TenantState(
@@ -183,7 +182,7 @@ class FairQueue:
             self._rouse(state)
 
     def forget(self, state: TenantState) -> None:
-        """Forget a tenant whose queue is gone."""
+        """Drop a tenant whose queue no longer exists."""
         self._drop_hand(state)
         self._order.leave(state.name)
         self._tags.pop(state.tag, None)
@@ -191,7 +190,7 @@ class FairQueue:
             del self.states[state.name]
 
     def __contains__(self, tenant: str) -> bool:
-        """Whether the tenant may have jobs waiting, so that its turn is to come."""
+        """Whether the tenant may have waiting jobs, so that it gets a turn."""
         return tenant in self._order
 
     def is_idle(self, state: TenantState) -> bool:
@@ -199,11 +198,11 @@ class FairQueue:
         return bool(state.tag) and not state.in_hand and state.name not in self._order
 
     async def run(self) -> None:
-        """Move jobs until the connection is lost, which is raised, or the call is cancelled."""
+        """Move jobs until the connection is lost, which raises, or the call is cancelled."""
         pause = _FIRST_PAUSE
         while True:
             try:
-                # If the channel has ended, its jobs and subscriptions are gone, and all tenants have to be asked again.
+                # If the channel was closed, its jobs and subscriptions are lost, and all tenants must be polled again.
                 if not len(self._order) and (self._channel is None or self._channel.is_open):
                     self._news.clear()
                     await self._news.wait()
@@ -218,26 +217,26 @@ class FairQueue:
             except PalermoError as error:
                 if self._connection.error is not None:
                     raise
-                # If the queue of one tenant is gone, that tenant is forgotten, and the others go on.
+                # If one tenant's queue is missing, only that tenant is dropped.
                 if not isinstance(error, NotFound):
                     log.warning("cannot deal jobs of tenants queue=%s error=%r", self.queue, str(error))
                     await asyncio.sleep(AGAIN)
                 continue
             # If workers take the jobs as fast as they are moved, they must not wait for the leader.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
-            # RabbitMQ answers a count before it puts away what was published.
+            # RabbitMQ answers a count before it stores published messages.
             await self.under_way.all_answered()
             await asyncio.sleep(refused or (0 if room > 0 else SOON if self.stopped else pause))
 
     async def _step(self) -> int:
-        """Ask for jobs and move those whose turn it is. Returns how many there was room for in the job queue."""
+        """Request jobs and move those whose turn it is. Returns how many more the job queue had room for."""
         channel = await self._open()
         try:
             room, _ = await asyncio.gather(self._room(), self._fetch(channel))
             await self._hand_on(channel, self._due(min(room, _AT_ONCE)))
             return room
         except PalermoError as error:
-            # Jobs that are on their way are acknowledged before the others go back.
+            # Jobs on their way are acknowledged before the others are requeued.
             await self.under_way.all_answered()
             channel.abandon()
             if isinstance(error, NotFound):
@@ -245,7 +244,7 @@ class FairQueue:
             raise
 
     async def _room(self) -> int:
-        """How many more jobs may be put into the job queue."""
+        """Number of jobs that the job queue has room for."""
         name = amqp_queue(self._exchange, self.queue)
         probe = (await probe_all(self._connection, [name]))[name]
         if not probe.exists:
@@ -256,9 +255,9 @@ class FairQueue:
     # -- moving jobs
 
     async def _forget_missing(self) -> None:
-        """Forget the tenants whose queues are gone.
+        """Drop the tenants whose queues no longer exist.
 
-        The error does not say whose: a subscription that was sent before the question may have ended the channel.
+        The error doesn't name the queue: a subscription sent before the query may have closed the channel.
         """
         states = list(self.states.values())
         probes = await probe_all(self._connection, [state.queue for state in states])
@@ -267,7 +266,7 @@ class FairQueue:
                 self.forget(state)
 
     async def _fetch(self, channel: Channel) -> None:
-        """Get into hand the jobs of the next turns, as far as these are known."""
+        """Fetch the jobs of the next turns, as far as these are known."""
         asked, in_hand = list[TenantState](), dict[str, int]()
         for name in self._order.coming(min(self._most, _AT_ONCE), lambda name: self.states[name].share):
             state = self.states[name]
@@ -280,7 +279,7 @@ class FairQueue:
             state.heard = self._loop.time()
             state.asked = got is not None and got.left > 0
             if self.states.get(state.name) is not state:
-                # It was forgotten while it was asked.
+                # It was dropped while it was polled.
                 if got is not None:
                     channel.requeue(got.tag)
                 continue
@@ -297,7 +296,7 @@ class FairQueue:
             state.share = _share(got.properties, state.share)
 
     def _due(self, most: int) -> list[Got]:
-        """At most `most` jobs in hand whose turn it is. A tenant whose job has not come keeps its turn."""
+        """At most `most` fetched jobs whose turn it is. A tenant whose job has not arrived keeps its turn."""
         jobs = list[Got]()
         while len(jobs) < most and (name := self._order.next()) is not None:
             state = self.states[name]
@@ -321,10 +320,10 @@ class FairQueue:
             self.under_way.forward(publisher, channel, got)
         self._connection.raw.flush()
 
-    # -- listening
+    # -- subscriptions
 
     def _listen(self, channel: Channel, state: TenantState) -> None:
-        """Subscribe to the tenant's queue without waiting. If it is gone, the channel ends and all are asked again."""
+        """Subscribe to the tenant's queue without waiting. If it is missing, the channel closes and all are polled."""
         self._numbers += 1
         state.tag = f"tenant-{self._numbers}"
         self._tags[state.tag] = state
@@ -332,12 +331,13 @@ class FairQueue:
 
     def _on_sent(self, raw: Any, method: Any, properties: Properties, body: bytes) -> None:
         if not raw.is_open:
-            return  # RabbitMQ takes back what it delivered on a channel that is being closed.
+            return  # RabbitMQ requeues the deliveries of a closing channel
         state = self._tags.get(method.consumer_tag)
         if state is None:
             raw.basic_nack(method.delivery_tag)
             return
-        # The next job would be sent after this one is stored: until the tenant has none left again it is asked.
+        # RabbitMQ would deliver the next job only after this one is stored: so the tenant is polled until it has none
+        # left.
         self._unlisten(raw, state)
         if self._bytes + len(body) > _IN_HAND:
             raw.basic_nack(method.delivery_tag)
@@ -346,13 +346,13 @@ class FairQueue:
         self._rouse(state)
 
     def _unlisten(self, raw: Any, state: TenantState) -> None:
-        """Unsubscribe from the tenant's queue, and ask it at its turn instead."""
+        """Unsubscribe from the tenant's queue, and poll it at its turn instead."""
         tag, state.tag, state.asked = state.tag, "", True
         self._tags.pop(tag, None)
         raw.basic_cancel(tag, callback=lambda _: None)
 
     def _rouse(self, state: TenantState) -> None:
-        # One that was forgotten in the meantime has no turn.
+        # One that was dropped in the meantime has no turn.
         if self.states.get(state.name) is state:
             self._order.join(state.name, state.share)
             self._news.set()
@@ -364,7 +364,7 @@ class FairQueue:
         return dropped
 
     async def give_back(self, states: Sequence[TenantState]) -> bool:
-        """Give back the jobs of these tenants and unsubscribe from their queues. To be called while `turn` is held.
+        """Requeue the jobs of these tenants and unsubscribe from their queues. Call it while holding `turn`.
 
         Returns whether the jobs are back in their queues, or in the job queue.
         """
@@ -375,22 +375,22 @@ class FairQueue:
         for state in states:
             if state.tag:
                 self._unlisten(channel.raw, state)
-        # Answered after all that was asked until now: no delivery is on its way any more.
+        # Answered after all earlier requests: no delivery is on its way any more.
         await channel.prefetch(1)
         for state in states:
             for got in self._drop_hand(state):
                 channel.requeue(got.tag)
                 state.asked = True
             self._rouse(state)
-        # Answered once all these jobs have gone back.
+        # Answered once all these jobs are requeued.
         await channel.prefetch(1)
         return True
 
     async def _open(self) -> Channel:
-        """The channel on which all jobs of tenants are taken."""
+        """The channel for all jobs of tenants."""
         if self._channel is not None and self._channel.is_open:
             return self._channel
-        # RabbitMQ has taken back what was held on the last channel.
+        # RabbitMQ has requeued the deliveries of the last channel.
         self._tags.clear()
         for state in self.states.values():
             self._drop_hand(state)

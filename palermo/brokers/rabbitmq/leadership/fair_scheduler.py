@@ -28,10 +28,10 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two checks which tenants are gone.
+#: Seconds between two checks for unused tenants.
 _LOOK_EVERY = 1.0
 
-#: Queues that are deleted in a row. Then jobs are moved again, and publishers may go on.
+#: Number of queues deleted in a row. Then jobs are moved again, and publishers can continue.
 _AT_ONCE = 20
 
 
@@ -44,7 +44,7 @@ class FairScheduler(Work):
         self._destinations = destinations = outbox.destinations
         self._order = session.tenant_order
         self._stands_in = stands_in
-        # The confirms of many jobs come together, and so leave their acks.
+        # The confirms of many jobs arrive together, and so their acks are sent together.
         connection.raw.acks_together = True
         self._fair_queues: dict[str, FairQueue] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -66,11 +66,11 @@ class FairScheduler(Work):
         return () if self._stands_in else (self.run(),)
 
     async def run(self) -> None:
-        """Move jobs until the call is cancelled. Raises the connection's error when the connection is lost."""
+        """Move jobs until cancelled. Raises the connection's error when the connection is lost."""
         self._running = True
         try:
             while True:
-                # Where there are no tenants no queue is made.
+                # Without tenants no queue is created.
                 if self._tenant_names.names or await self._are_there():
                     await self._tenant_names.read()
                     await self._tenant_names.tidy()
@@ -90,15 +90,15 @@ class FairScheduler(Work):
                 task.cancel()
 
     async def close(self) -> None:
-        """Wait for the jobs that are on their way: without their acks the next leader would move them again."""
+        """Wait for the jobs on their way: without their acks the next leader would move them again."""
         await asyncio.gather(*(one.under_way.all_answered() for one in self._fair_queues.values()))
 
     async def _are_there(self) -> bool:
-        """The same as TenantQueues.are_there, as it may be asked every second: this session reads the list next."""
+        """Like TenantQueues.are_there, since it may be called every second: this session reads the list next."""
         return await (await self._destinations.publisher()).finds(self._tenant_queues.names.name)
 
     async def learn(self) -> None:
-        """Learn of all tenants that had a queue before this call."""
+        """Read all tenants that had a queue before this call."""
         if await self._tenant_queues.are_there():
             await self._tenant_names.reach()
 
@@ -123,9 +123,9 @@ class FairScheduler(Work):
     def _on_end(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # nobody may be waiting for it any more
+            self._failed.exception()  # mark it as retrieved: there may be no waiter left
 
-    # -- tenants that are gone
+    # -- unused tenants
 
     async def _tidy(self, fair_queue: FairQueue) -> None:
         now = asyncio.get_running_loop().time()
@@ -141,18 +141,18 @@ class FairScheduler(Work):
                 async with self._deleting.held(self._connection, patience=0) as ours:
                     if not ours:
                         return
-                    # A publisher that did not see the deletion begin has listed its queues before: learn of them now.
+                    # A publisher that missed the start of the deletion has already listed its queues: read them now.
                     await self.learn()
                     async with fair_queue.turn:
                         chosen = [one for one in idle[start : start + _AT_ONCE] if _is_idle(fair_queue, one, now)]
-                        # Otherwise a job that was on its way here may be going back just now, and its queue look empty.
+                        # Otherwise a job on its way here might just be returning, and its queue look empty.
                         if await fair_queue.give_back(chosen):
                             await self._delete(fair_queue, chosen)
 
     async def _delete(self, fair_queue: FairQueue, states: Iterable[TenantState]) -> None:
-        """Delete the queues of these tenants unless a job came into them."""
+        """Delete the queues of these tenants, unless a job has arrived."""
         for state in states:
-            # First: a publisher that makes the queue again lists it after the deletion, maybe before RabbitMQ answers.
+            # First: a publisher that recreates the queue lists it after the deletion, perhaps before RabbitMQ answers.
             fair_queue.forget(state)
             self._tenant_names.names.discard((fair_queue.queue, state.name))
             gone = False
@@ -187,12 +187,12 @@ class FairScheduler(Work):
         return [] if fair_queue is None else sorted(fair_queue.states)
 
     async def totals(self) -> dict[str, int]:
-        """By job queue, how many jobs wait in the queues of its tenants."""
+        """By job queue, the number of jobs in its tenants' queues."""
         await self.learn()
         return {queue: sum(one.pending for one in await self._listed(queue)) for queue in sorted(self._fair_queues)}
 
     async def tenants(self, queue: str) -> list[Tenant]:
-        """The tenants of a queue that have jobs waiting, or had some a moment ago; those with most jobs first."""
+        """The tenants of a queue that have waiting jobs, or had some a moment ago; those with most jobs first."""
         await self.learn()
         return await self._listed(queue)
 
@@ -208,9 +208,9 @@ class FairScheduler(Work):
         return sorted(found, key=lambda one: (-one.pending, one.name))
 
     async def give_back(self, queue: str, *, stopped: bool = False) -> None:
-        """Give back the held jobs of this queue's tenants, since a session wants to look at all of their jobs.
+        """Requeue the held jobs of this queue's tenants, because a session wants to read all of their jobs.
 
-        With `stopped` no job is moved, either, until that session has done.
+        With `stopped`, also move no jobs until that session has finished.
         """
         await self.learn()
         fair_queue = self._fair_queues.get(queue)
@@ -230,13 +230,13 @@ class FairScheduler(Work):
 
 
 def _is_idle(fair_queue: FairQueue, state: TenantState, now: float) -> bool:
-    """Whether the queue of this tenant may be deleted: the tenant is known still, and its queue long empty."""
+    """Whether this tenant's queue may be deleted: the tenant is still known, and its queue long empty."""
     return fair_queue.states.get(state.name) is state and fair_queue.is_idle(state) and now - state.heard > LINGER
 
 
 def _parse_tenant_queue(name: Any) -> tuple[str, str]:
     queue, tenant = name
-    # Any text: a message of another program may have a tenant that no job could be declared with.
+    # Any text: another program's message may have a tenant name that is invalid for a declaration.
     if not is_queue_name(queue) or not isinstance(tenant, str):
         raise ValueError(f"{name!r} is not the queue of a tenant")
     return TenantQueue(queue, tenant)

@@ -1,4 +1,4 @@
-"""One session's requests about keys of unique jobs: it asks the leader, and writes down how runs have ended."""
+"""One session's requests about keys of unique jobs: it asks the leader, and records how runs have ended."""
 
 import asyncio
 import json
@@ -41,10 +41,10 @@ from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError, P
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Claims in one question, bytes of their bodies in one question, and questions of one call that are under way at once.
+#: Claims in one request, bytes of their bodies in one request, and concurrent requests of one call.
 _AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
 
-#: Keys that are asked for at once. The leader answers no other question in the meantime: 1,000 take some 8 ms.
+#: Number of keys in one request. The leader answers no other request in the meantime: 1,000 take about 8 ms.
 _PAGE = 1_000
 
 
@@ -61,9 +61,9 @@ class RabbitmqKeys:
         why_silent: Callable[[], Awaitable[LeaderUnavailable | None]] | None = None,
         facts: Facts | None = None,
     ) -> None:
-        """`reading` returns the connection to read on. Without `facts` no job can be announced.
+        """`reading` returns the connection for reading. Without `facts` no job can be announced.
 
-        Without `why_silent`, which is LeaderClient.why_silent, no silence of a leader is noticed.
+        Without `why_silent`, which is LeaderClient.why_silent, a silent leader is not detected.
         """
         self._session = session
         self._exchange = session.exchange
@@ -84,7 +84,7 @@ class RabbitmqKeys:
                     f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; a job with a key can have"
                     f" {MAX_KEYED_BODY:,}. Store the data elsewhere and pass a reference to it."
                 )
-        # While the leader stores one portion, the next one is on its way.
+        # While the leader stores one batch, the next one is on its way.
         under_way, answers = deque[asyncio.Task[list[EnqueueAnswer]]](), list[EnqueueAnswer]()
         try:
             for some in _portions(claims):
@@ -124,11 +124,11 @@ class RabbitmqKeys:
         return found if found is not None and found.is_shown() else None
 
     async def as_they_run(self, messages: list[Message], *, max_body: int = MAX_BODY) -> list[Message]:
-        """These messages, which wait, with the arguments that they will run with."""
+        """These waiting messages, with the arguments that they will run with."""
         return unique_rules.as_they_run(messages, await self._find(key_names(messages)), max_body=max_body)
 
     async def _find(self, names: Sequence[str]) -> dict[str, Key]:
-        """The keys with these names, as far as something is known of them."""
+        """The existing keys with these names."""
         found = dict[str, Key]()
         while names and await self.exist():
             page = await self._ask(operations.FindKeys(list(names[:_PAGE])))
@@ -150,7 +150,7 @@ class RabbitmqKeys:
     async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
         assert self._facts is not None
         known, wanted = await self.announced(), {one.name: one for one in unique}
-        # Only what has changed: so the stream grows with the changes of the code, and not with each start of a worker.
+        # Only changes: so the stream grows with changes of the code, and not with each start of a worker.
         for one in wanted.values():
             if known.get(one.name) != one:
                 await self._facts.put(UNIQUE_JOB, one.name, one.to_plain())
@@ -162,13 +162,13 @@ class RabbitmqKeys:
         return (await self._facts.read(await self._reading())).unique_jobs
 
     async def exist(self) -> bool:
-        """Whether anybody has ever needed a key here; if not, the leader need not be asked."""
+        """Whether any job here has ever needed a key; otherwise the leader need not be asked."""
         return await self._log.exists(await self._reading())
 
     async def start(self, delivery: Delivery, *, worker: str, again: bool) -> StartAnswer:
         """Whether a job may be started. Waits for the leader's answer as long as the session lasts.
 
-        `again` says that this very message was delivered before, and that no worker runs the job any more.
+        `again` means that this message was delivered before, and that no worker runs the job any more.
         """
         start = operations.StartJob.of(delivery.message, worker=worker, run=uuid.uuid4().hex, again=again)
         while True:
@@ -185,11 +185,11 @@ class RabbitmqKeys:
                 await asyncio.sleep(AGAIN)
 
     async def tell(self, message: Message, told: KeyReport) -> None:
-        """Write down how a run ended, and wait until that is stored, however long an alarm lasts."""
+        """Record how a run ended, and wait until that is stored, however long an alarm lasts."""
         await (await self.send_end(message, told))
 
     async def send_end(self, message: Message, told: KeyReport) -> Awaitable[None]:
-        """Send how a run ended. Returns an awaitable that is done once that is stored. Raises BrokerUnavailable."""
+        """Send how a run ended. Returns an awaitable that is done once it is stored. Raises BrokerUnavailable."""
         lock = lock_of(message)
         assert lock is not None
         end = RunEnd(
@@ -207,7 +207,7 @@ class RabbitmqKeys:
     async def gate(self, queue: str, jobs: list[tuple[Message, Message | None]]) -> list[bool]:
         """Whether each of these jobs may leave the queue. Frees the keys of removed jobs, takes those of requeued ones.
 
-        Each job comes with the message that takes its place, or with None if it is removed.
+        Each job comes with the message that replaces it, or with None if it is removed.
         """
         away = [there for there, put in jobs if put is None and not is_failed(queue)]
         back = [put for _, put in jobs if put is not None and not is_failed(put.queue) and lock_of(put) is not None]
@@ -221,21 +221,21 @@ class RabbitmqKeys:
     async def leaving(self, jobs: Iterable[Message], *, drop_next: bool = False) -> None:
         """Free the keys of these jobs, which are about to be removed, unless they run.
 
-        With `drop_next` the jobs that were to follow them are removed too.
+        With `drop_next` the jobs that were to follow them are also removed.
         """
         locks = [(lock.key, job.id) for job in jobs if (lock := lock_of(job)) is not None]
         if locks and await self.exist():
             await self._ask(operations.RemoveJobs(locks, drop_next))
 
     async def cancelled(self, ids: Iterable[str]) -> None:
-        """Tell the leader that these jobs, if they wait, are not going to run."""
+        """Notify the leader that these jobs, if they wait, won't run."""
         if await self.exist():
             await self._ask(operations.CancelJobs(list(ids)))
 
     async def _suspects(self) -> looking.Suspects:
         """The keys whose jobs are in no queue, not scheduled and with no worker.
 
-        Those of a queue that must not be read are left out, unless the queue is empty.
+        Jobs in a queue that must not be read are left out, unless the queue is empty.
         """
         reading = await self._reading()
         held = {key.name: key.holder for key in await self.known() if key.holder is not None}
@@ -280,30 +280,30 @@ def _portions(claims: Sequence[KeyRequest]) -> Iterator[list[KeyRequest]]:
         yield some
 
 
-#: Ends of one slot that may be on their way at once; and of members of maps, which wait for each other. Below 32: then
-#: a quorum queue applies their acknowledgements, even if the channel is closed next (see consuming/consumer.py).
+#: Maximum number of one slot's pending ends; and of those of map members, which wait for each other. Below 32: then a
+#: quorum queue applies their acknowledgements, even if the channel is closed next (see consuming/consumer.py).
 _MOST, _MOST_MEMBERS = 4, 30
 
 
 class PendingEnds:
     """Sends the ends of jobs to the leader's ledgers, and acknowledges each job once its end is stored there.
 
-    Only a job that needs the same key waits for that. A slot goes on with its next jobs meanwhile, until a few of its
-    ends are on their way.
+    Only a job that needs the same key waits for that. A slot continues with its next jobs in the meantime, until a few
+    of its ends are pending.
     """
 
     def __init__(self, acknowledge: Callable[[Delivery], None], give_back: Callable[[Delivery], None]) -> None:
         """`acknowledge` is called for a delivery whose end is stored; it may raise DeliveryLost.
 
-        `give_back` is called for one whose end was not stored: it would hold up its slot.
+        `give_back` is called for one whose end was not stored: it would block its slot.
         """
         self._acknowledge = acknowledge
         self._give_back = give_back
-        #: The slots and keys of the ends that are on their way.
+        #: The slots and keys of the pending ends.
         self._sent: dict[asyncio.Future[None], tuple[int, str]] = {}
 
     async def begin(self, delivery: Delivery, send: Callable[[], Awaitable[Awaitable[None]]]) -> None:
-        """Send the end of this job by `send`, which returns an awaitable that is done once that is stored.
+        """Send the end of this job with `send`, which returns an awaitable that is done once the end is stored.
 
         Then its delivery is acknowledged. Raises BrokerUnavailable.
         """
@@ -317,13 +317,13 @@ class PendingEnds:
         stored.add_done_callback(partial(self._on_stored, delivery))
 
     async def over(self, delivery: Delivery) -> None:
-        """Wait until no end of a job with the same key is on its way."""
+        """Wait until no end of a job with the same key is pending."""
         lock = lock_of(delivery.message)
         if self._sent and lock is not None and (before := self._of(lambda _, key: key == lock.key)):
             await asyncio.wait(before)
 
     async def close(self) -> None:
-        """Wait for the ends that are on their way; give up those that take too long."""
+        """Wait for the pending ends; abandon those that take too long."""
         if self._sent:
             _, late = await asyncio.wait(set(self._sent), timeout=PATIENCE)
             for stored in late:

@@ -1,8 +1,8 @@
-"""The leader of one duty: the one session that does its work, for all sessions of the exchange.
+"""The leader of one duty: the one session that does its work for all sessions of the exchange.
 
-A session leads as long as a connection that it has for this duty alone holds the duty's exclusive queue, which RabbitMQ
-frees the moment that the connection ends. The leader consumes and publishes on that same connection. So a leader that
-is cut off can do nothing at all: the jobs and records that it held have gone back to their queues.
+A session leads as long as a dedicated connection holds the duty's exclusive queue, which RabbitMQ frees when the
+connection ends. The leader consumes and publishes on that same connection. So a disconnected leader can change nothing:
+the jobs and records that it held have returned to their queues.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError, Publi
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds. RabbitMQ notices within two or three heartbeats that a leader is cut off; then another takes over.
+#: Seconds. RabbitMQ notices within two or three heartbeats that a leader is disconnected; then another takes over.
 _HEARTBEAT = 5
 
-#: The errors of reading a request that is not Palermo's.
+#: Errors from parsing a request that is not Palermo's.
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
@@ -51,14 +51,14 @@ class Leader:
         self._responder = responder
         self._work = work
         self._loop = asyncio.get_running_loop()
-        #: The newest format of requests that it knows.
+        #: The newest known format of requests.
         self._format = operations.FORMAT
-        #: Set with the reason why another session is to lead: from then on requests are left to that session.
+        #: Set with the reason why another session should lead: from then on requests are left to that session.
         self._hands_over: asyncio.Future[HandsOver] = self._loop.create_future()
-        #: The number of requests under way, and when the last one came or ended, on the loop's clock.
+        #: Number of active requests, and when the last one arrived or ended, on the loop's clock.
         self._under_way = 0
         self.asked_at = self._loop.time()
-        #: Why `run` ended, if this user lacks a permission, or this version a format.
+        #: Why `run` ended, if this user lacks a permission, or this version doesn't know a format.
         self.refused: BrokerRefused | NewerFormat | None = None
 
     @classmethod
@@ -75,8 +75,8 @@ class Leader:
     ) -> "Leader | None":
         """Become the leader, on a new connection; None if another session leads. The caller closes it.
 
-        `ask` asks the other leader; `unreadable` counts what cannot be read. A leader that `stands_in` only does what
-        requests need, and hands over to a session that stands by.
+        `ask` sends requests to the other leader; `unreadable` counts unreadable records. A leader that `stands_in` only
+        serves requests, and hands over to a session that stands by.
         """
         connection = await open_connection(session, f"{session.name} {duty}", heartbeat=_HEARTBEAT)
         connection.unreadable = unreadable
@@ -84,7 +84,7 @@ class Leader:
             queue = leader_queue(session.exchange, duty)
             channel = await Mutex(queue).take(connection)
             if channel is not None:
-                # A publisher of its own: one that publishes to queues ends with the first queue that refuses.
+                # A publisher of its own: one that publishes to queues closes with the first queue that refuses.
                 responder = Responder(channel, queue, await Publisher.open(connection))
                 outbox = Outbox(session, connection, declarer(connection))
                 work: Work
@@ -101,11 +101,11 @@ class Leader:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way, which another leader would have to do again."""
+        """Whether a request is active, which another leader would have to repeat."""
         return self._under_way > 0
 
     async def close(self) -> None:
-        """Stop leading, once what is on its way is stored and noted: else the next leader would do it again."""
+        """Stop leading, once pending work is stored and recorded: otherwise the next leader would repeat it."""
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS):
@@ -121,7 +121,7 @@ class Leader:
         and BrokerRefused, which `refused` keeps, if this user lacks a permission, also that to reply.
         """
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
-        # Somebody may delete the queue. Then another session takes the duty, and two would lead. Or no reply leaves.
+        # If the queue is deleted, another session takes the duty, and two would lead. Or no reply can be sent.
         deposed: asyncio.Future[Any] = asyncio.ensure_future(self._responder.ended.wait())
         tasks = [asyncio.ensure_future(work) for work in self._work.tasks()]
         for task in tasks:
@@ -155,7 +155,7 @@ class Leader:
             operation = operations.read(body, self._format)
             if isinstance(operation, StandBy):
                 return self._on_stand_by()
-            # Fast path: most starts and permits need no task, and are answered on the channel that they came on.
+            # Fast path: most starts and permits need no task, and are answered on the channel of their request.
             reply = self._work.handle_now(operation)
         except NewerFormat as error:
             fulfil(self._hands_over, error)
@@ -173,7 +173,7 @@ class Leader:
         return b""
 
     async def _reply(self, operation: Operation[Any]) -> bytes:
-        """Carry out the operation. Returns its reply."""
+        """Execute the operation. Returns its reply."""
         self._under_way += 1
         try:
             return operations.write(Reply(value=await self._work.handle(operation)))
@@ -193,12 +193,12 @@ class Leader:
 
 
 def _refuse(request: object, error: Exception) -> bytes:
-    """The reply to a request that means nothing: any program that may publish can send one."""
+    """The reply to an invalid request, which any program with permission to publish can send."""
     log.warning("a request to the leader cannot be read request=%.200r error=%.200r", request, error)
     return operations.write_error(ValueError(f"the leader cannot read the request: {error!r:.200}"))
 
 
 def _read(task: "asyncio.Task[None]") -> None:
-    """Have the error count as read: `run` may have been cancelled, or have raised another."""
+    """Mark the error as retrieved: `run` may have been cancelled, or have raised another."""
     if not task.cancelled():
         task.exception()

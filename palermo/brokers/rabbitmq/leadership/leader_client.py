@@ -1,4 +1,4 @@
-"""One session's part in the election of leaders: it stands by, leads, and asks the leaders, also for permits."""
+"""One session's part in the election of leaders: it stands by, leads, and sends requests to the leaders."""
 
 import asyncio
 import logging
@@ -46,17 +46,17 @@ T = TypeVar("T")
 #: Seconds for which a session that has handed over leaves the duty to others.
 _HANDED_OVER = 5.0
 
-#: Seconds between two looks whether a duty has a leader, at least and at most.
+#: Minimum and maximum seconds between two checks whether a duty has a leader.
 _LOOK_EVERY = 1.0, 1.5
 
-#: Seconds for which a session that leads leaves the other duty to those that do not: if a session has led there, so
-#: that each of them has looked, and else.
+#: Seconds for which a leading session leaves the other duty to sessions without one: if a session has led there, so
+#: that each of them has checked, and otherwise.
 _LEFT_TO_OTHERS, _LEFT_AT_FIRST = 2.2, 0.3
 
-#: Seconds after the last request for which a session keeps leading that only stands in.
+#: Seconds after the last request for which a stand-in leader continues to lead.
 _LINGER = 3.0
 
-#: The least seconds to wait for the reply to a brief operation: there is another leader by then.
+#: Minimum seconds to wait for the reply to a brief operation: there is another leader by then.
 _PATIENCE = 10.0
 
 
@@ -65,7 +65,7 @@ _SILENCE = 2.5
 
 
 class LeaderClient:
-    """Leads in some duties of the exchange, or asks their leaders, for one session. `ask` is the one way to any.
+    """One session's client for all leaders: it leads in some duties, or sends requests with `ask`.
 
     A leader holds the exclusive queue of its duty as its lock (mutex.py), and consumes requests from it. A request may
     be lost with a leader that dies: after a short silence it is sent again.
@@ -79,7 +79,7 @@ class LeaderClient:
         workers: Callable[[], Awaitable[WorkerList]],
         publisher: Callable[[], Awaitable[Publisher]],
     ) -> None:
-        """`workers` returns all workers, those too that do not answer. `publisher` opens one on the connection."""
+        """`workers` returns all workers, also silent ones. `publisher` opens a publisher on the connection."""
         self._session = session
         self._workers = workers
         self._connection = connection
@@ -90,7 +90,7 @@ class LeaderClient:
         self._standing_by = False
         #: The leaders in this session.
         self._leaders: dict[Duty, Leader] = {}
-        #: Held while this session tries to lead.
+        #: Held while this session tries to become leader.
         self._taking = asyncio.Lock()
         #: Until when a duty is left to the sessions that it was handed over to, on the loop's clock.
         self._left_until: dict[Duty, float] = {}
@@ -99,7 +99,7 @@ class LeaderClient:
 
     @property
     def duties(self) -> tuple[Duty, ...]:
-        """The duties in which this session leads now, without those in which it only stands in."""
+        """The duties in which this session leads now, except as a stand-in."""
         return tuple(duty for duty in Duty if (leader := self._leaders.get(duty)) and not leader.stands_in)
 
     async def lead_or_stand_by(self, fired: OnJobs) -> None:
@@ -111,7 +111,7 @@ class LeaderClient:
                 task.result()
         finally:
             self._standing_by = False
-            # Cancelled once: a second time would cut short what a leader does at its end.
+            # Cancelled only once: a second cancel would interrupt the leader's shutdown.
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -124,7 +124,7 @@ class LeaderClient:
                 if not await self._is_vacant(duty, StandBy()):
                     was_led = True
                 elif (leader := await self._take(duty, fired, only_if_idle=True)) is None and self._leaders:
-                    # Sessions share the duties: one that leads leaves the other duty to those that do not.
+                    # Sessions share the duties: one that leads leaves the other duty to the others.
                     await self._rest(_LEFT_TO_OTHERS if was_led else _LEFT_AT_FIRST)
                     if await self._is_vacant(duty, StandBy()):
                         leader = await self._take(duty, fired)
@@ -142,11 +142,11 @@ class LeaderClient:
         return not await (await self._publisher()).finds(self._queues[duty], request)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait so long, or until the connection is lost."""
+        """Wait for this time, or until the connection is lost."""
         await wait_for_any(self._connection.lost, timeout=seconds)
 
     async def _lead(self, leader: "Leader") -> float:
-        """Lead until the session is lost, or the leader's own connection: that is logged.
+        """Lead until the session or the leader's own connection is lost, which is logged.
 
         Returns the seconds after which this session may lead again.
         """
@@ -163,7 +163,7 @@ class LeaderClient:
         return AGAIN
 
     async def _run(self, leader: "Leader", over: Coroutine[Any, Any, object]) -> BaseException | None:
-        """Lead until `over` is done. Returns the error that ended it before."""
+        """Lead until `over` is done. Returns the error that ended it earlier."""
         running, ended = asyncio.ensure_future(leader.run()), asyncio.ensure_future(over)
         try:
             await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -190,15 +190,15 @@ class LeaderClient:
             return leader
 
     async def ask(self, operation: Operation[T], /) -> T:
-        """The leader's reply. Without a leader this session stands in for some seconds.
+        """Send a request and return the leader's reply. Without a leader this session stands in for some seconds.
 
-        The operation may be done twice. Raises BrokerUnavailable; BrokerRefused if this user may not lead.
+        The operation may be executed twice. Raises BrokerUnavailable; BrokerRefused if this user may not lead.
         """
         loop, is_brief, duty = asyncio.get_running_loop(), isinstance(operation, BriefOperation), operation.duty
         until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else LONG_PATIENCE)
         failed: LeaderFailed | None = None
         while self._connection.error is None and loop.time() < until:
-            # A worker waits, however long an alarm lasts; a person is told.
+            # A worker waits, however long an alarm lasts; a user gets an error.
             if not self._session.takes and (trouble := trouble_of(self._connection)) is not None:
                 raise BrokerBlocked(trouble.text)
             try:
@@ -207,7 +207,7 @@ class LeaderClient:
                     return read_reply(operation, reply)
                 await self._stand_in(duty)
             except BrokerRefused:
-                # The same for a permission that is missing: it may come back.
+                # The same for a missing permission, which may be granted again.
                 if not self._session.takes:
                     raise
             except HandsOver as error:
@@ -225,12 +225,12 @@ class LeaderClient:
         raise await self._unavailable(duty)
 
     async def _request(self, operation: Operation[Any]) -> bytes | None:
-        """The leader's reply, which `read_reply` reads; None without: then ask again. Raises the session's error."""
+        """The leader's encoded reply; None, after which to ask again, if there is none. Raises the session's error."""
         silence = _SILENCE if isinstance(operation, BriefOperation) else PATIENCE
         return await self._rpcs[operation.duty].ask(operations.write(operation), silence=silence)
 
     async def why_silent(self) -> LeaderUnavailable | None:
-        """The error of a main leader that does not answer; None if it answers, or none leads. Raises BrokerError."""
+        """The error of a main leader that does not answer; None if it answers or there is none. Raises BrokerError."""
         if Duty.MAIN in self._leaders or await self._is_vacant(Duty.MAIN):
             return None
         with suppress(TimeoutError):
@@ -243,7 +243,7 @@ class LeaderClient:
         silent = list[WorkerInfo]()
         with suppress(PalermoError):
             silent = [one for one in await self._workers() if one.is_silent]
-        # Of a worker that was heard of before it led, it is not known that it leads.
+        # A worker that last answered before it became leader is not known to lead.
         leaders = [one for one in silent if duty in one.duties] or (silent if len(silent) == 1 else [])
         named = f", worker {leaders[0].id}," if leaders and leaders[0].pid else ""
         return LeaderUnavailable(
@@ -253,7 +253,7 @@ class LeaderClient:
         )
 
     async def listing_progress(self) -> tuple[int, int] | None:
-        """How many jobs the leader has read for a page of scheduled jobs, and how many it reads; None if unknown."""
+        """The leader's progress with a page of scheduled jobs: jobs read, and jobs to read; None if unknown."""
         operation = ListingProgress()
         with suppress(LeaderFailed, HandsOver):
             reply = await self._request(operation)
@@ -261,13 +261,13 @@ class LeaderClient:
         return None
 
     async def tell(self, operation: Operation[None]) -> None:
-        """Have the leader do something that may be lost; without a leader do nothing. Raises the session's error."""
+        """Send the leader a request that may be lost; without a leader do nothing. Raises the session's error."""
         await self._rpcs[operation.duty].tell(operations.write(operation), within=_SILENCE)
 
     async def _stand_in(self, duty: Duty) -> None:
-        """Lead in this duty, if no session does, until no request has come for some seconds. Raises BrokerRefused.
+        """Lead in this duty, if no session does, until there were no requests for some seconds. Raises BrokerRefused.
 
-        A session that stands by waits for its next look instead.
+        A session that stands by waits for its next check instead.
         """
         if self._closed:
             raise BrokerUnavailable(f"the session with RabbitMQ at {self._connection.where} is being closed.")
@@ -291,7 +291,7 @@ class LeaderClient:
             self._left_until[leader.duty] = loop.time() + _HANDED_OVER
 
     async def close(self) -> None:
-        """Stop leading, if this session only stands in."""
+        """Stop leading, if this session is only a stand-in."""
         self._closed = True
         if lingering := set(self._lingering):
             for task in lingering:
@@ -300,7 +300,7 @@ class LeaderClient:
 
 
 async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:
-    """Stop leading. A leader that no longer runs must not keep its connection: no other session would lead."""
+    """Stop leading. A stopped leader must not keep its connection: no other session could lead."""
     running.cancel()
     await asyncio.wait({running})
     error = None if running.cancelled() else running.exception()
@@ -312,7 +312,7 @@ async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:
 
 
 class LimitClient:
-    """Asks for permits to run limited jobs, and gives them back."""
+    """Requests permits to run limited jobs, and releases them."""
 
     def __init__(self, leader_client: LeaderClient) -> None:
         self._leader_client = leader_client
@@ -323,9 +323,9 @@ class LimitClient:
         return await self._leader_client.ask(RequestPermit(demand, id, worker))
 
     def ended(self, key: str, *, id: str, worker: str) -> None:
-        """Tell the leader, without waiting, that a run has ended."""
+        """Notify the leader, without waiting, that a run has ended."""
         spawn(self._telling, self._tell(EndRun(key, id, worker)))
 
     async def _tell(self, end: EndRun) -> None:
-        with suppress(PalermoError):  # then the leader finds out by asking what we run
+        with suppress(PalermoError):  # the leader will notice when it asks which jobs run here
             await self._leader_client.tell(end)

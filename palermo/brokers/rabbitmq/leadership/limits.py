@@ -1,9 +1,9 @@
-"""Limits and rates on RabbitMQ: the leader decides in memory, and asks the workers what it does not know.
+"""Limits and rates on RabbitMQ: the leader decides in memory, and asks the workers for missing information.
 
-Nothing of this is stored. A job that may not run now is put aside where delayed jobs wait. When a permit is free,
-the leader publishes the next waiting job at once, if it holds that job because it is due within seconds. A job that
-the leader does not hold comes back by itself. A worker's message that a run has ended may be lost, and a worker may
-die. So as long as a job waits, the leader asks all workers twice a second what they run.
+Nothing of this is stored. A job that must not run yet is postponed like a delayed job. When a permit is free, the
+leader publishes the next waiting job immediately, if it holds that job because it is due within seconds. Other jobs
+return to their queues when they are due. A worker's message that a run has ended may be lost, and a worker may die. So
+while a job waits, the leader asks all workers twice a second which jobs they run.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class LeaderLimits:
 
     @property
     def knows(self) -> bool:
-        """Whether it is known what runs. Before that no job gets a permit."""
+        """Whether the running jobs are known. Before that no job gets a permit."""
         return self._learnt
 
     def request(self, demand: LimitDemand, *, id: str, worker: str) -> RunNow | RunLater:
@@ -52,11 +52,11 @@ class LeaderLimits:
         self._call()
 
     def known(self) -> list[LimitInfo]:
-        """All keys of which something is known, by name."""
+        """All known keys, by name."""
         return self._permits.listing(clock.now())
 
     async def learn(self) -> None:
-        """Ask the workers what runs, unless it is known. Raises BrokerUnavailable."""
+        """Ask the workers which jobs run, unless that is known. Raises BrokerUnavailable."""
         if not self._learnt:
             async with self._learning:
                 self._learnt = self._learnt or await self._ask_workers(first=True)
@@ -68,7 +68,7 @@ class LeaderLimits:
             )
 
     async def run(self) -> None:
-        """Free the permits of runs that are gone, and give them to waiting jobs; until cancelled."""
+        """Free the permits of ended runs, and give them to waiting jobs; until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             if self._permits.has_waiting:
@@ -76,7 +76,7 @@ class LeaderLimits:
                 self._call()
 
     async def _ask_workers(self, *, first: bool = False) -> bool:
-        """Ask all workers what they run. Returns whether all answered: if a living one is silent, nothing is learnt."""
+        """Ask all workers which jobs they run. Returns whether all answered; otherwise nothing is learnt."""
         workers = await ask_workers(self._connection, self._exchange)
         if not workers.complete:
             return False

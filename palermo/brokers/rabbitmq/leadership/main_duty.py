@@ -1,6 +1,6 @@
 """The main duty: scheduled and recurring jobs, the keys of unique jobs, limits and rates.
 
-Jobs of tenants wait in queues of which the leader in tenants decides: it is asked where their keys are freed.
+Jobs of tenants wait in queues that the leader in tenants manages: it is asked about them when keys are freed.
 """
 
 from collections.abc import Awaitable, Iterable, Sequence
@@ -39,7 +39,7 @@ from palermo.core.unique_rules import StartAnswer
 
 
 class MainDuty(Work):
-    """What the main leader does."""
+    """The work of the main leader."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""The requests to the leaders. The types of the fields, and of the replies, are the format on the wire.
+"""The requests to the leaders. The types of their fields, and of the replies, are the wire format.
 
-`LeaderClient.ask` sends a request to the leader of its duty. A request may be carried out twice, because a leader may
-die after it has acted and before its reply is sent.
+`LeaderClient.ask` sends a request to the leader of its duty. A request may be executed twice, because a leader may die
+after acting and before its reply is sent.
 
-Readers ignore fields that they do not know. A release that changes what a request means raises FORMAT: a leader that
-gets a request of a newer format hands over to a newer leader, and the request is sent again.
+Readers ignore unknown fields. A release that changes the meaning of a request raises FORMAT: a leader that gets a
+request of a newer format hands over to a newer leader, and the request is sent again.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ from palermo.errors import BrokerUnavailable, HeadersTooLarge, NotFound, Palermo
 
 T = TypeVar("T")
 
-#: The format of the requests. Each request carries it.
+#: The format of the requests, which each request contains.
 FORMAT = 1
 
 
@@ -56,7 +56,7 @@ class Operation(Struct, Generic[T], frozen=True, kw_only=True, tag_field="ask", 
     """A request to the leader of one duty. Its reply is a T."""
 
     duty: ClassVar[Duty] = Duty.MAIN
-    #: Errors that the caller gets as they were raised by the leader.
+    #: Errors that the caller gets exactly as the leader raised them.
     raises: ClassVar[tuple[type[PalermoError], ...]] = ()
 
     format: int = FORMAT
@@ -78,17 +78,17 @@ class TenantOperation(Operation[T], frozen=True):
 
 
 class StandBy(Operation[None], frozen=True):
-    """Says that a worker stands by to lead: a leader that only stands in ends, and has that worker lead.
+    """Reports that a worker stands by to lead: a stand-in leader ends, and lets that worker lead.
 
-    It keeps its format for ever. Otherwise, each older leader would hand over to the next older one while workers of
-    a newer version stand by.
+    Its format never changes. Otherwise each older leader would hand over to the next older one while workers of a newer
+    version stand by.
     """
 
     format: int = 1
 
 
 class GiveSign(BriefOperation[None], frozen=True):
-    """The leader replies immediately, whatever it does, as a sign that it lives."""
+    """The leader replies immediately, even when busy, as a sign of life."""
 
 
 # -- the keys of unique jobs
@@ -109,7 +109,7 @@ class Start(Struct, frozen=True):
 
 
 class StartJob(BriefOperation[Start], frozen=True):
-    """Have a job take its key, because a worker wants to start it."""
+    """Take its key for a job that a worker wants to start."""
 
     id: str
     job: str
@@ -132,13 +132,13 @@ class StartJob(BriefOperation[Start], frozen=True):
 
     @property
     def message(self) -> Message:
-        """The parts of the message that decide about its start."""
+        """The parts of the message that matter for its start."""
         message = Message(id=self.id, job=self.job, queue=self.queue, tenant=self.tenant, run_at=self.run_at)
         return message if self.lock is None else with_lock(message, self.lock)
 
 
 class ReadmitJobs(BriefOperation[list[bool]], frozen=True):
-    """Have jobs take their keys again that are requeued. The reply says which of them may be."""
+    """Take the keys of requeued jobs again. The reply lists which of them may be requeued."""
 
     messages: list[AsJson[Message]]
 
@@ -147,7 +147,7 @@ class RemoveJobs(BriefOperation[None], frozen=True):
     """Free the keys of jobs that are about to be removed, unless they run: pairs of a key and an id."""
 
     jobs: list[tuple[str, str]]
-    #: Whether the jobs that were to follow them are dropped too, because the whole queue is emptied.
+    #: Whether the jobs that were to follow them are also dropped, because the whole queue is emptied.
     drop_next: bool = False
 
 
@@ -171,7 +171,7 @@ class Keys(Struct, frozen=True):
 
 
 class ListKeys(BriefOperation[Keys], frozen=True):
-    """The reply is a page of the keys that have the text and whose names come after that one."""
+    """The reply is a page of the keys that contain the text and whose names come after that one."""
 
     text: str
     offset: int
@@ -189,7 +189,7 @@ class FindKeys(BriefOperation[Keys], frozen=True):
 
 
 class RequestPermit(BriefOperation[RunNow | RunLater], frozen=True):
-    """Ask for a permit to run a limited job. The reply says when it may run."""
+    """Request a permit to run a limited job. The reply is when it may run."""
 
     demand: LimitDemand
     id: str
@@ -197,7 +197,7 @@ class RequestPermit(BriefOperation[RunNow | RunLater], frozen=True):
 
 
 class EndRun(BriefOperation[None], frozen=True):
-    """Free the permit of a run that has ended. It may be lost: the leader asks the workers what they run."""
+    """Free the permit of a run that has ended. It may be lost: the leader asks the workers which jobs they run."""
 
     key: str
     id: str
@@ -205,7 +205,7 @@ class EndRun(BriefOperation[None], frozen=True):
 
 
 class ListLimits(BriefOperation[list[LimitInfo]], frozen=True):
-    """The reply is all limited keys of which something is known, by name."""
+    """The reply is all known limited keys, by name."""
 
 
 # -- scheduled and recurring jobs
@@ -237,7 +237,7 @@ class AlterScheduled(Operation[list[AlteredJob]], frozen=True):
     action: str
     #: The instant for "move", in Unix seconds.
     at: float | None
-    #: Whether each queue has a queue of failed jobs of its own.
+    #: Whether each queue has its own failed queue.
     apart: bool
 
 
@@ -270,14 +270,14 @@ class ListWorkflows(BriefOperation[list[WorkflowInfo]], frozen=True):
 
 
 class WorkflowPlace(Struct, frozen=True):
-    """A workflow that runs, or the message of one that has failed."""
+    """A running workflow, or the message of a failed one."""
 
     running: RunningJob | None = None
     message: AsJson[Message] | None = None
 
 
 class LocateWorkflows(BriefOperation[list[WorkflowPlace]], frozen=True):
-    """The reply is those of these ids that are workflows."""
+    """The reply is the ids among these that are workflows."""
 
     ids: list[str]
 
@@ -289,7 +289,7 @@ class ListFailedSteps(BriefOperation[list[str]], frozen=True):
 
 
 class CancelWorkflows(BriefOperation[list[str]], frozen=True):
-    """Cancel the workflows among these ids. The reply is the ids of their jobs that wait or run."""
+    """Cancel the workflows among these ids. The reply is the ids of their waiting and running jobs."""
 
     ids: list[str]
 
@@ -306,17 +306,17 @@ class SignalWorkflow(Operation[None], frozen=True):
 
 
 class RequeueSteps(BriefOperation[list[dict[str, Any] | None]], frozen=True):
-    """Have failed steps run again. The reply has the new headers of each, None for one that may not run again."""
+    """Run failed steps again. The reply has the new headers of each, None for one that must not run again."""
 
     messages: list[AsJson[Message]]
 
 
 class MeasureWorkflows(Operation[int], frozen=True):
-    """The reply is how many bytes of workflows the leader has in memory, and its ledger."""
+    """The reply is the size of workflows in the leader's memory and its ledger, in bytes."""
 
 
 class HasEnded(BriefOperation[bool], frozen=True):
-    """The reply is whether the leader knows how this run of a step has ended."""
+    """The reply is whether the leader knows the end of this run of a step."""
 
     workflow: str
     path: str
@@ -368,7 +368,7 @@ class HasTenantJobs(TenantOperation[bool], frozen=True):
 
 
 class LeaderFailed(BrokerUnavailable):
-    """The leader could not carry out the request."""
+    """The leader could not execute the request."""
 
 
 class Reply(Struct, Generic[T], frozen=True, omit_defaults=True):
@@ -384,7 +384,7 @@ class _AnyFormat(Struct):
     format: int = FORMAT
 
 
-#: The errors that the caller gets as the leader raised them, by name.
+#: Errors that the caller gets exactly as the leader raised them, by name.
 _RAISED: dict[str, type[PalermoError]] = {
     one.__name__: one for one in (NewerFormat, HandsOver, NotFound, PublishRefused, HeadersTooLarge)
 }
@@ -413,7 +413,7 @@ _formats = json.Decoder(_AnyFormat)
 
 
 def read(body: bytes, newest: int = FORMAT) -> Operation[Any]:
-    """The request in a message. Raises NewerFormat, ValueError, and other errors of values that mean nothing."""
+    """Parse the request in a message. Raises NewerFormat, ValueError, and other errors for invalid values."""
     try:
         operation: Operation[Any] = _requests.decode(body)
     except MsgspecError:
@@ -442,6 +442,6 @@ def read_reply(operation: Operation[T], body: bytes) -> T:
 
 @cache
 def _replies(kind: type[Operation[Any]]) -> "json.Decoder[Any]":
-    """Reads the replies to requests of this kind, whose class names their type: `class X(Operation[T])`."""
+    """The decoder of replies to requests of this kind, whose class has their type: `class X(Operation[T])`."""
     (value,) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]
     return json.Decoder(Reply[value], dec_hook=_from_plain)  # type: ignore[valid-type]

@@ -1,4 +1,4 @@
-"""One session's view of tenants: it asks the leader which tenants a queue has, and looks into their queues."""
+"""One session's view of tenants: it asks the leader which tenants a queue has, and reads their queues."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -37,7 +37,7 @@ class TenantClient:
         leader_client: LeaderClient,
         leaving: Leaving,
     ) -> None:
-        """`consuming` opens the connection on which queues are read."""
+        """`consuming` opens the connection for reading queues."""
         self._exchange = exchange
         self._mutex = Mutex(browsing_lock(exchange), "another session that looks into the queues of tenants")
         self._consuming = consuming
@@ -70,7 +70,7 @@ class TenantClient:
     async def remove(self, queue: str, tenant: str | None = None) -> int:
         """Remove the waiting jobs of a queue, or those of one tenant, one by one, with their keys and steps.
 
-        Returns how many. Raises NotFound.
+        Returns their number. Raises NotFound.
         """
 
         async def gate(jobs: list[tuple[Message, Message | None]]) -> list[bool]:
@@ -111,11 +111,11 @@ class TenantClient:
 
     @asynccontextmanager
     async def _alone(self, reader: Reader, queue: str, only: str | None = None) -> AsyncIterator[None]:
-        """Have the reader read the queues of all tenants too, or of `only` one.
+        """Include the queues of all tenants, or of `only` one, in the reader.
 
-        In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. While the jobs of
-        the job queue are held, it would take them for done, and move others there; a caller that is through with the
-        job queue would miss a job that was moved there.
+        In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. While the reader
+        holds the jobs of the job queue, the leader would consider them done and move others there; a caller that has
+        finished the job queue would miss a moved job.
         """
         if not await self.names(queue):
             yield
@@ -129,7 +129,7 @@ class TenantClient:
             yield
 
     async def names(self, queue: str) -> list[str]:
-        """The tenants that have a queue of their own beside this one, empty or not."""
+        """The tenants that have their own queues for this queue, empty or not."""
         if is_failed(queue) or not await self._are_there():
             return []
         return await self._leader_client.ask(operations.ListTenantNames(queue))

@@ -1,4 +1,4 @@
-"""One session's requests about workflows: it asks the leader, and writes down how steps have ended."""
+"""One session's requests about workflows: it asks the leader, and records how steps have ended."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How, is_member
 from palermo.errors import BrokerUnavailable, NotFound
 
-#: Seconds that a worker waits for the leader to say whether a step has ended before it runs the step again.
+#: Seconds that a worker waits for the leader's answer whether a step has ended, before it runs the step again.
 _ENDED_WITHIN = 2.0
 
 
@@ -44,11 +44,11 @@ class RabbitmqWorkflows:
         ask: Ask,
         reading: Callable[[], Awaitable[Connection]],
     ) -> None:
-        """`reading` returns the connection to read on."""
+        """`reading` returns the connection for reading."""
         arguments = versions.arguments(session.queue_type, connection.version)
         self._queue = RecordQueue(workflow_queue(session.exchange), connection, outbox.open, arguments)
         self._ends = EndWriter(self._queue, connection, outbox, session.timeout)
-        #: Of each end that is to be written the job's id and its bytes.
+        #: For each end to be written, the job's id and the encoded end.
         self._gathered = Gathered(self._write, size=lambda end: len(end[1]))
         self._ask = ask
         self._reading = reading
@@ -71,17 +71,17 @@ class RabbitmqWorkflows:
 
     async def next_due(self) -> float | None:
         if await self.exist():
-            await self._ask(operations.ListWorkflows(""))  # the leader does all that is due before it answers
+            await self._ask(operations.ListWorkflows(""))  # the leader does all due work before it answers
         return None
 
     async def cancel(self, ids: Collection[str]) -> list[str]:
-        """Cancel the workflows among these jobs; returns the ids of their jobs that wait or run."""
+        """Cancel the workflows among these jobs; return the ids of their waiting and running jobs."""
         return await self._ask(operations.CancelWorkflows(list(ids))) if await self.exist() else []
 
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
     ) -> list[JobLocation]:
-        """These jobs, and of the other ids the workflows: as jobs that run, or have failed if that is wanted."""
+        """These jobs, and the workflows with the other ids: as running jobs, or as failed ones if these are wanted."""
         jobs = list(found)
         left = sorted(set(ids) - {job.id for job in jobs})
         places = await self._ask(operations.LocateWorkflows(left)) if left and await self.exist() else []
@@ -90,7 +90,7 @@ class RabbitmqWorkflows:
         return jobs + running + (over if failed else [])
 
     async def send_end(self, message: Message, how: How, output: StoredResult | None = None) -> Awaitable[None]:
-        """Send how a run of a step ended that added nothing. Returns an awaitable that is done once that is stored.
+        """Send the end of a step's run that added no steps. Returns an awaitable that is done once it is stored.
 
         That may take as long as an alarm lasts. It raises BrokerUnavailable.
         """
@@ -103,7 +103,7 @@ class RabbitmqWorkflows:
         await (await self._ends.send(ends[0][0], record_of([end for _, end in ends])))
 
     async def tell_added(self, message: Message, adds: bytes) -> None:
-        """Write down what a run has added, and wait until that is stored, however long an alarm lasts."""
+        """Record the steps that a run has added, and wait until that is stored, however long an alarm lasts."""
         report = StepReport(message=_bare(message), adds=b64encode(adds).decode())
         body = json.dumps(report.to_record(), separators=(",", ":")).encode()
         await (await self._ends.send(message.id, body))
@@ -118,11 +118,11 @@ class RabbitmqWorkflows:
         return False
 
     async def size(self) -> int:
-        """How many bytes of workflows are stored."""
+        """Size of the stored workflows in bytes."""
         return await self._ask(operations.MeasureWorkflows()) if await self.exist() else 0
 
     async def leaving(self, jobs: Iterable[Message], how: How = How.CANCELLED) -> None:
-        """End these steps, which are about to be removed; other jobs are left alone."""
+        """End these steps, which are about to be removed; ignore other jobs."""
         steps = [AsJson(_bare(job)) for job in jobs if step_of(job.extra) is not None]
         if steps and await self.exist():
             await self._ask(operations.EndSteps(steps, how))
@@ -130,10 +130,10 @@ class RabbitmqWorkflows:
     async def gate(
         self, queue: str, jobs: Sequence[tuple[Message, Message | None]], may: Sequence[bool]
     ) -> list[bool | Message]:
-        """Whether each of these jobs, of which others say whether it `may`, may leave the queue.
+        """Whether each of these jobs may leave the queue; `may` has the decisions of others.
 
-        Each comes with the message that takes its place, or with None if it is removed. A failed step that may run
-        again gets another message. Steps that are removed end.
+        Each comes with the message that replaces it, or with None if it is removed. A failed step that may run again
+        gets another message. Steps that are removed end.
         """
         found: list[bool | Message] = list(may)
         again = [
@@ -151,10 +151,10 @@ class RabbitmqWorkflows:
         return found
 
     async def exist(self) -> bool:
-        """Whether anybody has ever run a workflow here; if not, the leader need not be asked."""
+        """Whether any workflow has ever run here; otherwise the leader need not be asked."""
         return await self._queue.exists(await self._reading())
 
 
 def _bare(message: Message) -> Message:
-    """A message without its arguments: enough to know which step it is."""
+    """A message without its arguments: enough to identify its step."""
     return replace(message, body=b"", failure=None, attempts=())

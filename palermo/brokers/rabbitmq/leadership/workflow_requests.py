@@ -1,4 +1,4 @@
-"""What sessions ask the leader about workflows, and its replies."""
+"""The leader's replies to requests about workflows."""
 
 from base64 import b64decode
 from typing import Any
@@ -43,7 +43,7 @@ async def reply(engine: Workflows, operation: operations.Operation[Any]) -> Any:
 
 
 async def _requeued(engine: Workflows, message: Message) -> dict[str, Any] | None:
-    """The headers with which a failed step runs again; None if it may not."""
+    """The new headers of a failed step that runs again; None if it must not."""
     again: list[Message] = []
 
     def put(one: Message) -> Step:

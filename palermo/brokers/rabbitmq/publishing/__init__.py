@@ -1,1 +1,1 @@
-"""Publishes messages: makes their queues, waits for confirms, and hands messages over between queues."""
+"""Publishing messages: creates their queues, waits for confirms, and hands messages over between queues."""

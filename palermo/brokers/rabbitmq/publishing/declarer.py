@@ -1,7 +1,7 @@
-"""Declares what must exist before a job or an event is published or consumed: exchanges, queues and bindings.
+"""Declares the exchanges, queues and bindings that must exist before a job or an event is published or consumed.
 
-Declaring costs half the publishing rate, so it is done once per session and queue. A queue that exists already with
-other arguments, or with another type, is used as it is.
+Declaring costs half the publishing rate, so it is done once per session and queue. An existing queue with other
+arguments, or another type, is used unchanged.
 """
 
 import asyncio
@@ -38,15 +38,15 @@ class EventTopology:
         self.prefix = prefix
         self.gateway = gateway(prefix)
         self.distributor = distributor(prefix)
-        #: By queue: the patterns by which it is bound whenever it is declared.
+        #: By queue: the patterns for binding it whenever it is declared.
         self.topics: dict[str, tuple[str, ...]] = {}
 
     def is_group(self, queue: str) -> bool:
-        """Whether the queue is a group's, by its name."""
+        """Whether the queue belongs to a group, by its name."""
         return queue.removeprefix(LITERAL).startswith(f"{self.prefix}_")
 
     async def make(self, channel: Channel) -> None:
-        """Declare the exchanges and their binding. Raises BrokerRefused if other exchanges have these names."""
+        """Declare the exchanges and their binding. Raises BrokerRefused if different exchanges have these names."""
         for name, kind in ((self.gateway, "fanout"), (self.distributor, "topic")):
             if difference := await channel.declare_exchange(name, kind):
                 raise BrokerRefused(
@@ -56,7 +56,7 @@ class EventTopology:
         await channel.call(channel.raw.exchange_bind, self.distributor, self.gateway)
 
     async def bind(self, channel: Channel, amqp_name: str, queue: str) -> None:
-        """Bind a group's queue, `amqp_name` on RabbitMQ, by the patterns that this session knows of."""
+        """Bind a group's queue, `amqp_name` on RabbitMQ, by the patterns known to this session."""
         topics = self.topics.get(queue, ())
         if topics:
             await self.make(channel)
@@ -64,20 +64,20 @@ class EventTopology:
             await channel.bind(amqp_name, self.distributor, routing_key=topic)
 
 
-#: Seconds until a queue that was found is registered, at least and at most, or sooner if a caller waits in `done`: jobs
-#: come first. Of many sessions that find a queue at once the first writes its name, and most others see that.
+#: Minimum and maximum seconds until a found queue is registered; sooner if a caller waits in `done`. Jobs come first.
+#: If many sessions find a queue at the same time, the first writes its name, and most others see that.
 _SOON = (0.3, 3.0)
 
 
 class QueueRegistration:
-    """The queues whose names one session has to store.
+    """The queues whose names one session must store.
 
-    The names of our own are stored before they are made, those of others once a session finds them.
+    The names of our own queues are stored before their creation, those of others once a session finds them.
     """
 
     def __init__(self, session: SessionParameters, facts: Facts, connections: Connections) -> None:
         self._session = session
-        #: How the queues of groups that subscribe to events are bound.
+        #: How the queues of subscribed groups are bound.
         self.wiring = EventTopology(session.prefix)
         self._facts = facts
         self._connections = connections
@@ -88,29 +88,29 @@ class QueueRegistration:
         self._hurry = asyncio.Event()
 
     def declarer(self, connection: Connection) -> "Declarer":
-        """What declares queues on this connection."""
+        """The declarer for this connection."""
         return Declarer(self._session, connection, self)
 
     async def register(self, queue: str) -> None:
-        """Store the name of a queue that is about to be made. Returns once that is done, or left for later."""
+        """Store the name of a queue that is about to be created. Returns once that is done, or postponed."""
         try:
             await self._facts.stream.write(fact(QUEUE, queue, True))
         except BrokerUnavailable as error:
             if self._connection.error is not None:
                 raise
-            # A stream that is down must not keep a job from being stored: its queue is registered later.
+            # A stream that is down must not prevent storing a job: its queue is registered later.
             log.warning("cannot register a queue now queue=%s error=%r", queue, str(error))
             self.register_found(queue)
 
     def register_found(self, queue: str) -> None:
-        """Store the name of a queue that was found on the broker, if it is not known yet. Does not wait for that."""
+        """Store the name of an existing queue, if it is not registered yet. Does not wait for that."""
         self._found.add(queue)
         if self._working is None or self._working.done():
             self._hurry.clear()
             self._working = asyncio.ensure_future(self._register_all_found())
 
     async def done(self) -> None:
-        """Wait for a moment until the queues that were found are registered, unless an alarm keeps them from that."""
+        """Wait briefly until the found queues are registered, unless an alarm prevents that."""
         if self._working is not None and not self._connection.blocked:
             self._hurry.set()
             await asyncio.wait({self._working}, timeout=LAST_WORDS)
@@ -119,10 +119,10 @@ class QueueRegistration:
 
     async def _register_all_found(self) -> None:
         await wait_for_any(self._hurry, timeout=random.uniform(*_SOON))
-        with suppress(PalermoError):  # the session is lost; the next session finds the queue again
+        with suppress(PalermoError):  # the session is lost; the next one will find the queue again
             while self._found:
                 found, self._found = self._found, set()
-                # Under an alarm nothing is read of a connection that publishes.
+                # During an alarm RabbitMQ doesn't read from a connection that publishes.
                 connection = self._connections.consuming or self._connection
                 for queue in sorted(found - (await self._facts.read(connection)).queues):
                     # It may have been deleted since it was found.
@@ -132,7 +132,7 @@ class QueueRegistration:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds after which the type of a queue of failed jobs is looked up again.
+#: Seconds after which the type of a failed queue is looked up again.
 _ASK_AGAIN = 60.0
 
 
@@ -140,18 +140,18 @@ class Declarer:
     """Declares queues on one connection, each once."""
 
     def __init__(self, session: SessionParameters, connection: Connection, registration: QueueRegistration) -> None:
-        """`registration` stores the names of the queues: of ours before they are made, so that none is unknown."""
+        """`registration` stores the names of the queues: ours before their creation, so that none is unknown."""
         self._connection = connection
         self._exchange = session.exchange
-        #: The type of the queues that it makes.
+        #: The type of new queues.
         self._kind = session.queue_type
         self._registration = registration
         self._wiring = registration.wiring
-        #: The queues that this connection has made or found, each with its type.
+        #: The queues that this connection has created or found, each with its type.
         self.kinds: dict[str, str] = {}
-        #: The queues that get priorities when they are made.
+        #: The queues that get priorities when they are created.
         self._prioritized = set(session.prioritized)
-        #: The queues that are known to have priorities, and those that `mind` has checked.
+        #: Queues known to have priorities, and those that `mind` has checked.
         self._with_priorities: set[str] = set()
         self._without: set[str] = set()
         self._foreign: set[str] = set()
@@ -161,18 +161,18 @@ class Declarer:
         self._lock = asyncio.Lock()
 
     def forget(self, queue: str) -> None:
-        """Declare the queue again next time: the queue or the exchange may be gone."""
+        """Declare the queue again next time: the queue or the exchange may be missing."""
         self.kinds.pop(queue, None)
         self._foreign.discard(queue)
         self._with_priorities.discard(queue)
         self._exchange_made = False
 
     def is_foreign(self, queue: str) -> bool:
-        """Whether the queue has arguments other than ours, so that it may rightly keep jobs from an idle consumer."""
+        """Whether the queue has arguments other than ours, so it may keep jobs from an idle consumer."""
         return queue in self._foreign
 
     async def kind(self, queue: str) -> str:
-        """As `ensure`, but a type that was found long ago is looked up again: somebody may have migrated the queue."""
+        """Like `ensure`, but an old type is looked up again: the queue may have been migrated."""
         now = asyncio.get_running_loop().time()
         async with self._lock:
             if queue in self.kinds and now - self._asked.get(queue, now) > _ASK_AGAIN:
@@ -184,7 +184,7 @@ class Declarer:
         return await self.ensure(queue)
 
     def mind(self, queue: str) -> None:
-        """Log once if a job's priority changes little or nothing in this queue, which exists."""
+        """Log once if a job's priority has little or no effect in this existing queue."""
         kind = self.kinds.get(queue)
         if kind is None or queue in self._with_priorities or queue in self._without:
             return
@@ -193,10 +193,10 @@ class Declarer:
             log.warning("priorities change little or nothing in this queue queue=%s reason=%r", queue, why)
 
     async def ensure(self, queue: str, *, priority: int = 0) -> str:
-        """The queue's type, ours unless someone made it otherwise; declares and binds what is missing.
+        """The queue's type, ours unless it was created otherwise; declares and binds missing parts.
 
-        A queue that has to be made for a job with a `priority` gets priorities.
-        Raises BrokerRefused without the permission, BrokerUnavailable when the connection is lost, or QueueNameInvalid.
+        A queue that is created for a job with a `priority` gets priorities. Raises BrokerRefused without the
+        permission, BrokerUnavailable if the connection is lost, or QueueNameInvalid.
         """
         known = self.kinds.get(queue)
         if known is not None:
@@ -222,7 +222,7 @@ class Declarer:
             return self.kinds[queue]
 
     async def _make(self, queue: str) -> str:
-        """Register a queue and make it. Of the sessions that do so at the same time one writes its name."""
+        """Register a queue and create it. If several sessions do so at the same time, one writes its name."""
         digest = hashlib.sha256(queue.encode(errors="surrogatepass")).hexdigest()[:32]
         making = Mutex(internal(self._exchange, f"making.{digest}"))
         async with making.held(self._connection, patience=0, optional=True) as ours:
@@ -233,36 +233,36 @@ class Declarer:
             return await self._make_again(queue)
 
     async def _make_again(self, queue: str) -> str:
-        """Make what is missing of the queue and its bindings. Returns the queue's type."""
+        """Create the missing parts of the queue and its bindings. Returns the queue's type."""
         try:
             return await self._declare(queue)
         except NotFound:
-            # The exchange was deleted since it was declared, or the queue before it was bound.
+            # The exchange was deleted since its declaration, or the queue before its binding.
             self._exchange_made = False
             await self._make_exchange()
             return await self._declare(queue)
 
     async def ensure_registered(self, queues: Iterable[str]) -> dict[str, str]:
-        """The types of those of these registered queues that are there as we make them. The others need `ensure`.
+        """The types of the registered queues among these that exist with our arguments. The others need `ensure`.
 
-        They are asked about together, by three frames each: one after another, 3,000 queues took a minute.
+        The queries are pipelined, with three frames for each queue: one after another, 3,000 queues took a minute.
         """
         wanted = list(queues)
         async with self._lock:
             plain = [one for one in wanted if one not in self.kinds and self._is_plain(one)]
             if len(plain) > 1:
                 await self._make_exchange()
-                # A queue or the exchange was deleted meanwhile, or one is not ours to use: `ensure` finds out which.
+                # A queue or the exchange was deleted, or one is not accessible: `ensure` finds out which.
                 with suppress(NotFound, BrokerRefused):
                     self.kinds |= dict.fromkeys(await self._declare_those_there(plain), self._kind)
         return {queue: self.kinds[queue] for queue in wanted if queue in self.kinds}
 
     def _is_plain(self, queue: str) -> bool:
-        """Whether the queue is declared with the arguments that most have."""
+        """Whether the queue is declared with the most common arguments."""
         return queue not in self._prioritized and not self._wiring.is_group(queue)
 
     async def _declare_those_there(self, queues: Iterable[str]) -> list[str]:
-        """Declare and bind those of these queues that exist. Returns those that are as we make them."""
+        """Declare and bind the existing queues among these. Returns those with our arguments."""
         named = {amqp_queue(self._exchange, queue): queue for queue in queues}
         probes = await probe_all(self._connection, named)
         there = {name: queue for name, queue in named.items() if probes[name].exists and not probes[name].locked}
@@ -274,7 +274,7 @@ class Declarer:
         return found
 
     async def count(self, queue: str) -> tuple[int, int] | None:
-        """How many messages wait in the queue, and how many consumers it has; None if it does not exist."""
+        """The numbers of waiting messages and of consumers of the queue; None if it doesn't exist."""
         probe = await self._connection.probe(amqp_queue(self._exchange, queue))
         return (probe.messages, probe.consumers) if probe.exists else None
 
@@ -311,7 +311,7 @@ class Declarer:
         """The type of a queue that exists with other arguments."""
         name, theirs = difference.argument, difference.theirs or difference.text
         if name == "x-max-priority":
-            # It was made with priorities or without them, and is ours anyway.
+            # It was created with or without priorities, and is ours anyway.
             if theirs != "none":
                 self._with_priorities.add(queue)
             return CLASSIC

@@ -1,22 +1,21 @@
-"""Hands messages over: publishes each to its new place, and acknowledges it in its old one once that is confirmed.
+"""Hands messages over: publishes each to its new place, and acknowledges it in its old one after the confirm.
 
 Law: no publish and no acknowledgement share an AMQP transaction (tx), and nothing here uses one. A queue that refuses a
 publish (overflow reject-publish) ends the transaction with 406 "partial tx completion" and keeps its acknowledgements,
-so the message is in no queue any more. RabbitMQ promises atomicity for one queue only.
+so the message would be in no queue. RabbitMQ guarantees atomicity for one queue only.
 
 Promise:
 
-* A refused message stays in its old place. It is tried again after a growing pause, and the log says so (`Refusals`).
-* A job that can never be published, since its headers do not fit a frame of this connection, goes to `failed` in its
-  place (`unpublishable`): other jobs must not wait behind it for ever.
+* A refused message stays in its old place. It is tried again after a growing pause, and logged (`Refusals`).
+* A job that can never be published, since its headers don't fit a frame of this connection, goes to `failed` instead
+  (`unpublishable`): it must not block other jobs forever.
 * kill -9 of the leader, or a lost session: the message is in its old place, in its new one, or with one id in both,
-  and never in none. So a delayed job, or one of a tenant, may run twice. A ledger (ledger.py) looks for a job that the
-  last leader may have published (`traces`) before it publishes it again. Such a job runs twice only after two deaths
-  at once: of the leader between the confirm and the acknowledgement, and of the worker that had taken the job. Here a
-  worker that does not answer counts as dead, and a message that another session holds just then, to look at its
-  queue, is not seen.
-* kill -9 of the broker: the promise of a publisher confirm holds. RabbitMQ forgets acknowledgements that it had not
-  written to the disk.
+  but never in neither. So a delayed job, or one of a tenant, may run twice. A ledger (ledger.py) searches for a job
+  that the last leader may have published (`traces`) before it publishes the job again. Such a job runs twice only after
+  two simultaneous deaths: of the leader between the confirm and the acknowledgement, and of the worker with the job.
+  Here a silent worker counts as dead, and a message that another session holds at that moment, to read its queue, is
+  not found.
+* kill -9 of the broker: the promise of a publisher confirm holds. RabbitMQ loses acknowledgements not yet on disk.
 """
 
 import asyncio
@@ -39,16 +38,16 @@ from palermo.errors import HeadersTooLarge, NotFound, PalermoError, PublishRefus
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: The most messages of a queue to search for a job: a longer queue is taken not to have it.
+#: Maximum number of a queue's messages to search for a job: a longer queue counts as not having it.
 _READ = 5_000
 
-#: Seconds after which RabbitMQ has written to the disk a message that was seen in a queue: it writes every 0.2 s
+#: Seconds after which RabbitMQ has written to disk a message that was seen in a queue: it writes every 0.2 s
 #: (SYNC_INTERVAL in rabbit_amqqueue_process.erl).
 _WRITTEN = 1.0
 
 
 async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -> list[PalermoError | None]:
-    """For each message that is being published, why it is not stored; None if it is confirmed.
+    """For each message being published, the error, or None if it is confirmed.
 
     Raises the error of a lost session, and any error that is not a PalermoError.
     """
@@ -64,16 +63,16 @@ async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -
 
 
 def unpublishable(message: Message, error: PalermoError, *, now: float) -> Message:
-    """The copy for `failed` of a job that can never be published, with why."""
+    """The copy for `failed` of a job that can never be published, with the error."""
     if isinstance(error, HeadersTooLarge):
         error = HeadersTooLarge(f"it cannot be published again: {error} Connect the workers with a larger frame_max.")
     return fail(message, from_exception(error, failed_at=int(now)), worker="")
 
 
 async def write_acks(publisher: Publisher, queue: str) -> None:
-    """Have RabbitMQ write the acknowledgements of this queue to disk, by a mark that it has to store there.
+    """Make RabbitMQ write the acknowledgements of this queue to disk, by publishing a persistent mark to it.
 
-    Without it a kill -9 of the broker may bring back all that was acknowledged since the last publish to the queue.
+    Without it a kill -9 of the broker may restore messages acknowledged since the last publish to the queue.
     """
     with suppress(PublishRefused, NotFound):
         await publisher.send("", queue, PERSISTENT_JSON, b"")
@@ -82,23 +81,23 @@ async def write_acks(publisher: Publisher, queue: str) -> None:
 def is_mark(got: Got) -> bool:
     """Whether this message is such a mark, and not a delayed job.
 
-    RabbitMQ adds `x-delivery-count` when a quorum queue delivers a message again.
+    RabbitMQ adds `x-delivery-count` when a quorum queue redelivers a message.
     """
     return not got.body and all(name.startswith("x-") for name in got.properties.headers or ())
 
 
 class Refusals:
-    """Paces the attempts to publish to a place that refuses: when to try again, and when to log it."""
+    """Paces the attempts to publish to a refusing place: when to try again, and when to log it."""
 
     def __init__(self, what: str, *, first: float = 1.0, last: float = 30.0) -> None:
-        """`what` says in the log what is refused; the pause is doubled from `first` to `last` seconds."""
+        """`what` describes the refused messages in the log; the pause is doubled from `first` to `last` seconds."""
         self._what = what
         self._first, self._last = first, last
         self._pause = 0.0
         self._said: float | None = None
 
     def refused(self, error: PalermoError, *, some: bool = False) -> float:
-        """Note a refusal. Returns seconds until the next attempt. `some` says that other messages were stored."""
+        """Record a refusal. Returns seconds until the next attempt. `some` means that other messages were stored."""
         self._pause = self._first if some or not self._pause else min(2 * self._pause, self._last)
         now = time.monotonic()
         if self._said is None or now - self._said >= SAY_EVERY:
@@ -107,7 +106,7 @@ class Refusals:
         return self._pause
 
     def taken(self) -> None:
-        """Note that a message was stored."""
+        """Record that a message was stored."""
         self._pause = 0.0
 
 
@@ -119,11 +118,10 @@ async def traces(
     *,
     ended: bool = True,
 ) -> frozenset[str]:
-    """The ids of those jobs that are in their queues, or that a worker has that lives.
+    """The ids of the jobs among these that are in their queues, or with a living worker.
 
-    With `ended` also of jobs that ended with such a worker a while ago.
-    `jobs` gives the queue of each job by the job's id. `kind` returns the type of a queue. Only a classic queue is
-    read: others count a look as a failed delivery.
+    With `ended`, also of jobs that ended with such a worker a while ago. `jobs` has the queue of each job by the job's
+    id. `kind` returns the type of a queue. Only classic queues are read: others count a read as a failed delivery.
     """
     found: set[str] = set()
     for queue in sorted(set(jobs.values())):
@@ -134,9 +132,9 @@ async def traces(
         except PalermoError as error:
             if connection.error is not None:
                 raise
-            # A queue whose node is away must not hold up the jobs of other queues.
+            # A queue whose node is down must not block the jobs of other queues.
             log.warning("cannot look for jobs that may be out queue=%s error=%r", queue, str(error))
-    # The workers are asked after the queues are read: a job goes from its queue to a worker.
+    # The workers are asked after the queues are read: a job moves from its queue to a worker.
     left = [id for id in jobs if id not in found]
     if left and not ended:
         workers = await ask_workers(connection, exchange)
@@ -144,6 +142,6 @@ async def traces(
     elif left:
         found |= await jobs_of_workers(connection, exchange, left)
     if found:
-        # A message that was seen may not be stored yet: a kill -9 of the broker would lose it, as it is not confirmed.
+        # A message that was seen may not be on disk yet: it is not confirmed, so a kill -9 of the broker would lose it.
         await asyncio.sleep(_WRITTEN)
     return frozenset(found)

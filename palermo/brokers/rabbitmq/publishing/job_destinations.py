@@ -1,6 +1,6 @@
 """The destinations of jobs: a job queue, a tenant's queue, or an intake for delayed jobs.
 
-A Destination (amqp/publisher.py) makes its queue before it publishes, and again when the queue is gone.
+A Destination (amqp/publisher.py) creates its queue before it publishes, and again when the queue is missing.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from palermo.errors import PalermoError
 
 
 def delay_queue_name(exchange: str, place: Intake | Bucket | str) -> str:
-    """The AMQP name of the queue of an intake or a bucket, given as such or by its name."""
+    """The AMQP name of the queue of an intake or a bucket, given as an object or by its name."""
     return internal(exchange, f"later.{place}")
 
 
@@ -37,7 +37,7 @@ _TRUSTED = 5.0
 #: Seconds that a tenant's queue stays empty before it is deleted: longer than any session assumes that it exists.
 LINGER = 2 * _TRUSTED
 
-#: The most tenants' queues that a session remembers to have made.
+#: Maximum number of tenants' queues that a session remembers creating.
 _REMEMBERED = 50_000
 
 
@@ -51,22 +51,22 @@ class TenantQueue(NamedTuple):
     def of(cls, message: Message) -> "TenantQueue | None":
         """The tenant and job queue for which the message waits; None for a message that waits in its job queue itself.
 
-        Such a message has no tenant, or a rate limit put it aside: then it has had its tenant's turn already.
+        Such a message has no tenant, or was postponed by a rate limit: then it has already had its tenant's turn.
         """
         return cls(message.queue, message.tenant) if message.tenant and not has_reservation(message) else None
 
 
 def tenant_queue_name(exchange: str, tenant_queue: TenantQueue) -> str:
-    """The name of a tenant's AMQP queue. It holds a digest: both names together may be too long for AMQP."""
+    """The name of a tenant's AMQP queue. It contains a digest: both names together may be too long for AMQP."""
     digest = hashlib.sha256(f"{tenant_queue.queue}\0{tenant_queue.tenant}".encode(errors="surrogatepass")).hexdigest()
     return internal(exchange, f"tenant.{digest[:32]}")
 
 
 def browsing_lock(exchange: str) -> str:
-    """The exclusive queue by which a session that looks into tenants' queues keeps the leader from deleting any.
+    """The exclusive queue with which a session that reads tenants' queues prevents the leader from deleting any.
 
-    While a session holds a queue's jobs in order to look at them, the queue only seems empty. The leader holds this
-    lock while it deletes some.
+    While a session holds a queue's jobs in order to read them, the queue only seems empty. The leader holds this lock
+    while it deletes queues.
     """
     return internal(exchange, "tenants.turn")
 
@@ -77,18 +77,18 @@ def deletion_lock(exchange: str) -> str:
 
 
 class TenantQueues:
-    """The tenants' queues of one exchange, as one connection sees them."""
+    """The tenants' queues of one exchange, on one connection."""
 
     def __init__(self, exchange: str, connection: Connection, publisher: Callable[[], Awaitable[Publisher]]) -> None:
         self._exchange = exchange
         self._connection = connection
         self._publisher = publisher
-        # Classic, whatever type job queues have: a broker cannot bear ten thousand quorum queues, as
-        # docs/internals/decisions/tenants.md says.
+        # Classic, whatever type job queues have: a broker can't handle ten thousand quorum queues: see
+        # docs/internals/decisions/tenants.md.
         self._arguments = versions.arguments(CLASSIC, connection.version)
         self._with_priorities = versions.arguments(PRIORITY, connection.version)
         self._used: dict[TenantQueue, float] = {}
-        #: The list of the tenants that have a queue.
+        #: The list of the tenants with queues.
         self.names = RecordQueue(internal(exchange, "tenants"), connection, publisher, self._arguments)
         self._lock = asyncio.Lock()
 
@@ -101,9 +101,9 @@ class TenantQueues:
         return True
 
     async def ensure(self, *tenant_queues: TenantQueue, priority: int = 0) -> None:
-        """Make their queues where they are missing, and list them for the leader.
+        """Create their missing queues, and list them for the leader.
 
-        A queue made for jobs with a `priority` has priorities; one that exists without them stays so.
+        A queue created for jobs with a `priority` has priorities; an existing one without them stays so.
         """
         async with self._lock:
             missing = [tenant_queue for tenant_queue in dict.fromkeys(tenant_queues) if not self.has(tenant_queue)]
@@ -116,15 +116,15 @@ class TenantQueues:
             while True:
                 now = time.monotonic()
                 are_new = await self._declare(missing, arguments) or are_new
-                # After the declarations, or a leader that found one empty might delete it after this record; and
-                # before the first job, or no leader would look for that job.
+                # After the declarations, since a leader that found a queue empty might delete it after this record; and
+                # before the first job, since otherwise no leader would look for that job.
                 record = {"all": [list(tenant_queue) for tenant_queue in missing]}
                 listing = self.names.write(record)
                 await (together(listing, self._connection.persist_queues()) if are_new else listing)
                 if not await self._are_deleted():
                     break
                 await asyncio.sleep(SOON)
-            # A leader may have died while it deleted one.
+            # A leader may have died while deleting one.
             names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in missing]
             if not all(probe.exists for probe in (await probe_all(self._connection, names)).values()):
                 await self._declare(missing, arguments)
@@ -132,11 +132,11 @@ class TenantQueues:
             self._used |= dict.fromkeys(missing, now)
 
     def forget(self, tenant_queue: TenantQueue) -> None:
-        """Note that its queue was deleted, so that it is made again next time."""
+        """Record that its queue was deleted, so that it is created again next time."""
         self._used.pop(tenant_queue, None)
 
     async def are_there(self, reading: Connection | None = None) -> bool:
-        """Whether a tenant's queue was ever made. `reading` is as in RecordQueue.exists."""
+        """Whether a tenant's queue was ever created. `reading` is as in RecordQueue.exists."""
         return await self.names.exists(reading)
 
     async def _are_deleted(self) -> bool:
@@ -144,16 +144,17 @@ class TenantQueues:
         return await (await self._publisher()).finds(deletion_lock(self._exchange))
 
     async def _declare(self, tenant_queues: list[TenantQueue], arguments: Mapping[str, Any]) -> bool:
-        """Make those that are missing. Returns whether one may have been: it has no job, and no leader listens to it.
+        """Create the missing ones. Returns whether one may have been missing: it has no job, and no leader listens to
+        it.
 
-        One that exists with other arguments is used as it is.
+        One that exists with other arguments is used unchanged.
         """
         names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in tenant_queues]
         probes = await declare_all(self._connection, dict(zip(names, names, strict=True)), "", arguments)
         return any(one.error is None and not one.messages and not one.consumers for one in probes.values())
 
 
-#: Where a message goes: a job queue by its name, a tenant's queue, or an intake.
+#: The destination of a message: a job queue by its name, a tenant's queue, or an intake.
 Place = str | TenantQueue | Intake
 
 
@@ -186,21 +187,21 @@ class JobDestinations:
         await self.note_failed(place, [message])
 
     async def note_failed(self, place: Place, messages: Sequence[Message]) -> None:
-        """Log jobs that were stored here, if this is a quorum queue of failed jobs, which cannot be looked into."""
+        """Log jobs that were stored here, if this is a failed queue of type quorum, which can't be read."""
         if not isinstance(place, str) or not is_failed(place):
             return
-        with suppress(PalermoError, TimeoutError):  # the jobs are stored, and the next sweep puts the log right
+        with suppress(PalermoError, TimeoutError):  # the jobs are stored, and the next sweep corrects the log
             async with asyncio.timeout(PATIENCE):
                 kind = await self._declarer.kind(place)
             if kind == QUORUM:
                 await self._failed_log.stored(place, messages)
 
     def failed_place(self, queue: str) -> str:
-        """The queue that takes the failed jobs of a queue."""
+        """The queue for the failed jobs of a queue."""
         return failed_queue(queue, per_queue=self._session.failed_per_queue)
 
     def route(self, place: Place) -> tuple[str, str]:
-        """The exchange and the routing key to publish by."""
+        """The exchange and the routing key for publishing."""
         exchange = self._session.exchange
         if isinstance(place, str):
             return exchange, place
@@ -209,7 +210,7 @@ class JobDestinations:
         return "", delay_queue_name(exchange, place)
 
     def has(self, place: Place) -> bool:
-        """Whether this connection has made it or found it, so that a message may be sent at once."""
+        """Whether this connection has created or found it, so that a message may be sent immediately."""
         match place:
             case str():
                 return place in self._declarer.kinds
@@ -219,12 +220,12 @@ class JobDestinations:
                 return self._intakes[place].made
 
     async def ensure(self, place: Place, priority: int = 0) -> str:
-        """Make the queue if it is missing, for a message with this priority. Returns the queue's type."""
+        """Create the queue if it is missing, for a message with this priority. Returns the queue's type."""
         match place:
             case str():
                 return await self._declarer.ensure(place, priority=0 if is_failed(place) else priority)
             case TenantQueue():
-                # The job queue is made as well, so that every listing of queues shows it.
+                # The job queue is created as well, so that every list of queues contains it.
                 await self._declarer.ensure(place.queue, priority=priority)
                 await self.tenant_queues.ensure(place, priority=priority)
                 return CLASSIC
@@ -233,7 +234,7 @@ class JobDestinations:
                 return self._session.queue_type
 
     def forget(self, place: Place) -> None:
-        """Note that the queue, or the exchange before it, may be gone."""
+        """Record that the queue, or its exchange, may be missing."""
         match place:
             case str():
                 self._declarer.forget(place)

@@ -1,18 +1,19 @@
-"""The ledger: all that one part of the leader must leave to the next leader, as records in one durable queue.
+"""The ledger: everything that one part of the leader hands to the next leader, as records in one durable queue.
 
-Promise: what `commit` returned for is known to every later leader. Each of its jobs is in its queue, or in `failed` if
-it can never be published, or it waits here to be tried again; through the death of any process, and of the broker.
+Promise: after `commit` returns, every later leader knows its states. Each of its jobs is in its queue, or in `failed`
+if it can never be published, or waits here to be tried again. This survives the death of any process, and of the
+broker.
 
-* The leader appends a batch of states (ledger_records.py), and publishes its jobs behind it; each is confirmed for
-  itself (handover.py). A later batch says that the jobs are stored.
+* The leader appends a batch of states (ledger_records.py), and publishes its jobs after it; each is confirmed
+  separately (handover.py). A later batch records that the jobs are stored.
 * kill -9 of the leader, or a lost session: the next leader reads all records (state_log.py). It publishes again the
-  jobs of which no record says that they are stored, and which it finds neither in their queues nor with a worker.
-* A job that its queue refuses is tried again until the queue takes it, or until its owner gives it up.
+  jobs that no record reports as stored, and that it finds neither in their queues nor with a worker.
+* A job that its queue refuses is tried again until the queue accepts it, or until its owner removes it.
 * A record of a newer format: this leader hands over (NewerFormat).
-* The queue is deleted: the leader's session ends, and what the queue held is gone.
+* The queue is deleted: the leader's session ends, and the contents of the queue are lost.
 
-Cost: two confirmed publishes for a commit with jobs, and one without. Once they are many or ten minutes old, all
-records are replaced by a snapshot, beside commits.
+Cost: two confirmed publishes for a commit with jobs, and one without. When there are many records, or they are ten
+minutes old, a snapshot replaces them, concurrently with commits.
 """
 
 import asyncio
@@ -49,42 +50,42 @@ from palermo.errors import BrokerUnavailable, HeadersTooLarge, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Number of records after which the leader writes all states again. A classic queue may have one record more for each
+#: Number of records after which the leader writes all states again. A classic queue may have one more record for each
 #: state, up to _MOST records.
 _MANY, _MOST = 2_000, 30_000
 
-#: Bytes of job bodies in one record of a batch; a record may always have one job.
+#: Maximum bytes of job bodies in one record of a batch; a record may always have one job.
 _JOBS_BYTES = 1_048_576
 
 
 class State(Protocol):
-    """What a ledger stores under a name."""
+    """A state that a ledger stores under a name."""
 
     def to_plain(self) -> Any: ...
 
 
 T = TypeVar("T", bound=State)
 
-#: A record that another session wrote, such as the end of a run, and what to give to `settle` or `keep`.
+#: Another session's record, such as the end of a run, and the argument for `settle` or `keep`.
 Report = tuple[Mapping[str, Any], Record]
 
 
 class Table(Struct, Generic[T], frozen=True):
-    """What a ledger is for."""
+    """The purpose of a ledger."""
 
     exchange: str
-    #: The AMQP name of its queue, and the arguments that this is declared with.
+    #: The AMQP name of its queue, and the arguments of its declaration.
     queue: str
     arguments: Mapping[str, Any]
     #: Decodes a state.
     read: Callable[[Any], T]
     #: Whether workers drop a second copy of a job at its start; if not, no job is published before its batch is stored,
-    #: and a job is not published again if a worker knows that it has ended.
+    #: and a job is not published again if a worker remembers its end.
     drops_copies: bool
 
 
 class _Reading(Struct, Generic[T]):
-    """What has been read while a ledger is opened."""
+    """The data read while a ledger is opened."""
 
     state: LedgerState[T]
     reports: list[Report] = []
@@ -92,7 +93,7 @@ class _Reading(Struct, Generic[T]):
 
 
 class Ledger(Generic[T]):
-    """One ledger, as the leader keeps it; see the module's first lines. Its owner holds the states."""
+    """One ledger, on the leader's side; see the module's docstring. Its owner holds the states."""
 
     def __init__(
         self,
@@ -103,8 +104,8 @@ class Ledger(Generic[T]):
         beside: Channel | None = None,
         on_report: Callable[[Report], None] | None = None,
     ) -> None:
-        """`beside` is a channel for `note`. `on_report` gets the reports that come once the ledger is open; without it
-        no session may write any.
+        """`beside` is a channel for `note`. `on_report` gets the reports that arrive while the ledger is open; without
+        it no session may write any.
         """
         self._table = table
         self._connection = connection
@@ -121,11 +122,11 @@ class Ledger(Generic[T]):
         #: Held while a batch and its jobs are stored.
         self._turn = asyncio.Lock()
         self._refused = RefusedJobs(connection, self._store, f"jobs of the ledger {table.queue!r}")
-        #: The ids of the jobs of which no later record says that they are stored.
+        #: Ids of the jobs that no later record reports as stored.
         self.unsure: set[str] = set()
-        #: States that cannot be read here, as JSON values: they are kept for another leader.
+        #: States that are unreadable here, as JSON values: they are kept for another leader.
         self._unread: dict[str, Any] = {}
-        #: The records that the next snapshot replaces; and those that the next commit replaces. Oldest first.
+        #: Records that the next snapshot replaces; and those that the next commit replaces. Oldest first.
         self._folded: list[Record] = []
         self._done: list[Record] = []
         self._recording: asyncio.Task[None] | None = None
@@ -136,7 +137,7 @@ class Ledger(Generic[T]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the leader knows all that is in the ledger."""
+        """Whether the leader knows the whole contents of the ledger."""
         return self._log.is_open and self._reading is None
 
     @property
@@ -146,16 +147,16 @@ class Ledger(Generic[T]):
 
     @property
     def refused(self) -> Mapping[str, Message]:
-        """The jobs that wait until their queues take them, by id."""
+        """The jobs that wait until their queues accept them, by id."""
         return self._refused.jobs
 
     def give_up(self, ids: Iterable[str]) -> None:
-        """Do not publish these refused jobs any more. The next commit says so to the next leader."""
+        """Stop publishing these refused jobs. The next commit records this for the next leader."""
         for id in ids:
             self._refused.jobs.pop(id, None)
 
     async def exists(self) -> bool:
-        """Whether the queue exists: whether anybody has ever needed it."""
+        """Whether the queue exists: whether the ledger was ever needed."""
         return await (await self._outbox.open()).finds(self._table.queue)
 
     async def open(self) -> tuple[dict[str, T], list[Report]]:
@@ -164,7 +165,7 @@ class Ledger(Generic[T]):
         The caller handles these reports before it decides anything else. Raises NewerFormat.
         """
         await self._log.open()
-        # All that this leader wrote before it lost the ledger, confirmed or not.
+        # Everything that this leader wrote before it lost the ledger, confirmed or not.
         if self._beside is not None:
             await self._log.await_mark(self._beside)
         await self._log.await_mark()
@@ -193,25 +194,25 @@ class Ledger(Generic[T]):
         self._reading, self._folded, self._done = self._read_nothing(), [], []
 
     def let_go(self) -> None:
-        """Forget all that is known: the ledger has to be read again."""
+        """Drop all states: the ledger must be read again."""
         if self._snapshot is not None:
             self._snapshot.cancel()
         self._refused.stop()
         self._log.close()
 
     def settle(self, record: Record) -> None:
-        """Acknowledge a report with the next commit: a stored batch has what it says."""
+        """Acknowledge a report with the next commit: a stored batch contains its information."""
         self._done.append(record)
 
     def keep(self, record: Record) -> None:
-        """Keep a report until the next snapshot: no batch has what it says."""
+        """Keep a report until the next snapshot: no batch contains its information."""
         self._folded.append(record)
 
     def note(self, name: str, state: T) -> None:
-        """Write a state without waiting for a confirm; only where this ledger `is_swift`.
+        """Write a state without waiting for a confirm; only if this ledger `is_swift`.
 
-        RabbitMQ passes on what is published on the channel `beside` in order. So the next leader knows this state by
-        the time that anybody gets a later message, unless the broker is killed too before it has written to the disk.
+        RabbitMQ delivers messages published on the channel `beside` in order. So the next leader knows this state by
+        the time that any session gets a later message, unless the broker is also killed before it has written to disk.
         """
         assert self._beside is not None
         self.number += 1
@@ -224,7 +225,7 @@ class Ledger(Generic[T]):
     def _records(
         self, states: Mapping[str, T | None], jobs: Sequence[Message], *, floor: int = 0
     ) -> list[dict[str, Any]]:
-        """The records of the next batch: as many as its jobs need. The first one says that earlier jobs are stored."""
+        """The records of the next batch: as many as its jobs need. The first one marks earlier jobs as stored."""
         self.number += 1
         plain = {name: None if state is None else state.to_plain() for name, state in states.items()}
         portions, size = [list[Any]()], 0
@@ -238,9 +239,9 @@ class Ledger(Generic[T]):
         return [first.to_plain(), *(self._batch(self.number, jobs=some).to_plain() for some in portions[1:])]
 
     async def commit(self, states: Mapping[str, T | None], jobs: Sequence[Message] = ()) -> dict[str, PalermoError]:
-        """Store states, None for one that is removed, and jobs where they belong: all of it or nothing.
+        """Store states, None for a removed one, and jobs in their places: all or nothing.
 
-        Returns why each refused job, which is tried again, is not stored, by id. After an exception nothing is known:
+        Returns, by id, why refused jobs, which are tried again, are not stored. After an exception nothing is known:
         `let_go` was called.
         """
         async with self._turn:
@@ -250,7 +251,7 @@ class Ledger(Generic[T]):
                 records, done, self._done = self._records(states, jobs), self._done, []
                 storing = asyncio.ensure_future(self._log.replace(done, *records))
                 try:
-                    if self._table.drops_copies:  # the jobs are sent behind the batch: one wait for both
+                    if self._table.drops_copies:  # the jobs are sent after the batch, with one wait for both
                         await asyncio.sleep(0)
                     else:
                         await asyncio.wait({storing})
@@ -270,8 +271,8 @@ class Ledger(Generic[T]):
             return refused
 
     async def _publish(self, jobs: Sequence[Message]) -> dict[str, PalermoError]:
-        """Publish jobs where they belong. Returns why each refused job, which is tried again, is not stored, by id."""
-        # Posted at once where no queue has to be made first: a task for each job costs more than all else.
+        """Publish jobs to their places. Returns, by id, why refused jobs, which are tried again, are not stored."""
+        # Posted directly if no queue has to be created first: a task for each job costs more than everything else.
         posted = [
             (job, told if self._outbox.try_publish(job, told) else None) for job in jobs if (told := PublishFuture())
         ]
@@ -291,26 +292,26 @@ class Ledger(Generic[T]):
             await self._outbox.publish(failed, self._outbox.destinations.failed_place(job.queue))
 
     async def _record_stored(self) -> None:
-        """Write that the jobs of all batches are stored, except the refused ones; wait for no confirm."""
+        """Record that the jobs of all batches are stored, except the refused ones, without waiting for a confirm."""
         self._recording = asyncio.ensure_future(self._write_stored(self._records({}, ())))
-        # Written to the socket before a caller is told of these jobs, and may end this process.
+        # Written to the socket before a caller gets the result for these jobs, and may end this process.
         await asyncio.sleep(0)
         self._connection.raw.flush()
 
     async def _write_stored(self, records: Sequence[dict[str, Any]]) -> None:
         unsure, refused = self.unsure, set(self.refused)
-        with suppress(PalermoError):  # then the next batch says it
+        with suppress(PalermoError):  # then the next batch records it
             stored = await self._log.append(*records)
             self._folded += stored
             if self.unsure is unsure:
                 self.unsure = refused
 
     async def reach(self) -> None:
-        """Wait until all records that are in the queue now have been read."""
+        """Wait until all records now in the queue have been read."""
         await self._log.await_mark()
 
     async def tidy(self, states: Mapping[str, T]) -> None:
-        """Begin a snapshot if the records are many or old, and say which jobs are stored.
+        """Start a snapshot if the records are many or old, and record which jobs are stored.
 
         Called every few seconds, between commits, with all states.
         """
@@ -327,7 +328,7 @@ class Ledger(Generic[T]):
             await self.commit({})
 
     async def _write_snapshot(self, number: int, states: Mapping[str, T], before: Sequence[Record]) -> None:
-        """Write all states again, and acknowledge the records before. Commits go on: their numbers are higher."""
+        """Write all states again, and acknowledge the earlier records. Commits continue: their numbers are higher."""
         plain = chain(self._unread.items(), ((name, state.to_plain()) for name, state in states.items()))
         for part in parts(plain):
             stored = await self._log.append(self._batch(number, set=part).to_plain())
@@ -346,7 +347,7 @@ class Ledger(Generic[T]):
 
     def _on_record(self, held: Record, record: Any) -> None:
         if not isinstance(record, dict) or not record.keys() & {"n", "end"}:
-            if not isinstance(record, dict) or "mark" not in record:  # one that an earlier leader wrote
+            if not isinstance(record, dict) or "mark" not in record:  # written by an earlier leader
                 self._skip(record, "not a record of this ledger")
             # RabbitMQ closes the channel of a message that is held for half an hour.
             self._log.forget(held)
@@ -382,10 +383,10 @@ class Ledger(Generic[T]):
 
 
 class RefusedJobs:
-    """Jobs that their queues refused. They are tried again until the queues take them, or their owner removes them."""
+    """Jobs that their queues refused. They are retried until the queues accept them, or their owner removes them."""
 
     def __init__(self, connection: Connection, store: Callable[[Message], Awaitable[None]], what: str) -> None:
-        """`what` says in the log what is refused."""
+        """`what` describes the refused messages in the log."""
         self.jobs: dict[str, Message] = {}
         self._connection = connection
         self._store = store
@@ -393,18 +394,18 @@ class RefusedJobs:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, jobs: Sequence[Message], errors: Mapping[str, PalermoError]) -> None:
-        """Try these jobs again, which were refused with these errors."""
+        """Retry these jobs, which were refused with these errors."""
         self.jobs |= {job.id: job for job in jobs}
         if jobs and (self._task is None or self._task.done()):
             self._task = asyncio.ensure_future(self._try_again(errors[jobs[0].id]))
 
     def stop(self) -> None:
-        """Try no job any more until others are added."""
+        """Stop retrying until other jobs are added."""
         if self._task is not None:
             self._task.cancel()
 
     async def _try_again(self, error: PalermoError) -> None:
-        """Publish the jobs: one of each queue at first, then more as long as the queue takes them."""
+        """Publish the jobs: at first one of each queue, then more as long as the queue accepts them."""
         with suppress(PalermoError):  # the session is lost
             while self.jobs:
                 await asyncio.sleep(self._refusals.refused(error))
