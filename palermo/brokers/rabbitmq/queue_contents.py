@@ -1,7 +1,7 @@
-"""What a session does with the jobs in queues: it shows and sweeps them, and purges or deletes the queues.
+"""A session's operations on the jobs in queues: listing, sweeping, purging and deleting.
 
-Where keys, workflows or tenants of the queue exist, its jobs are removed one by one, with all that belongs to them:
-some 10,000 in a second. Otherwise RabbitMQ purges it.
+If the queue has keys, workflows or tenants, its jobs are removed one by one, with everything that belongs to them:
+about 10,000 per second. Otherwise RabbitMQ purges it.
 """
 
 import logging
@@ -57,12 +57,12 @@ class QueueContents:
         self._keys = keys
         self._tenants = tenants
         self._workflows = workflows
-        #: Declares on the connection on which queues are read, once they are.
+        #: Declares on the connection for reading queues, once that exists.
         self._declarer: Declarer | None = None
         self._failed_turn = sweeping.FailedTurn(session.exchange)
 
     def forget(self, queue: str) -> None:
-        """Note that the queue may have another type now, or be gone."""
+        """Record that the queue may have another type now, or be missing."""
         self._outbox.declarer.forget(queue)
         if self._declarer is not None:
             self._declarer.forget(queue)
@@ -84,7 +84,7 @@ class QueueContents:
             )
         if is_failed(queue):
             if not limit:
-                return Page(messages=(), total=held)  # Nothing is read, so it waits for no other reader.
+                return Page(messages=(), total=held)  # nothing is read, so there is no wait for other readers
             async with self._failed_turn.held(connection, only_look=True):
                 return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
         page = await self._tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
@@ -121,13 +121,13 @@ class QueueContents:
             return await self._outbox.failed_log.show(connection, queue, held, decide, tell, ids=ids)
 
         async def store(messages: list[Message]) -> None:
-            # A user who requeues a job wants it to run, and was not shown its cancel mark.
+            # A user who requeues a job wants it to run, and did not see its cancel mark.
             await self.restore(message.id for message in messages)
             await self._outbox.publish_many(messages)
 
         async with self._failed_turn.held(connection, only_look=only_look) as alone:
             if logged:
-                # A worker trims failed jobs, and need not remember all that is in their log.
+                # A worker trims failed jobs, and need not keep their whole log in memory.
                 corrects = alone and not ids and not self._takes
                 return await self._outbox.failed_log.sweep(
                     reader, queue, decide, store, tell, self._gate(queue), ids=ids, corrects=corrects
@@ -147,7 +147,7 @@ class QueueContents:
         # RabbitMQ would remove the line breaks from the name, and answer for another queue.
         counted = await self._outbox.declarer.count(queue) if _LINE_BREAKS.isdisjoint(queue) else None
         if counted is None and has_controls(queue):
-            # No NotFound: nobody is shown whether such a name is registered.
+            # No NotFound, which would show whether such a name is registered.
             await self._facts.remove(QUEUE, queue)
             return 0
         if counted is None:
@@ -169,10 +169,10 @@ class QueueContents:
         return count or 0
 
     async def _empty(self, queue: str, *, delete: bool) -> int | None:
-        """Purge or delete the queue; returns how many jobs were in it, None if it does not exist."""
+        """Purge or delete the queue; return the number of its jobs, None if it doesn't exist."""
         connection, removed = self._connections.publishing, 0
         if not is_failed(queue) and await self._has_more_than_jobs(queue):
-            await self._workflows.next_due()  # then the jobs of all steps that may run now are in the queue
+            await self._workflows.next_due()  # afterwards the jobs of all runnable steps are in the queue
             removed = await self._tenants.remove(queue)
             if not delete:
                 return removed
@@ -181,7 +181,7 @@ class QueueContents:
         return None if count is None else count + removed
 
     async def _has_more_than_jobs(self, queue: str) -> bool:
-        """Whether keys or steps may belong to the jobs of this queue, or tenants have queues beside it."""
+        """Whether the jobs of this queue may have keys or steps, or its tenants their own queues."""
         return await self._keys.exist() or await self._workflows.exist() or bool(await self._tenants.names(queue))
 
     def _gate(self, queue: str) -> sweeping.Gate:

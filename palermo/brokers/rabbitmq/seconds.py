@@ -1,34 +1,34 @@
-"""The seconds that several parts of this broker share. Those that mean something else stay beside their code."""
+"""Times in seconds that several parts of this broker share. Others are defined next to their code."""
 
 #: Until the next attempt after an error.
 AGAIN = 1.0
 
-#: Between two looks of a loop that waits for an instant or for news: the wall clock may jump, and news may be lost.
+#: Between two checks of a loop that waits for an instant or for news: the wall clock may jump, and news may get lost.
 LOOK_EVERY = 0.5
 
-#: The same where nothing is urgent: whether a part is needed at all, and whether something is to be tidied.
+#: The same for non-urgent checks: whether a part is needed at all, and whether something should be tidied.
 TIDY_EVERY = 2.0
 
-#: Between two questions whether what another process does is over.
+#: Between two checks whether another process has finished.
 SOON = 0.05
 
-#: The longest pause before a place that refuses is tried again, where jobs wait for that.
+#: Maximum pause before retrying a refusing place for which jobs wait.
 STILL_REFUSED = 5.0
 
-#: That a part which is closed waits for what is on its way.
+#: Maximum time that closing a part waits for pending work.
 LAST_WORDS = 2.0
 
-#: That something may take which is not worth waiting for longer.
+#: Time limit of operations that are not worth a longer wait.
 PATIENCE = 5.0
 
-#: That a user or a long request waits at most for another session or the leader.
+#: Maximum time that a user or a long request waits for another session or the leader.
 LONG_PATIENCE = 30.0
 
-#: Between two log lines about a problem that lasts.
+#: Between two log lines about a lasting problem.
 SAY_EVERY = 60.0
 
-#: After which a message is given back or replaced: RabbitMQ takes back those that are held for half an hour.
+#: After which a message is requeued or replaced: RabbitMQ requeues messages that are held for half an hour.
 HELD = 600.0
 
-#: By which the clocks of two machines may differ.
+#: Tolerated difference between the clocks of two machines.
 SKEW = 60.0

@@ -1,15 +1,15 @@
-"""The buckets of far jobs: the leader makes them, moves jobs into them, and on when their time comes near.
+"""The buckets of jobs due later: the leader creates them, moves jobs into them, and on when their time comes near.
 
-Promise: a job is acknowledged where it was once it is confirmed where it goes.
+Promise: a job is acknowledged in its old place after its confirm in the new one.
 
-* Leader killed (kill -9): at most the jobs of one batch are there twice. The next leader finds every job, because the
-  name of a bucket is recorded before its first job comes.
+* Leader killed (kill -9): at most the jobs of one batch are duplicated. The next leader finds every job, because the
+  name of a bucket is recorded before its first job.
 * Broker killed: the promise of a publisher confirm holds.
-* A queue refuses jobs: these stay where they were. The others, also those behind, move on, and no job is doubled.
-* A bucket's queue is deleted by hand: its jobs are gone. The next job makes it again.
+* A queue refuses jobs: these stay in place. The others, also those behind, move on, and no job is duplicated.
+* A bucket's queue is deleted by hand: its jobs are lost. The next job creates it again.
 
-A bucket is deleted a minute after it was found open and empty. By then RabbitMQ has taken back all that the last leader
-held.
+A bucket is deleted a minute after it was found open and empty. By then RabbitMQ has requeued everything that the last
+leader held.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, internal
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, StoreInvalid
 
-#: The most jobs that are moved out of one queue before the others have their turn, and before requests have theirs.
+#: Maximum number of jobs moved out of one queue before the others, and requests, get their turn.
 _TURN = 300
 
-#: Jobs that are moved together; jobs that are due are published in between.
+#: Number of jobs moved together; due jobs are published in between.
 _BATCH = 100
 
-#: Seconds for which an open bucket stays empty before it is deleted.
+#: Seconds that an open bucket stays empty before it is deleted.
 _KEPT = 60.0
 
 
@@ -58,14 +58,14 @@ class Buckets:
         *,
         now: Callable[[], float],
     ) -> None:
-        """`arguments` are those that the queues are declared with."""
+        """`arguments` are those of the queues' declarations."""
         self._exchange = exchange
         self._connection = connection
         self._outbox = outbox
         self._index = index
         self._arguments = arguments
         self._now = now
-        #: Held while jobs are moved: a request that holds it finds each job in one place.
+        #: Held while jobs are moved: a request that holds it finds each job in exactly one place.
         self.turn = asyncio.Lock()
         self._list = RecordQueue(internal(exchange, "later"), connection, outbox.open, arguments)
         self._names: NameList[str] = NameList(
@@ -77,7 +77,8 @@ class Buckets:
             news=lambda _: None,
         )
         self._refusals = Refusals("delayed jobs that move on")
-        #: By place: how many of its first jobs were refused where they should go. The next turn includes those behind.
+        #: By place: number of its first jobs that were refused in their new place. The next turn includes the jobs
+        #: behind.
         self._refused: Counter[str] = Counter()
         #: When each open bucket was first found empty, on the loop's clock.
         self._empty_since: dict[str, float] = {}
@@ -89,15 +90,15 @@ class Buckets:
         return delay_queue_name(self._exchange, place)
 
     async def read(self) -> list[Bucket]:
-        """All buckets, the shortest first."""
-        # The intakes are made because RabbitMQ logs each question about a queue that is missing.
+        """All buckets, shortest first."""
+        # The intakes are created because RabbitMQ logs each query of a missing queue.
         await together(self._names.read(), *map(self._outbox.destinations.ensure, Intake))
         return sorted(map(Bucket.parse, self._names.names))
 
     async def count(self, places: Iterable[str]) -> dict[str, int]:
-        """How many jobs wait in each of these places.
+        """The number of jobs waiting in each of these places.
 
-        Waits until RabbitMQ has taken back the jobs that the last leader held.
+        Waits until RabbitMQ has requeued the jobs that the last leader held.
         """
         found: dict[str, int] = {}
         queues = {self.queue(place): place for place in places}
@@ -112,17 +113,17 @@ class Buckets:
         return found
 
     async def close(self) -> None:
-        """Move no more, once what is on its way is stored: the next leader would move it again."""
+        """Stop moving, once pending jobs are stored: otherwise the next leader would move them again."""
         self._closed = True
         if self._moving is not None:
             await asyncio.wait({self._moving})
 
     async def run(self) -> None:
-        """Move jobs when their time comes near, until the call is cancelled. Raises the connection's error."""
+        """Move jobs when their time comes near, until cancelled. Raises the connection's error."""
         while True:
             try:
                 self._moving = asyncio.ensure_future(self._move_all())
-                # If this call is cancelled in the meantime, nobody else asks why the moving failed.
+                # If this call is cancelled in the meantime, no other code retrieves the error.
                 self._moving.add_done_callback(lambda task: task.cancelled() or task.exception())
                 moved, refused = await asyncio.shield(self._moving)
                 pause = 0.0 if moved else LOOK_EVERY
@@ -138,7 +139,7 @@ class Buckets:
             await asyncio.sleep(pause)
 
     async def _move_all(self) -> tuple[int, PalermoError | None]:
-        """Move some jobs of each place whose time has come. Returns how many, and why one place keeps its jobs."""
+        """Move some jobs of each place whose time has come. Returns their number, and the error of a blocked place."""
         async with self.turn:
             opened = [str(bucket) for bucket in await self.read() if bucket.opens <= self._now()]
             counts = await self.count([*opened, str(Intake.NEW)])
@@ -157,7 +158,7 @@ class Buckets:
         return moved, refused[-1] if refused else None
 
     async def _move(self, source: str, count: int) -> tuple[int, list[PalermoError]]:
-        """Move the first jobs of a place. Returns how many moved, and why each of the others did not."""
+        """Move the first jobs of a place. Returns their number, and an error for each job that didn't move."""
         moved, refused = 0, list[PalermoError]()
         reader = Reader(self._connection, self._exchange, name=self.queue(source))
         try:
@@ -179,7 +180,7 @@ class Buckets:
         return moved, refused
 
     async def _move_batch(self, source: str, channel: Channel, batch: list[Got]) -> tuple[int, list[PalermoError]]:
-        """Move these jobs to where they wait next. Returns how many, and why others are refused."""
+        """Move these jobs to their next places. Returns their number, and an error for each refused job."""
         now = self._now()
         messages = [to_message(got.properties, got.body, taken_from=None) for got in batch]
         places = [str(bucket_of(message.run_at or 0.0, now) or Intake.SOON) for message in messages]
@@ -210,20 +211,20 @@ class Buckets:
             if channel.is_open:
                 channel.ack(got.tag)
             stored.append((place if error is None else FAILED_QUEUE, got))
-        with suppress(StoreInvalid):  # It is empty then.
+        with suppress(StoreInvalid):  # the index is empty then
             if source in self._index.known:
                 self._index.remove(source, [str(got.id) for _, got in stored])
             self._index.add((place, got) for place, got in stored if place in self._index.known)
         return sum(not is_mark(got) for _, got in stored), refused
 
     async def _fail(self, message: Message, error: PalermoError) -> None:
-        """Store a job that does not fit a frame among the failed jobs."""
+        """Store a job that doesn't fit a frame in the failed queue."""
         destinations = self._outbox.destinations
         failed = unpublishable(message, error, now=self._now())
         await destinations.publish(destinations.failed_place(message.queue), failed)
 
     async def _ensure(self, place: str) -> None:
-        """Make the queue of a place unless it exists."""
+        """Create the queue of a place if it doesn't exist."""
         if place == str(Intake.SOON):
             await self._outbox.destinations.ensure(Intake.SOON)
         elif place not in self._names.names:
@@ -233,7 +234,7 @@ class Buckets:
             self._names.names.add(place)
 
     def _forget(self, place: str) -> None:
-        """Note that the queue of a place was deleted by hand."""
+        """Record that the queue of a place was deleted by hand."""
         for intake in Intake:
             self._outbox.destinations.forget(intake)
         self._names.names.discard(place)

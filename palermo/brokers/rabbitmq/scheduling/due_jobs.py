@@ -1,13 +1,13 @@
-"""Holds the jobs that are due within minutes, for the leader, and publishes each at its instant.
+"""Holds the jobs that are due within minutes, for the leader, and publishes each when it is due.
 
 They wait in the intake SOON, and are held unacknowledged until they are published. The leader publishes a job at its
-instant, by this machine's wall clock, and acknowledges it once the publish is confirmed. If the queue refuses a job,
-the leader keeps holding it and tries it again. From its instant on a job cannot be cancelled any more.
+due time, by this machine's wall clock, and acknowledges it after the confirm. If the queue refuses a job, the leader
+keeps it and tries again. Once a job is due it can no longer be cancelled.
 
-A job that can never be published goes to `failed` at once: its queue's name is invalid, or its headers do not fit a
+A job that can never be published goes to `failed` immediately: its queue's name is invalid, or its headers don't fit a
 frame of the leader's connection.
 
-Cost: some 2 kB of memory and the job itself, for at most _CHANNELS thousand jobs. Those behind them may come late.
+Cost: about 2 kB of memory and the job itself, for at most _CHANNELS thousand jobs. Those behind them may be late.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, QueueNameInvalid
 
-#: Jobs published at once, before the event loop runs other tasks.
+#: Number of jobs published before the event loop runs other tasks.
 _AT_ONCE = 200
 
-#: Deliveries held on one channel. Few, since an acknowledgement searches all deliveries of its channel.
+#: Number of deliveries held on one channel. Small, since an acknowledgement searches all deliveries of its channel.
 _PREFETCH = 1_000
 
-#: Another channel is opened when fewer deliveries than this are left until the prefetch is used up.
+#: Another channel is opened when fewer deliveries than this remain until the prefetch is exhausted.
 _ROOM = 200
 
-#: The most channels, and so thousands of jobs that are held.
+#: Maximum number of channels, and so thousands of held jobs.
 _CHANNELS = 200
 
 #: Hundredths of a second to wait until RabbitMQ has delivered all jobs.
@@ -53,21 +53,21 @@ _PATIENCE = 1_000
 
 @dataclass(order=True, slots=True)
 class HeldJob:
-    """One job that the leader holds, and what it needs to settle it."""
+    """One job that the leader holds, and the data for settling it."""
 
     due: float
     number: int
     message: Message = field(compare=False)
     channel: Channel = field(compare=False)
     tag: int = field(compare=False)
-    #: Where it is published: its job queue, its tenant's queue or `failed`.
+    #: Its destination: its job queue, its tenant's queue or `failed`.
     place: str | TenantQueue = field(compare=False)
-    #: Whether it was published or taken out: it stays in the heap until its turn comes.
+    #: Whether it was published or removed: it stays in the heap until its turn comes.
     gone: bool = field(default=False, compare=False)
 
 
 class DueJobs:
-    """The held jobs in the order of their instants; publishes each when it is due."""
+    """The held jobs by due time; publishes each when it is due."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class DueJobs:
         self._destinations = destinations
         self._queue = destinations.route(Intake.SOON)[1]
         self._now = now
-        #: How many jobs are held on each channel.
+        #: Number of jobs held on each channel.
         self._held: Counter[Channel] = Counter()
         self._opening: asyncio.Task[None] | None = None
         self._heap: list[HeldJob] = []
@@ -91,7 +91,7 @@ class DueJobs:
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        #: Publishes that are not confirmed yet, and channels that are opened.
+        #: Unconfirmed publishes, and channels being opened.
         self._under_way: set[asyncio.Future[None]] = set()
         #: The due jobs that were refused, by id.
         self._refused = RefusedJobs(connection, self._publish_refused, "delayed jobs")
@@ -101,15 +101,15 @@ class DueJobs:
         self._closed = False
 
     async def open(self) -> None:
-        """Begin to take the jobs of the intake. It is made if it is missing."""
+        """Start taking jobs from the intake, which is created if it is missing."""
         self._destinations.forget(Intake.SOON)
         await self._destinations.ensure(Intake.SOON)
         await self._consume()
 
     async def run(self) -> None:
-        """Keep taking jobs, until the call is cancelled. Raises the connection's error."""
+        """Continue taking jobs until cancelled. Raises the connection's error."""
         while True:
-            if not self._held:  # The intake was deleted.
+            if not self._held:  # the intake was deleted
                 await self.open()
             if self._acked:
                 self._acked = False
@@ -143,7 +143,7 @@ class DueJobs:
             self._opening = spawn(self._under_way, quietly(self._consume()))
 
     async def caught_up(self) -> None:
-        """Wait until all jobs that were in the intake when this was called are held."""
+        """Wait until all jobs now in the intake are held."""
         for channel in list(self._held)[:1]:
             for _ in range(_PATIENCE):
                 if not channel.is_open or not await waits(channel, self._queue):
@@ -151,8 +151,8 @@ class DueJobs:
                 await asyncio.sleep(0.01)
 
     def _fail(self, held: HeldJob, error: PalermoError) -> None:
-        """Store a job that can never be published among the failed jobs, with this error."""
-        # No queue of failed jobs is made for a queue whose name is invalid.
+        """Store a job that can never be published in the failed queue, with this error."""
+        # No failed queue is created for a queue with an invalid name.
         invalid = isinstance(error, QueueNameInvalid)
         place = FAILED_QUEUE if invalid else self._destinations.failed_place(held.message.queue)
         self._again(held, 0.0, unpublishable(held.message, error, now=self._now()), place)
@@ -163,14 +163,14 @@ class DueJobs:
         return held is not None and self._is_there(held) and not _is_for_failed(held.place)
 
     def call(self, id: str) -> None:
-        """Publish this held job now: there is a permit for it, and it has had its tenant's turn."""
+        """Publish this held job now: it has a permit, and has had its tenant's turn."""
         held, now = self._by_id[id], self._now()
         held.gone = True
-        # Straight into its job queue, past the jobs that wait for their tenants' turns.
+        # Directly to its job queue, past the jobs that wait for their tenants' turns.
         self._again(held, now, replace(held.message, run_at=now), held.message.queue)
 
     def _again(self, held: HeldJob, due: float, message: Message, place: str | TenantQueue) -> None:
-        """Hold a job that was taken out, as this message, which is due then and is published there."""
+        """Hold a removed job again as this message, with this due time and destination."""
         self._add(HeldJob(due, next(self._numbers), message, held.channel, held.tag, place))
 
     def _add(self, held: HeldJob) -> None:
@@ -180,7 +180,7 @@ class DueJobs:
             self._set_timer()
 
     def take(self, means: Callable[[Message], bool]) -> list[HeldJob]:
-        """Take out the jobs that `means` selects, so that they are not published; the caller settles them."""
+        """Remove the jobs that match `means`, so that they are not published; the caller settles them."""
         self._ring()
         taken = [held for held in self._heap if self._is_there(held) and means(held.message)]
         for held in taken:
@@ -188,22 +188,22 @@ class DueJobs:
         return sorted(taken)
 
     def put_back(self, held: HeldJob) -> None:
-        """Hold this job again, as if it had not been taken out."""
+        """Hold this job again, as if it had not been removed."""
         self._again(held, held.due, held.message, held.place)
 
     def settle(self, held: HeldJob) -> None:
-        """Acknowledge a job that is stored elsewhere, unless its channel is closed and RabbitMQ has taken it back."""
+        """Acknowledge a job that is stored elsewhere, unless its channel is closed and RabbitMQ has requeued it."""
         if held.channel.is_open:
             held.channel.ack(held.tag)
             self._held[held.channel] -= 1
             self._acked = True
 
     def jobs(self) -> list[Message]:
-        """The held jobs, in the order of their instants."""
+        """The held jobs by due time."""
         return [held.message for held in sorted(held for held in self._heap if self._is_there(held))]
 
     async def close(self) -> None:
-        """Publish no more, and wait for what is under way: without its confirm a job would be published twice."""
+        """Stop publishing, and wait for pending publishes: without its confirm a job would be published twice."""
         self._closed = True
         self._refused.stop()
         if self._timer is not None:
@@ -213,7 +213,7 @@ class DueJobs:
 
     @staticmethod
     def _is_there(held: HeldJob) -> bool:
-        # RabbitMQ has taken back the jobs of a closed channel, and delivers them again.
+        # RabbitMQ has requeued the jobs of a closed channel, and delivers them again.
         return not held.gone and held.channel.is_open
 
     def _set_timer(self, wait: float | None = None) -> None:
@@ -265,14 +265,14 @@ class DueJobs:
             self._keep(held, error)
 
     async def _see_to(self, held: HeldJob) -> None:
-        """Publish a job for which a queue or a channel has to be made first."""
+        """Publish a job whose queue or channel must be created first."""
         try:
             await self._store(held)
         except PalermoError as error:
             self._keep(held, error)
 
     async def _store(self, held: HeldJob) -> None:
-        """Publish a job, and settle it once it is stored. Raises the error if it is not."""
+        """Publish a job, and settle it once it is stored. Raises the error if it isn't."""
         self._publisher = await self._open_publisher()
         await self._destinations.publish(held.place, held.message)
         self.settle(held)
@@ -289,14 +289,14 @@ class DueJobs:
             if other.channel.is_open:
                 self.settle(held)  # A second copy, left by a crash.
             else:
-                self._waiting[id] = held  # RabbitMQ took the other back, and has delivered it again.
+                self._waiting[id] = held  # RabbitMQ requeued the other delivery, and delivered it again
             return
         self._waiting[id] = held
         self._refused.add([held.message], {id: error})
 
     async def _publish_refused(self, message: Message) -> None:
         held = self._waiting[message.id]
-        if held.channel.is_open:  # Otherwise RabbitMQ has taken it back, and delivers it again.
+        if held.channel.is_open:  # otherwise RabbitMQ has requeued it, and delivers it again
             try:
                 await asyncio.shield(spawn(self._under_way, self._store(held)))
             except HeadersTooLarge as error:
@@ -307,7 +307,7 @@ class DueJobs:
 
 
 def _is_hopeless(held: HeldJob, error: PalermoError) -> bool:
-    """Whether the job can never be published where it belongs."""
+    """Whether the job can never be published to its destination."""
     return isinstance(error, HeadersTooLarge) and not _is_for_failed(held.place)
 
 

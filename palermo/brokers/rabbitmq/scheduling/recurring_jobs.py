@@ -26,7 +26,7 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Entries and jobs in one commit, after which no entry is added to it.
+#: Number of entries and jobs in a commit above which no entry is added to it.
 _SLICE = 2_000
 
 
@@ -60,11 +60,11 @@ class RecurringJobs:
         self._closed = False
 
     async def run(self) -> None:
-        """Fire due entries until the call is cancelled. Raises the connection's error when that is lost."""
+        """Fire due entries until cancelled. Raises the connection's error when the connection is lost."""
         await take_turns(self._fire_in_turn, self._news, self._connection, "recurring jobs cannot be fired now")
 
     async def close(self) -> None:
-        """Fire no more, and wait until what is on its way is stored: else the next leader has to look for the jobs."""
+        """Stop firing, and wait for pending commits: otherwise the next leader has to search for the jobs."""
         self._closed = True
         async with self._turn:
             pass
@@ -94,7 +94,7 @@ class RecurringJobs:
             self._news.set()
 
     async def _fire_in_turn(self) -> float:
-        """Fire due entries; returns the seconds until the next look."""
+        """Fire due entries; return the seconds until the next check."""
         async with self._turn:
             if not self._ledger.is_open:
                 await self._read()
@@ -121,7 +121,7 @@ class RecurringJobs:
                 self._fired(jobs)
 
     def _refused(self) -> dict[str, str]:
-        """The names of the entries whose jobs were refused, by the id of the job."""
+        """By refused job's id, the name of its entry."""
         return {id: str(job.extra[RECURRING]) for id, job in self._ledger.refused.items()}
 
     async def _commit(

@@ -1,12 +1,13 @@
-"""The index of the jobs that wait in buckets: the leader makes it for the first listing, and keeps it up from then on.
+"""The index of the jobs in buckets: the leader creates it for the first listing, and then keeps it up to date.
 
-Law: the index says which jobs a listing shows, and which queues a change has to read. The queues alone decide what is
-cancelled, moved or run.
+Law: the index determines which jobs a listing contains, and which queues a change must read. Only the queues determine
+which jobs are cancelled, moved or run.
 
-Only the leader puts jobs into a bucket and takes them out. So a bucket is read once, and then the leader notes what it
+Only the leader adds jobs to a bucket and removes them. So a bucket is read once, and then the leader records its own
 changes. The intakes, which publishers fill, are read again for each request.
 
-Cost: a copy of all that wait, in the temporary file of a TempIndex. It is dropped ten minutes after the last request.
+Cost: a copy of all waiting jobs, in the temporary file of a TempIndex. It is dropped ten minutes after the last
+request.
 """
 
 import json
@@ -49,7 +50,7 @@ class ScheduledIndex:
     """The index of one leader."""
 
     def __init__(self) -> None:
-        #: The buckets whose jobs are all in the index.
+        #: The buckets that are completely indexed.
         self.known = set[str]()
         self._db: Database
         self._used_at = 0.0
@@ -59,23 +60,23 @@ class ScheduledIndex:
         self._db, self.known = db, set()
 
     def add(self, jobs: Iterable[tuple[str, Got]]) -> None:
-        """Add jobs, each with the place where it waits. Raises StoreInvalid."""
+        """Add jobs, each with its place. Raises StoreInvalid."""
         with self._index.write():
             self._db.executemany(_INSERT, (_row(place, got) for place, got in jobs))
 
     def remove(self, place: str, ids: Iterable[str]) -> None:
-        """Remove jobs that are no longer there. Raises StoreInvalid."""
+        """Remove jobs that no longer exist. Raises StoreInvalid."""
         with self._index.write():
             self._db.executemany("delete from job where place = ? and id = ?", ((place, id) for id in ids))
 
     def forget(self, place: str) -> None:
-        """Remove all jobs of a place: it has to be read again. Raises StoreInvalid."""
+        """Remove all jobs of a place, which must be read again. Raises StoreInvalid."""
         self.known.discard(place)
         with self._index.write():
             self._db.execute("delete from job where place = ?", (place,))
 
     def find(self, chosen: ScheduledFilter, offset: int, limit: int) -> tuple[list[Message], int]:
-        """Chosen jobs, soonest first, and how many there are in all. Raises StoreInvalid."""
+        """A page of the matching jobs, soonest first, and their total number. Raises StoreInvalid."""
         where, values = _where(chosen)
         with self._index.read():
             rows = self._db.execute(
@@ -86,22 +87,22 @@ class ScheduledIndex:
         return [to_message(Properties().decode(properties), body, taken_from=None) for properties, body in rows], total
 
     def places(self, chosen: ScheduledFilter) -> list[str]:
-        """Where chosen jobs wait. Raises StoreInvalid."""
+        """The places of the matching jobs. Raises StoreInvalid."""
         where, values = _where(chosen)
         with self._index.read():
             return [place for (place,) in self._db.execute(f"select distinct place from job where {where}", values)]
 
     def use(self) -> None:
-        """Note a request."""
+        """Record a request."""
         self._used_at = time.monotonic()
 
     def drop_unused(self) -> None:
-        """Drop all if there was no request for long."""
+        """Drop everything if the index has been unused for long."""
         if self.known and time.monotonic() - self._used_at > _UNUSED:
             self._index.reset()
 
     def close(self) -> None:
-        """Drop all for good."""
+        """Drop everything permanently."""
         self._index.close()
 
 
@@ -112,7 +113,7 @@ def _row(place: str, got: Got) -> tuple[Any, ...]:
 
 
 def _where(chosen: ScheduledFilter) -> tuple[str, Sequence[Any]]:
-    """The SQL condition for the chosen jobs, and its values."""
+    """The SQL condition for the filter, and its values."""
     conditions: list[tuple[str, Any]] = [("true", ())]
     if chosen.ids is not None:
         conditions.append(("id in (select value from json_each(?))", (json.dumps(sorted(chosen.ids)),)))

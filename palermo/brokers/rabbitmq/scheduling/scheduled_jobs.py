@@ -1,12 +1,11 @@
 """Publishes scheduled jobs when they are due, for the leader, and lists and changes them.
 
 The leader holds the jobs that are due within minutes (due_jobs.py). The others wait in buckets (buckets.py). A job is
-acknowledged only after its publish is confirmed. So a kill at any instant loses no job, and doubles at most those that
-were being confirmed.
+acknowledged only after its publish is confirmed. So a kill at any moment loses no job, and duplicates at most those
+that were being confirmed.
 
-While a request is answered, no job moves from one queue to another. So the request meets each job once, and either
-changes it or finds that it came due before. Jobs that are due in the meantime are published, because the leader holds
-those of the next minute.
+During a request no job moves between queues. So the request meets each job once, and either changes it or finds that it
+was already due. Jobs that become due in the meantime are published, because the leader holds those of the next minute.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ from palermo.core.message import Message
 from palermo.core.topology import failed_queue
 from palermo.errors import NotFound, PalermoError
 
-#: Messages handled before other tasks of this process have their turn: jobs that are due must not wait.
+#: Number of messages handled before other tasks of this process run, since due jobs must not wait.
 _SLICE = 100
 
 #: Stores messages, and returns once all are confirmed.
@@ -55,7 +54,7 @@ class ScheduledJobs:
         publishes: bool,
     ) -> None:
         """`arguments` are those of the buckets. `leaving` is awaited with the jobs that are about to be cancelled or
-        given up. Without `publishes` no job is published because it is due.
+        given up. Without `publishes` no due job is published.
         """
         self._exchange = exchange
         self._connection = connection
@@ -66,30 +65,30 @@ class ScheduledJobs:
         self.due_jobs = DueJobs(connection, outbox.open, outbox.destinations, now=wall_clock)
         self._index = ScheduledIndex()
         self._buckets = Buckets(exchange, connection, outbox, self._index, arguments, now=wall_clock)
-        #: How many jobs the request under way has read, and how many it has to read; None if it reads none.
+        #: Number of jobs read by the current request, and of jobs to read; None if it reads none.
         self.progress: tuple[int, int] | None = None
 
     async def begin(self) -> None:
-        """Make what is missing, and hold the jobs that are due soon."""
+        """Create missing queues, and hold the jobs that are due soon."""
         await self._buckets.read()
         if self._publishes:
             await self.due_jobs.open()
 
     async def run(self) -> None:
-        """Publish jobs when they are due, until the call is cancelled. Raises the connection's error."""
+        """Publish jobs when they are due, until cancelled. Raises the connection's error."""
         await together(self._buckets.run(), self.due_jobs.run())
 
     async def close(self) -> None:
-        """Publish no more, once what is on its way is stored; may be cancelled."""
+        """Stop publishing, once pending jobs are stored; may be cancelled."""
         await together(self.due_jobs.close(), self._buckets.close())
-        async with self._buckets.turn:  # a closed index would answer the request under way with no jobs
+        async with self._buckets.turn:  # a closed index would return no jobs to the current request
             self._index.close()
 
     async def page(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
         """See palermo.contract.scheduled.ScheduledJobs.scheduled."""
         async with self._indexed():
             held = [message for message in self.due_jobs.jobs() if chosen.matches(message)]
-            # These many of the indexed jobs are before the page, wherever the held jobs are.
+            # This many of the indexed jobs precede the page, wherever the held jobs are.
             before = max(0, offset - len(held))
             first, last = offset - before, offset - before + limit
             indexed, total = await asyncio.to_thread(self._index.find, chosen, before, last)
@@ -141,7 +140,7 @@ class ScheduledJobs:
         return sorted(judge.altered.values(), key=lambda one: one.run_at)
 
     async def _alter_held(self, judge: "_Judge", publish: Publish, gate: sweeping.Gate) -> None:
-        """Change the jobs in memory: acknowledge those that are stored elsewhere, put back those that cannot be."""
+        """Change the held jobs: acknowledge those that are stored elsewhere, and keep those that can't be stored."""
         due = self.due_jobs
         taken = due.take(judge.chosen.matches)
         for start in range(0, len(taken), _SLICE):
@@ -163,7 +162,7 @@ class ScheduledJobs:
 
     @asynccontextmanager
     async def _indexed(self) -> AsyncIterator[None]:
-        """While the block runs no job moves to another queue, and the index has all that wait but are not held."""
+        """During the block no job moves to another queue, and the index has all waiting jobs except the held ones."""
         async with self._buckets.turn:
             self._index.use()
             if self._publishes:
@@ -201,10 +200,10 @@ class ScheduledJobs:
 
 
 class _Judge:
-    """Decides what becomes of each scheduled job."""
+    """Decides about each scheduled job."""
 
     def __init__(self, chosen: ScheduledFilter, action: str, at: float, edit: JobEdit | None) -> None:
-        """`at` is the instant at which moved jobs are to run. `edit` changes more of them than that."""
+        """`at` is the new due time of moved jobs. `edit` has further changes."""
         self.chosen = chosen
         self.action = action
         self._at = at
@@ -213,10 +212,10 @@ class _Judge:
 
     def __call__(self, message: Message) -> SweepDecision:
         if message.run_at is None or not self.chosen.matches(message):
-            return Keep()  # Without an instant it is a mark (handover.py).
+            return Keep()  # without a due time it is a mark (handover.py)
         known = message.id in self.altered
         if known and message.run_at == self._at:
-            return Keep()  # We have just put it there.
+            return Keep()  # this request has just put it there
         if not known:
             self.altered[message.id] = AlteredJob(
                 id=message.id, job=message.job, queue=message.queue, run_at=message.run_at or 0.0

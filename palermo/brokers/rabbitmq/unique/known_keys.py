@@ -1,4 +1,4 @@
-"""All keys in the leader's memory, and what one batch of requests changes in them."""
+"""All keys in the leader's memory, and the changes by one batch of requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -12,12 +12,12 @@ from palermo.core.unique_rules import KeyUpdate
 
 T = TypeVar("T")
 
-#: Keys that are looked at in one turn of the loop, and those that are read or written there.
+#: Number of keys checked in one turn of the loop, and of those read or written.
 AT_ONCE, CODED_AT_ONCE = 1_000, 200
 
 
 async def in_turns(items: Sequence[T], *, at_once: int = AT_ONCE) -> AsyncIterator[Sequence[T]]:
-    """The items in portions, each in a turn of the loop of its own, so that nothing else waits for all of them."""
+    """The items in batches, each in its own turn of the loop, so that other tasks need not wait for all of them."""
     for start in range(0, len(items), at_once):
         yield items[start : start + at_once]
         await asyncio.sleep(0)
@@ -27,12 +27,12 @@ class KnownKeys:
     """All keys that are not free, by name."""
 
     def __init__(self, serial: int = 0) -> None:
-        """No key that was forgotten has had a serial above `serial`."""
+        """No dropped key has had a serial above `serial`."""
         self.keys: dict[str, Key] = {}
         self._alarms = Instants()
         self._ends = Instants()
-        #: The serial of a new key before its first holder. No forgotten key has had a higher one, so a late report
-        #: about the holder of a forgotten key is never taken for one about the holder of a new key.
+        #: The serial of a new key before its first holder. No dropped key has had a higher one, so a late report about
+        #: the holder of a dropped key is never confused with one about the holder of a new key.
         self._serial = serial
 
     def get(self, name: str) -> Key:
@@ -40,7 +40,7 @@ class KnownKeys:
         return self.keys.get(name) or Key(name=name, serial=self._serial)
 
     def remember(self, key: Key) -> None:
-        """Store a key. A free key is forgotten."""
+        """Store a key. A free key is dropped."""
         self._serial = max(self._serial, key.serial)
         self._alarms.put(key.name, key.alarm)
         self._ends.put(key.name, key.over)
@@ -50,16 +50,16 @@ class KnownKeys:
             self.keys[key.name] = key
 
     def due(self, now: float) -> list[Key]:
-        """The keys whose alarms have come."""
+        """The keys whose alarms are due."""
         return [self.keys[name] for name in self._alarms.until(now)]
 
     @property
     def next_alarm(self) -> float | None:
-        """The Unix seconds of the first alarm; None if there is none."""
+        """The Unix seconds of the first alarm; None without alarms."""
         return self._alarms.first
 
     def over(self, now: float) -> list[Key]:
-        """The keys that are free by now because time has passed."""
+        """The keys that time has made free."""
         return [self.keys[name] for name in self._ends.until(now)]
 
 
@@ -82,7 +82,7 @@ class KeyChanges:
         return [(key, id) for key, id in holders if id in ids]
 
     def forget(self) -> None:
-        """Forget the keys that the passing of time has made free. That need not be written down."""
+        """Drop the keys that time has made free. This need not be recorded."""
         for key in self._known.over(self.now):
             self._known.remember(Key(name=key.name))
 

@@ -1,7 +1,7 @@
-"""Frees orphaned keys: keys of jobs that other programs purged, let expire, or took.
+"""Frees orphaned keys: keys of jobs that other programs purged, let expire, or consumed.
 
-A job that waits is in its queue or with a worker, and both can be asked. A job that is missing once may be on its
-way from one to the other. So a key counts as orphaned when it is found twice, some time apart, with the same holder.
+A waiting job is in its queue or with a worker, and both can be checked. A job that is missing once may be on its way
+between them. So a key counts as orphaned when it is found twice, some time apart, with the same holder.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds between two checks by the leader.
 LOOK_EVERY = 20.0
 
-#: Seconds that a job may take from where it was into its queue.
+#: Maximum seconds for a job's way into its queue.
 ON_ITS_WAY = 10.0
 
-#: A holder by key and serial: another serial is another holder.
+#: A holder by key and serial, which is different for each holder.
 Suspects = Mapping[tuple[str, int], OrphanedKey]
 
-#: Returns whether a tenant has jobs that wait in its own queue, apart from their job queue.
+#: Returns whether a tenant has jobs waiting in its own queue, separate from their job queue.
 Apart = Callable[[TenantQueue], Awaitable[bool]]
 
 
@@ -46,10 +46,10 @@ async def suspects(
     apart: Apart | None,
     patience: float = ON_ITS_WAY,
 ) -> Suspects:
-    """The holders that are with no worker, and whose queues are empty or gone.
+    """The holders that are with no worker, and whose queues are empty or missing.
 
-    `apart` says whether a tenant has jobs that wait apart from the job queue. It is None where that is not known:
-    then no holder with a tenant is suspected.
+    `apart` returns whether a tenant has jobs that wait outside the job queue. It is None if that is unknown: then no
+    holder with a tenant is suspected.
     """
     waiting = defaultdict[TenantQueue, dict[str, KeyHolder]](dict)
     async for some in in_turns(keys):
@@ -65,7 +65,7 @@ async def suspects(
 
 
 def without(holders: Mapping[str, KeyHolder], ids: Collection[str] | None) -> Suspects:
-    """The holders whose jobs are not among these ids; none if the ids are not known."""
+    """The holders whose jobs are not among these ids; none if the ids are unknown."""
     if ids is None:
         return {}
     return {
@@ -76,7 +76,7 @@ def without(holders: Mapping[str, KeyHolder], ids: Collection[str] | None) -> Su
 
 
 async def running(exchange: str, connection: Connection) -> set[str] | None:
-    """The ids of all jobs that workers run, or have got to run; None if some workers do not answer."""
+    """The ids of all jobs that workers run or have received; None if some workers do not answer."""
     workers = await ask_workers(connection, exchange)
     return {id for one in workers for id in (*one.waiting, *(job.id for job in one.jobs))} if workers.complete else None
 
@@ -84,7 +84,7 @@ async def running(exchange: str, connection: Connection) -> set[str] | None:
 async def watch(
     exchange: str, connection: Connection, unique_keys: "UniqueKeys", now: Callable[[], float], apart: Apart
 ) -> None:
-    """Free orphaned keys for as long as this process is the leader."""
+    """Free orphaned keys as long as this process is the leader."""
     before: Suspects = {}
 
     async def look() -> float:

@@ -1,4 +1,4 @@
-"""The ends of runs, as workers write them into the leader's ledger of keys before they acknowledge the jobs."""
+"""The ends of runs, as workers write them to the leader's ledger of keys before they acknowledge the jobs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from palermo.core.unique_rules import RunOutcome
 
 
 def key_queue(exchange: str) -> str:
-    """The AMQP name of the queue of the ledger of keys."""
+    """The AMQP name of the ledger of keys."""
     return internal(exchange, "unique")
 
 
@@ -20,7 +20,7 @@ class RunEnd(PlainWithMessages, frozen=True, kw_only=True):
     key: str
     id: str
     how: RunOutcome
-    #: The serial and starts that the answer to its start gave; None if the job needed no such answer.
+    #: Serial and starts from the answer to its start; None if the job needed no such answer.
     serial: int | None = None
     starts: int | None = None
     #: When the job runs again, and when this was written, in Unix seconds.
@@ -28,10 +28,10 @@ class RunEnd(PlainWithMessages, frozen=True, kw_only=True):
     at: float | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """What a worker writes into the ledger."""
+        """The record for the ledger."""
         return {"format": FORMAT, "end": self.to_plain()}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "RunEnd":
-        """The end that `to_record` wrote. Raises one of palermo.contract.stored_records.UNREADABLE for others."""
+        """The inverse of `to_record`. Raises one of palermo.contract.stored_records.UNREADABLE for invalid records."""
         return cls.from_plain(record["end"])

@@ -1,9 +1,9 @@
 """The part of the leader that decides about all keys of unique jobs, one request after another.
 
-Requests that come while one batch is being stored go into the next batch, so that one commit serves many. A request
-is answered only once the state that the answer reports is stored. Two usual cases need no batch. When a job starts,
-the leader writes down that it runs and sends the answer on the same channel, in that order. When its run ends, the
-worker has written the end into the log already.
+Requests that arrive while one batch is being stored go into the next batch, so that one commit serves many. A request
+is answered only once the state in the answer is stored. Two common cases need no batch. When a job starts, the leader
+records its run and sends the answer on the same channel, in that order. When its run ends, the worker has already
+written the end into the log.
 
 The keys are kept in memory. After any error they are read again from the log.
 """
@@ -36,19 +36,19 @@ log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
 
-#: Seconds after the start of a run in which a redelivered copy of its job is not started: the worker that asks may have
-#: asked the others before they showed that run.
+#: Seconds after the start of a run in which a redelivered copy of its job is not started: the requesting worker may
+#: have asked the others before they reported that run.
 _YOUNG = 2.0
 
-#: The most requests in one batch, and the bytes of bodies beyond which none is added.
+#: Maximum number of requests in one batch, and bytes of bodies above which none is added.
 _BATCH, _BATCH_BYTES = 500, 4 * 1024 * 1024
 
-#: Bytes of arguments after which an answer ends.
+#: Bytes of arguments above which an answer ends.
 _ANSWER_BYTES = 1024 * 1024
 
 
 class Request(Struct, Generic[T]):
-    """Something to be done in a batch."""
+    """An action for a batch."""
 
     do: Callable[[KeyChanges], T]
     future: "asyncio.Future[T]"
@@ -57,7 +57,7 @@ class Request(Struct, Generic[T]):
 
 
 class UniqueKeys:
-    """Decides about the keys of unique jobs; see the module's first lines."""
+    """Decides about the keys of unique jobs; see the module's docstring."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class UniqueKeys:
         *,
         now: Callable[[], float],
     ) -> None:
-        """The log's queue is declared with `arguments`; the answers of `start_now` are sent on channel `answers`."""
+        """`arguments` are those of the log's queue; the answers of `start_now` are sent on channel `answers`."""
         self._connection = connection
         self._queue = key_queue(exchange)
         table = Table(exchange, self._queue, arguments, Key.from_plain, drops_copies=True)
@@ -77,28 +77,28 @@ class UniqueKeys:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._known = KnownKeys()
-        #: Whether `_known` holds all that is in the log, and the keys that the batch being stored changes.
+        #: Whether `_known` contains the whole log, and the keys that the batch being stored changes.
         self._learnt = False
         self._changing: Collection[str] = ()
-        #: The requests that wait for the next batch.
+        #: Requests for the next batch.
         self._asked: list[Request[Any]] = []
         #: Held while a batch is stored.
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
         self._tidied_at = self._loop.time()
         self._closed = False
-        #: When each run was allowed in the last seconds, on the loop's clock, and when the log was read.
+        #: Times of recently permitted runs, on the loop's clock, and when the log was read.
         self._allowed: dict[str, float] = {}
         self._learnt_at = 0.0
         #: The names of all keys, in order, when a listing last began: each of its pages need not sort them again.
         self._listed: list[str] = []
 
     async def run(self) -> None:
-        """Answer requests, and publish the jobs that are due, until the call is cancelled."""
+        """Answer requests, and publish due jobs, until cancelled."""
         await take_turns(self._look, self._news, self._connection, "keys of unique jobs cannot be looked after now")
 
     async def close(self) -> None:
-        """Stop deciding, once the batch under way is stored. Requests that wait fail with BrokerUnavailable."""
+        """Stop deciding, once the current batch is stored. Waiting requests fail with BrokerUnavailable."""
         self._closed = True
         async with self._turn:
             failed, self._asked = self._asked, []
@@ -106,7 +106,7 @@ class UniqueKeys:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether `_known` is right about every key that no batch is changing now."""
+        """Whether `_known` is correct for every key that no batch is changing now."""
         return self._learnt and self._ledger.is_open and not self._closed
 
     @property
@@ -132,7 +132,7 @@ class UniqueKeys:
         return answers
 
     def start_now(self, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer | None:
-        """The answer to a worker that wants to start a job, if nothing has to be waited for; else None.
+        """The answer to a worker that wants to start a job, if no waiting is necessary; else None.
 
         The caller sends it on the channel of the answers before it sends anything else there.
         """
@@ -140,7 +140,7 @@ class UniqueKeys:
         if lock is None or lock.key in self._changing or not self._is_ready or not self._ledger.is_swift:
             return None
         key = self._known.keys.get(lock.key)
-        # While the log does not say that a job is stored, the job may be published again after a kill of the broker.
+        # Until the log records that a job is stored, the job may be published again after a kill of the broker.
         if key is None or key.holder is None or message.id in self._ledger.unsure:
             return None
         step, answer = unique_rules.start(key, message, worker=worker, run=run, again=again, now=self._now())
@@ -156,7 +156,7 @@ class UniqueKeys:
         return answer
 
     async def start(self, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer:
-        """The answer to a worker that wants to start a job, after waiting for all that it depends on."""
+        """The answer to a worker that wants to start a job, after waiting for its preconditions."""
         lock = lock_of(message)
         if lock is None:
             return StartAnswer(why=StartReason.RUN)
@@ -188,14 +188,14 @@ class UniqueKeys:
         self._allowed.setdefault(run, now)
 
     def _is_young(self, key: Key, message: Message, run: str) -> bool:
-        """Whether another run of this very job was allowed so lately that its worker may not show it yet."""
+        """Whether another run of this job was permitted so recently that its worker may not report it yet."""
         holder = key.holder
         if holder is None or holder.id != message.id or holder.phase is not Phase.RUNNING or holder.run == run:
             return False
         return self._loop.time() - self._allowed.get(holder.run, self._learnt_at) < _YOUNG
 
     async def readmit(self, messages: Sequence[Message]) -> list[bool]:
-        """Which of these jobs may go back into their queues, as a person asked. Those that may take their keys."""
+        """Which of these jobs an operator may requeue. Those that may be requeued take their keys."""
 
         def do(changes: KeyChanges) -> list[bool]:
             may = []
@@ -210,7 +210,7 @@ class UniqueKeys:
             return may
 
         if not all(may := await self._ask(do)):
-            # The run that keeps a job away may be over by now.
+            # The run that prevents a requeue may be over by now.
             await self._ledger.reach()
             may = await self._ask(do)
         return may
@@ -218,7 +218,7 @@ class UniqueKeys:
     async def gone(self, jobs: Iterable[tuple[str, str]], *, drop_next: bool) -> None:
         """Free the keys of these jobs, pairs of key and id, unless they run: they are about to be removed.
 
-        With `drop_next` the jobs that were to follow them are removed too.
+        With `drop_next` the jobs that were to follow them are also removed.
         """
         named = list(jobs)
         await self._take(lambda changes: ((changes.get(name), id) for name, id in named), drop_next=drop_next)
@@ -239,7 +239,7 @@ class UniqueKeys:
             return runs
 
         if await self._ask(do):
-            # A job that the leader takes to be running may be waiting again by now.
+            # A job that the leader considers running may be waiting again by now.
             await self._catch_up()
             await self._ask(do)
 
@@ -294,9 +294,9 @@ class UniqueKeys:
         return KeyPage(keys=tuple(found), total=total)
 
     async def find(self, names: Sequence[str]) -> KeyPage:
-        """The keys with these names, as far as something is known of them; `total` is how many were looked at.
+        """The existing keys with these names; `total` is the number of names looked up.
 
-        It ends where the arguments are too large for one answer.
+        It ends when the arguments are too large for one answer.
         """
         await self._catch_up()
         found, size, looked = list[Key](), 0, 0
@@ -314,20 +314,20 @@ class UniqueKeys:
         return unique_rules.current(self._known.get(name), self._now())
 
     async def known(self) -> list[Key]:
-        """All keys that jobs have, get or had, by name."""
+        """All keys that jobs hold, will get or held, by name."""
         return list((await self.page("", offset=0, limit=sys.maxsize)).keys)
 
     async def _catch_up(self) -> None:
-        """Wait until the leader knows all ends of runs that are stored by now."""
+        """Wait until the leader knows all stored ends of runs."""
         await self._ask(lambda changes: None)
         await self._ledger.reach()
 
     # -- batches
 
     def _ask(self, do: Callable[[KeyChanges], T], *, size: int = 0, first: bool = False) -> "asyncio.Future[T]":
-        """Have `do` called in a batch. The future has its result once the batch is stored. `size` is the bytes it adds.
+        """Call `do` in a batch. The future has its result once the batch is stored. `size` is its size in bytes.
 
-        With `first` it is done before all other requests that wait.
+        With `first` it precedes all other waiting requests.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         request = Request(do, future, size)
@@ -346,7 +346,7 @@ class UniqueKeys:
                 request.future.exception()  # of several requests the caller awaits only the first
 
     async def _look(self) -> float:
-        """Store one batch after another until no request waits. Returns the seconds until the next look."""
+        """Store one batch after another until no request waits. Returns the seconds until the next check."""
         async with self._turn:
             if not (self._asked or self._learnt_at or await self._ledger.exists()):  # no job has ever had a key
                 return TIDY_EVERY
@@ -408,7 +408,7 @@ class UniqueKeys:
         self._learnt = False
 
     async def _store(self, batch: list["Request[Any]"]) -> None:
-        """Do and store these requests, and publish the jobs that are due."""
+        """Execute and store these requests, and publish due jobs."""
         changes = KeyChanges(self._known, self._now())
         changes.publish_due()
         for asked in batch:
@@ -429,10 +429,10 @@ class UniqueKeys:
     ) -> list["Request[Any]"]:
         """Free the keys of jobs that this batch enqueued and their queues refused. Their callers get the error.
 
-        They get it last: until the log says that such a job is withdrawn, the next leader would publish it.
+        They get it last: until the log records that such a job is withdrawn, the next leader would publish it.
 
-        Returns the other requests of the batch. A request that was answered with such a job is not among them: it is
-        done again in the next batch. Raises BrokerUnavailable if it is unknown whether the log says so.
+        Returns the other requests of the batch. A request that was answered with such a job is excluded, and is
+        executed again in the next batch. Raises BrokerUnavailable if it is unknown whether the log has the record.
         """
         answered = [asked for asked in batch if isinstance(asked.result, EnqueueAnswer) and asked.result.id in refused]
         withdrawn = [asked for asked in answered if asked.result.outcome is EnqueueOutcome.STORED]
@@ -467,13 +467,13 @@ class UniqueKeys:
         return await self._ledger.commit(keys, changes.jobs)
 
     def _on_report(self, report: Report, *, read_again: bool = False) -> None:
-        """Take in the end of a run, as its worker wrote it."""
+        """Apply the end of a run, as its worker wrote it."""
         record, held = report
         told = self._connection.unreadable.attempt(self._queue, record, lambda: RunEnd.from_record(record))
         if told is None:
             self._ledger.keep(held)
             return
-        # A new leader that reads it again counts its age from when it was written.
+        # A new leader that reads it again counts its age from the time of writing.
         written = told.at if read_again else None
 
         def ended(key: Key, now: float) -> KeyUpdate:
@@ -482,7 +482,7 @@ class UniqueKeys:
                 key, told.id, told.how, serial=told.serial, starts=told.starts, now=at, run_at=told.run_at
             )
 
-        # Those that are read again come before all else that is decided.
+        # Ends that are read again precede all other decisions.
         if read_again or (self._is_ready and told.key not in self._changing):
             step = ended(self._known.get(told.key), self._now())
             if not step.jobs:

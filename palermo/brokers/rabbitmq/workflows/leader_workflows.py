@@ -1,9 +1,9 @@
 """The part of the leader that decides about workflows.
 
-Promise: a step is published once all that makes it possible is stored: the ends that workers wrote, and the state that
-the leader makes of them. A worker acknowledges a job after its end is stored here, so an end is never lost. What an
-ended run adds, and an end that is not `done`, is in a committed state before anything is published because of it.
-Cost: one commit for the ends of a workflow that have come together.
+Promise: a step is published once its preconditions are stored: the ends that workers wrote, and the resulting state. A
+worker acknowledges a job after its end is stored here, so an end is never lost. Steps added by a run, and an end that
+is not `done`, are in a committed state before anything is published because of them.
+Cost: one commit for the ends of a workflow that arrive together.
 If the leader dies, the next one reads the states and the ends, and publishes again the jobs that may not be stored.
 """
 
@@ -38,7 +38,7 @@ log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
 
-#: Between a workflow's id and the name of a part of it, in the name of a state; and the bytes of parts in one commit.
+#: Separator between a workflow's id and the name of a part in a state's name; and maximum bytes of parts in one commit.
 _OF, _PART_BYTES = "\x1f", 1_048_576
 
 
@@ -46,7 +46,7 @@ class Packed(Plain, frozen=True):
     """The state of a workflow, or a part of it, as brokers/features/workflow_steps.py packs it."""
 
     data: bytes
-    #: When time changes the workflow, in Unix seconds.
+    #: When time next changes the workflow, in Unix seconds.
     due: float | None = None
 
 
@@ -60,17 +60,17 @@ class LedgerStore:
         self.all: dict[str, Packed] = {}
         self._parts: dict[str, set[str]] = {}
         self._due = Instants()
-        #: The states and jobs of several workflows, which one commit stores.
+        #: States and jobs of several workflows for one commit.
         self._gathered = Gathered(self._commit, size=_size_of)
 
     def load(self, states: Mapping[str, Packed]) -> None:
-        """Begin with these states."""
+        """Start with these states."""
         self.all, self._parts, self._due = {}, {}, Instants()
         self._take(states)
 
     @property
     def first_due(self) -> float | None:
-        """When time changes a workflow next, in Unix seconds."""
+        """When time next changes a workflow, in Unix seconds."""
         return self._due.first
 
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
@@ -92,7 +92,7 @@ class LedgerStore:
                 yield name, packed.data
 
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        """Make these changes. The leader alone changes states, so all conditions hold."""
+        """Apply these changes. Only the leader changes states, so all conditions hold."""
         states: dict[str, Packed | None] = {}
         parts: dict[str, Packed] = {}
         jobs: list[Message] = []
@@ -110,7 +110,7 @@ class LedgerStore:
                     states |= dict.fromkeys(self._parts.get(id, ()))
                 case "append", [_, batch, *_]:
                     await self._append(batch)
-        # First the parts, in records of bounded size: without their workflow they say nothing.
+        # First the parts, in records of bounded size: without their workflow they have no effect.
         some: dict[str, Packed | None] = {}
         size = 0
         for name, packed in parts.items():
@@ -141,7 +141,7 @@ class LedgerStore:
                 self._due.put(name, None if packed is None else packed.due)
 
     def strays(self) -> dict[str, Packed | None]:
-        """The parts of workflows that are not there: a leader died before it stored the workflow."""
+        """The parts of missing workflows: a leader died before it stored the workflow."""
         return {name: None for id, names in self._parts.items() if id not in self.all for name in names}
 
 
@@ -150,7 +150,7 @@ def _size_of(change: tuple[Mapping[str, Packed | None], Sequence[Message]]) -> i
 
 
 class LeaderWorkflows:
-    """Decides about the workflows of one exchange; see the module's first lines."""
+    """Decides about the workflows of one exchange; see the module's docstring."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class LeaderWorkflows:
     ) -> None:
         """`arguments` are those of the ledger's queue; `append` writes a batch into the journal.
 
-        `end_key` frees the key of a unique workflow that is over; `cancel_jobs` cancels jobs by their ids.
+        `end_key` frees the key of a finished unique workflow; `cancel_jobs` cancels jobs by id.
         """
         self._connection = connection
         self._queue = workflow_queue(exchange)
@@ -179,30 +179,30 @@ class LeaderWorkflows:
         self._reports: list[Report] = []
 
     async def run(self) -> None:
-        """Decide about workflows until the call is cancelled. Raises the connection's error when that is lost."""
+        """Decide about workflows until cancelled. Raises the connection's error when the connection is lost."""
         while not await self._ledger.exists():
             await wait_for_any(self._news, timeout=TIDY_EVERY)
             self._news.clear()
         await take_turns(self._look, self._news, self._connection, "workflows cannot be continued now")
 
     async def close(self) -> None:
-        """Wait until what is on its way is stored."""
+        """Wait until pending changes are stored."""
         async with self._turn:
             pass
 
     @property
     def states(self) -> dict[str, Packed]:
-        """The workflows that are known, by id; one that has not changed is the same object."""
+        """The known workflows by id; an unchanged one is the same object."""
         return {name: packed for name, packed in self._store.all.items() if _OF not in name}
 
     @property
     def refused(self) -> Collection[str]:
-        """The ids of jobs that wait until their queues take them."""
+        """The ids of jobs that wait until their queues accept them."""
         return self._ledger.refused.keys()
 
     async def ask(self, question: Callable[[Workflows], Awaitable[T]]) -> T:
-        """The answer of the engine, after all ends that are stored by now and all that is due."""
-        # A change that has begun goes on: no other may begin with the state before it.
+        """The engine's answer, after all stored ends and all due changes."""
+        # A started change continues: no other may start from the state before it.
         return await uninterrupted(self._answer(question))
 
     async def _answer(self, question: Callable[[Workflows], Awaitable[T]]) -> T:
@@ -214,7 +214,7 @@ class LeaderWorkflows:
             return await question(self._engine)
 
     async def size(self) -> int:
-        """How many bytes of workflows are in memory, and in the ledger."""
+        """Size of workflows in memory and in the ledger, in bytes."""
 
         async def measure(_: Workflows) -> int:
             return sum(len(packed.data) for packed in self._store.all.values())
@@ -250,7 +250,7 @@ class LeaderWorkflows:
     async def _take_reports(self) -> None:
         """Handle the ends that workers have written: those of one workflow together, and all in few commits.
 
-        After an error, the records with ends of that workflow wait for the next call, which finds some handled.
+        After an error, the records with ends of that workflow wait for the next call, which finds some already handled.
         """
         reports, self._reports = self._reports, []
         ends: dict[str, list[_End]] = {}
@@ -293,7 +293,7 @@ class LeaderWorkflows:
             await self._engine.end(end.message, end.ending.end.how, (), (), graph=end.graph)
         except PalermoError:
             raise
-        except Exception as error:  # another program wrote steps that cannot be
+        except Exception as error:  # another program wrote impossible steps
             self._connection.unreadable.skip(self._queue, end.record, error)
 
 
@@ -302,7 +302,7 @@ class _End(Struct, frozen=True):
 
     ending: Ending
     record: Mapping[str, Any]
-    #: What the run added, and its job. A run that is no step has always added something.
+    #: The added steps, and the run's job. A run that isn't a step has always added some.
     graph: Graph | None = None
     message: Message | None = None
 

@@ -1,12 +1,12 @@
-"""Looks after steps whose jobs are nowhere: removed or lost by another program.
+"""Finds steps whose jobs are nowhere because another program removed or lost them.
 
-Promise: a job that is lost is published again, once; if that one is lost too, its step fails. Steps whose jobs Palermo
-itself removes are cancelled: see RabbitmqWorkflows.leaving.
-Cost: every 20 seconds a look at the workflows in which nothing has changed since the last one. Only if one of their
-queues is empty or gone, the workers and the index of scheduled jobs are asked.
+Promise: a lost job is published again, once; if that one is lost too, its step fails. Steps whose jobs Palermo itself
+removes are cancelled: see RabbitmqWorkflows.leaving.
+Cost: every 20 seconds a check of the workflows without changes since the last one. The workers and the index of
+scheduled jobs are asked only if one of their queues is empty or missing.
 
-A job that is missing once may be on its way from its queue to a worker, so two looks must miss it. It may have been
-moved to another queue: while jobs wait in any queue, none is published again.
+A job that is missing once may be on its way from its queue to a worker, so it must be missing in two checks. It may
+have been moved to another queue: while jobs wait in any queue, none is published again.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from palermo.errors import NotFound
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Workflows that are read in one turn of the loop.
+#: Number of workflows read in one turn of the loop.
 _AT_ONCE = 50
 
 #: A run of a step: the workflow, the path and the generation.
@@ -70,14 +70,14 @@ class LostSteps:
         self._workflows = workflows
         self._scheduled_jobs = scheduled_jobs
         self._apart = apart
-        #: The workflows at the last look, and the jobs that it missed.
+        #: The workflows at the last check, and the jobs missing then.
         self._before: Mapping[str, Packed] = {}
         self._missed: Jobs = {}
         #: The steps whose jobs were published again.
         self._again: set[StepRun] = set()
 
     async def watch(self) -> None:
-        """Publish lost jobs again for as long as this process is the leader."""
+        """Publish lost jobs again as long as this process is the leader."""
         await take_turns(self._look, asyncio.Event(), self._connection, "cannot look for lost steps")
 
     async def _look(self) -> float:
@@ -95,12 +95,12 @@ class LostSteps:
         return LOOK_EVERY
 
     async def _out(self, engine: Workflows, ids: Iterable[str]) -> Jobs:
-        """The jobs of these workflows that wait or run."""
+        """The waiting and running jobs of these workflows."""
         jobs = [job for id in ids for job in await engine.jobs_out(id) if job.id not in self._workflows.refused]
         return {run: replace(job, body=b"") for job in jobs if (run := step_of(job.extra)) is not None}
 
     async def _missing(self, jobs: Jobs) -> Jobs:
-        """Those of these jobs that do not wait in a queue, and are not with the worker of another program."""
+        """The jobs among these that neither wait in a queue, nor are with a worker of another program."""
         if not jobs:
             return {}
         served = [QueueSelection.parse(one.queues) for one in await ask_workers(self._connection, self._exchange)]
@@ -109,7 +109,7 @@ class LostSteps:
         return {run: job for run, job in jobs.items() if TenantQueue(job.queue, job.tenant) not in full}
 
     async def _may_hold(self, place: TenantQueue, served: Sequence[QueueSelection]) -> bool:
-        """Whether a job may wait here, or be with the worker of another program, whose jobs are unknown."""
+        """Whether a job may wait here, or be with a worker of another program, whose jobs are unknown."""
         probe = await self._connection.probe(amqp_queue(self._exchange, place.queue))
         if probe.exists and probe.messages:
             return True
@@ -125,7 +125,7 @@ class LostSteps:
         return not any(probe.exists and probe.messages for probe in probes)
 
     async def _nowhere(self, jobs: Jobs) -> Jobs:
-        """Those of these jobs, which are in no queue, that no worker has and that are not scheduled."""
+        """The jobs among these, which are in no queue, that no worker has and that are not scheduled."""
         with_workers = await running(self._exchange, self._connection) if jobs else None
         if with_workers is None:
             return {}
@@ -135,7 +135,7 @@ class LostSteps:
         return {run: job for run, job in jobs.items() if job.id in ids}
 
     async def _mend(self, engine: Workflows, lost: Jobs) -> None:
-        """Publish these jobs again, unless their steps have ended; the steps of those that were lost before fail."""
+        """Publish these jobs again, unless their steps have ended; fail the steps of jobs that were lost before."""
         again = list[Message]()
         for id in {id for id, _, _ in lost}:
             for job in await engine.jobs_out(id):

@@ -1,6 +1,6 @@
-"""The ends of steps, as workers write them into the leader's ledger of workflows before they acknowledge the jobs.
+"""The ends of steps, as workers write them to the leader's ledger of workflows before they acknowledge the jobs.
 
-A record has the ends of several runs that added nothing, or the end of one that added steps.
+A record has the ends of several runs that added no steps, or the end of one that did.
 """
 
 from base64 import b64decode, b64encode
@@ -21,19 +21,19 @@ from palermo.core.workflow_rules import How, StepEnd
 
 
 def workflow_queue(exchange: str) -> str:
-    """The AMQP name of the queue of the ledger of workflows."""
+    """The AMQP name of the ledger of workflows."""
     return internal(exchange, "workflows")
 
 
 class RunEnd(Plain, frozen=True, kw_only=True, omit_defaults=True):
-    """The end of a run of a step that added nothing."""
+    """The end of a step's run that added no steps."""
 
     workflow: str
     #: Its path.
     step: str
     generation: int = 0
     how: How
-    #: What later steps get of it: the media type and the value, in base64.
+    #: Its output for later steps: the media type and the value, in base64.
     content_type: str = ""
     value: str = ""
 
@@ -48,12 +48,12 @@ class RunEnd(Plain, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def end(self) -> StepEnd:
-        """The end for the rules of workflows."""
+        """The end in the form of the workflow rules."""
         return StepEnd(path=self.step, how=self.how, generation=self.generation)
 
     @property
     def output(self) -> StoredResult | None:
-        """What later steps get of it."""
+        """Its output for later steps."""
         return StoredResult(self.content_type, b64decode(self.value)) if self.content_type else None
 
 
@@ -70,22 +70,22 @@ def runs_in(record: Mapping[str, Any]) -> list[RunEnd]:
 class StepReport(PlainWithMessages, frozen=True, kw_only=True):
     """The end of a run that has added steps, perhaps the first ones of a workflow."""
 
-    #: Its job, without its arguments.
+    #: The run's job, without its arguments.
     message: Message
-    #: What it added, in base64.
+    #: The added steps, in base64.
     adds: str
 
     def to_record(self) -> dict[str, Any]:
-        """What a worker writes into the ledger."""
+        """The record for the ledger."""
         return {"format": FORMAT, "end": self.to_plain()}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "StepReport":
-        """The end that `to_record` wrote. Raises one of palermo.contract.stored_records.UNREADABLE for others."""
+        """The inverse of `to_record`. Raises one of palermo.contract.stored_records.UNREADABLE for invalid records."""
         return cls.from_plain(record["end"])
 
     @property
     def graph(self) -> Graph:
-        """What it added. Raises one of palermo.contract.stored_records.UNREADABLE."""
+        """The added steps. Raises one of palermo.contract.stored_records.UNREADABLE."""
         found: Graph = unpack(b64decode(self.adds), Graph)
         return found
