@@ -279,7 +279,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         await put_into_failed(broker, messages(2))
 
         await until(lambda: counts(broker, "failed"), (2, 0))
-        assert caplog.text.count("the log of failed jobs cannot be written") == 1
+        assert caplog.text.count("cannot write the log of failed jobs") == 1
         assert (await broker.sweep("failed", lambda one: Remove())).removed == 2
         foreign.channel.queue_delete(foreign.log)
 

@@ -36,7 +36,7 @@ class Crew:
     @property
     def unseen(self) -> int:
         """The most deaths that may go unseen: the first one, and each that a worker could not look up in time."""
-        return 1 + sum(worker.log.count("cannot tell who ran jobs before") for worker in self._workers)
+        return 1 + sum(worker.log.count("cannot read earlier runs") for worker in self._workers)
 
     def _replace(self) -> None:
         if not self._workers[-1].alive:

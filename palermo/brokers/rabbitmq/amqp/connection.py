@@ -460,7 +460,7 @@ class Connection:
             if self.error is not None:
                 raise
             # This user may create the queue but no exchange; the queue exists anyway.
-            log.warning("a new queue is forgotten if RabbitMQ is killed within two seconds error=%r", str(error))
+            log.warning("a new queue may be lost if RabbitMQ is killed within two seconds error=%r", str(error))
 
     async def _overflow_disk_log(self) -> None:
         most = self.raw.params.frame_max - _FRAME_REST

@@ -221,7 +221,7 @@ class Stream:
         await Destination(self.make, self._forget).publish(send)
 
     def _forget(self) -> None:
-        log.warning("a stream was deleted, and is made again holds=%r stream=%s", self.holds, self.name)
+        log.warning("a stream was deleted and is created again holds=%r stream=%s", self.holds, self.name)
         self.made = False
 
     async def follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":

@@ -173,7 +173,7 @@ class FailedLog:
                 return  # another write, which failed with this one, has logged it
             self._silent_until = clock() + _SILENT
             log.warning(
-                "the log of failed jobs cannot be written, what is shown of them will be wrong for=%gs error=%r",
+                "cannot write the log of failed jobs, their list will be wrong for=%gs error=%r",
                 _SILENT,
                 str(error) or "no answer in time",
             )

@@ -439,7 +439,7 @@ class RabbitmqConsumer:
             if self._run_log.connection.error is not None:
                 raise self._run_log.connection.error from error
             log.warning(
-                "start cannot be written down, running the job anyway id=%s error=%r",
+                "cannot record the start, running the job anyway id=%s error=%r",
                 job,
                 str(error) or "no answer in time",
             )

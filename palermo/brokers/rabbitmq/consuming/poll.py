@@ -213,7 +213,7 @@ class PollSource:
             # A slot that polls a missing queue finds the cause, and handles it.
             full = {queue for name, queue in names.items() if probes[name].ready or probes[name].error}
         except PalermoError as error:
-            log.debug("queues cannot be counted, asking each error=%r", str(error))
+            log.debug("cannot count queues, polling each error=%r", str(error))
         finally:
             self._ranking.looked(full, began=began, ended=self._loop.time())
             self._looked, self._look = True, None

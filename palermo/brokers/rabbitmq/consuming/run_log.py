@@ -392,7 +392,7 @@ class RunLog:
     def _complain(self, means: str, error: Exception) -> None:
         if not self._complained and self.connection.error is None:
             self._complained = True
-            log.warning("record of starts cannot be written, %s error=%r", means, str(error) or "no answer in time")
+            log.warning("cannot write the record of starts, %s error=%r", means, str(error) or "no answer in time")
 
 
 def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:
@@ -456,7 +456,7 @@ class CrashHistory:
                 raise self._connection.error from error
             self._off_until = time.monotonic() + _OFF
             log.warning(
-                "cannot tell who ran jobs before, running them anyway for=%.0f id=%s error=%r",
+                "cannot read earlier runs, running jobs anyway for=%.0f id=%s error=%r",
                 _OFF,
                 message.id,
                 str(error) or "no answer in time",

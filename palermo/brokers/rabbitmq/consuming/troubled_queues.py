@@ -34,7 +34,7 @@ class TroubledQueues:
         loop = asyncio.get_running_loop()
         if loop.time() - self._said.get(queue, -math.inf) > _SAID_EVERY:
             self._said[queue] = loop.time()
-            log.warning("a queue cannot be used, and is left alone for now queue=%s error=%r", queue, str(error))
+            log.warning("cannot use a queue, ignoring it for now queue=%s error=%r", queue, str(error))
         if queue not in self._timers:
             self._timers[queue] = loop.call_later(_ALONE, self._over, queue)
 

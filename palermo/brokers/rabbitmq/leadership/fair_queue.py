@@ -219,7 +219,7 @@ class FairQueue:
                     raise
                 # If one tenant's queue is missing, only that tenant is dropped.
                 if not isinstance(error, NotFound):
-                    log.warning("cannot deal jobs of tenants queue=%s error=%r", self.queue, str(error))
+                    log.warning("cannot dispatch jobs of tenants queue=%s error=%r", self.queue, str(error))
                     await asyncio.sleep(AGAIN)
                 continue
             # If workers take the jobs as fast as they are moved, they must not wait for the leader.

@@ -305,7 +305,7 @@ async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:
     await asyncio.wait({running})
     error = None if running.cancelled() else running.exception()
     if isinstance(error, PalermoError):
-        log.debug("led no longer error=%r", str(error))
+        log.debug("stopped leading error=%r", str(error))
     elif error is not None:
         log.error("cannot lead duty=%s", leader.duty, exc_info=error)
     await leader.close()

@@ -64,7 +64,7 @@ class LeaderLimits:
             self._told_at = time.monotonic()
             log.warning(
                 "jobs with a limit or a rate wait, because a worker does not answer and may run some of them;"
-                " `palermo workers` names it, and a worker that is stopped may go on or be killed"
+                " find it with `palermo workers`, then resume or kill it"
             )
 
     async def run(self) -> None:

@@ -133,7 +133,7 @@ async def traces(
             if connection.error is not None:
                 raise
             # A queue whose node is down must not block the jobs of other queues.
-            log.warning("cannot look for jobs that may be out queue=%s error=%r", queue, str(error))
+            log.warning("cannot search for jobs that may be published queue=%s error=%r", queue, str(error))
     # The workers are asked after the queues are read: a job moves from its queue to a worker.
     left = [id for id in jobs if id not in found]
     if left and not ended:

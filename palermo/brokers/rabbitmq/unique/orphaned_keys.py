@@ -93,7 +93,7 @@ async def watch(
         found = await suspects(exchange, connection, keys, now=now(), apart=apart)
         strays = [one for one in found if one in before]
         for name in await unique_keys.free_strays(strays) if strays else ():
-            log.warning("a key was freed, its job is nowhere key=%s", name)
+            log.warning("freed a key whose job no longer exists key=%s", name)
         before = found
         return LOOK_EVERY
 

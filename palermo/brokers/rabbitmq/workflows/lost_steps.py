@@ -142,7 +142,7 @@ class LostSteps:
                 run = step_of(job.extra)
                 if run is None or run not in lost:
                     continue
-                log.warning("the job of a step is nowhere id=%s queue=%s", job.id, job.queue)
+                log.warning("cannot find the job of a step id=%s queue=%s", job.id, job.queue)
                 if run in self._again:
                     await self._fail(job)
                     await engine.end(job, How.FAILED, (), ())
