@@ -1,7 +1,7 @@
-"""The records of a ledger as values: what a leader writes, and what all its records say together.
+"""The records of a ledger as values: a leader's batches, and the state that results from all records.
 
-Law: the records say the same in any order, and however often each is read. A leader may read records again that an
-earlier leader had replaced.
+Law: the result is the same for any order of the records, and however often each is read. A leader may read records
+again that an earlier leader had replaced.
 """
 
 import json
@@ -17,23 +17,23 @@ from palermo.errors import BrokerUnavailable
 
 T = TypeVar("T")
 
-#: The format of the records. A leader reads no record of a newer format: it hands over to a newer leader.
+#: The format of the records. A leader that meets a newer format hands over to a newer leader.
 FORMAT = 1
 
-#: The states in one part of a snapshot, and their characters as JSON, beyond which no state is added to it.
+#: Maximum number of states in one part of a snapshot, and characters of JSON above which no state is added.
 _PART, _PART_SIZE = 200, 1_048_576
 
 
 class HandsOver(BrokerUnavailable):
-    """The leader ends, so that another session leads."""
+    """The leader ends, so that another session can lead."""
 
 
 class NewerFormat(HandsOver):
-    """A request or a record has a format that this version does not know."""
+    """A request or a record has a format that this version doesn't know."""
 
 
 def newer_format(record: Mapping[str, Any]) -> NewerFormat | None:
-    """The error for a record in a format that this version does not know; None if it knows the format."""
+    """The error for a record with an unknown format; None if the format is known."""
     format = record.get("format")
     if not isinstance(format, int) or format <= FORMAT:
         return None
@@ -44,20 +44,20 @@ def newer_format(record: Mapping[str, Any]) -> NewerFormat | None:
 
 
 class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Changes that take effect together, written by the leader. Large batches are several records with one number."""
+    """Changes that take effect together, written by the leader. A large batch is several records with one number."""
 
     format: int
     n: int
     #: The leader that wrote it.
     by: str
-    #: States by name; None removes one. Of several states of one name the one with the highest number counts.
+    #: States by name; None removes one. If a name has several states, the one with the highest number counts.
     set: dict[str, Any] = {}
-    #: The jobs that the batch lets into their queues. They are published behind it.
+    #: The jobs that the batch releases to their queues. They are published after it.
     jobs: list[Any] = []
-    #: Ids: the jobs of all batches with lower numbers are stored, except these, which their queues refused. The batch
-    #: with the highest number that has this counts.
+    #: Ids: the jobs of all batches with lower numbers are stored, except these, which their queues refused. Only the
+    #: value of the batch with the highest number counts.
     refused: list[str] | None = None
-    #: All states are in batches from this number on: those with lower numbers say nothing about states.
+    #: All states are in batches from this number on: states in earlier batches are ignored.
     floor: int = 0
 
     def to_plain(self) -> dict[str, Any]:
@@ -66,21 +66,21 @@ class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The batch that to_plain wrote. Raises ValueError for anything else."""
+        """The inverse of to_plain. Raises ValueError for invalid values."""
         return convert(plain, cls)
 
 
 class LedgerState(Generic[T]):
-    """What the records of a ledger say together.
+    """The state that results from the records of a ledger.
 
-    Each state is decoded when its record is taken in, and forgotten with the next batch that has it; a job as soon as a
-    batch says that it is stored. The texts of a ledger of 50,000 keys, jobs included, measure 100 MB.
+    Each state is decoded when its record is added, and dropped with the next batch that contains it; a job as soon as a
+    batch reports it as stored. The texts of a ledger of 50,000 keys, jobs included, measure 100 MB.
     """
 
     def __init__(
         self, read: Callable[[Any], T], skip: Callable[[object, object], None] = lambda record, error: None
     ) -> None:
-        """`read` decodes a state; `skip` is called with each state and job that cannot be read, and with the reason."""
+        """`read` decodes a state; `skip` is called with each unreadable state and job, and the reason."""
         self._read = read
         self._skip = skip
         #: The number of the last batch.
@@ -90,11 +90,11 @@ class LedgerState(Generic[T]):
         self._floor = 0
         #: The jobs that may not be stored, as JSON values, each with the number of its batch.
         self._jobs: list[tuple[int, Any]] = []
-        #: The number of the last batch with `refused`, and what that says.
+        #: The number of the last batch with `refused`, and its value.
         self._refused_in, self._refused = 0, frozenset[str]()
 
     def take(self, batch: Batch) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         number = batch.n
         self.number, self._floor = max(self.number, number), max(self._floor, batch.floor)
         if batch.refused is not None and number > self._refused_in:
@@ -131,7 +131,7 @@ class LedgerState(Generic[T]):
         return {name: state for name, state in self._held() if not isinstance(state, _Unread)}
 
     def unread(self) -> dict[str, Any]:
-        """The states that cannot be read here, as JSON values, by name: another leader may be able to."""
+        """The states that are unreadable here, as JSON values, by name: another leader may be able to read them."""
         return {name: state.plain for name, state in self._held() if isinstance(state, _Unread)}
 
     def _held(self) -> "Iterator[tuple[str, T | _Unread]]":
@@ -145,7 +145,7 @@ class _Unread(Struct, frozen=True):
 
 
 def parts(states: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
-    """States by name, as JSON values, in parts that each fit one record."""
+    """Split states by name, as JSON values, into parts that fit into one record."""
     part, size = dict[str, Any](), 0
     for name, plain in states:
         if len(part) >= _PART or size > _PART_SIZE:

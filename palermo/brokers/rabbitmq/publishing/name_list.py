@@ -1,7 +1,7 @@
 """The leader's copy of a list of names: the buckets of delayed jobs, or the tenants, that may have jobs.
 
-The session that makes a queue for them writes its name to the list. The leader holds the records
-(state_log.py), and from time to time replaces all by one.
+The session that creates a queue for them writes its name to the list. The leader holds the records (state_log.py), and
+occasionally replaces all of them by one.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from palermo.errors import NotFound, PublishRefused
 
 N = TypeVar("N", str, tuple[str, str])
 
-#: The leader replaces so many records by one; fewer once they are old.
+#: Number of records that the leader replaces by one; fewer once they are old.
 _MANY = 50
 
 
@@ -35,7 +35,7 @@ class NameList(Generic[N]):
         plain: Callable[[N], object],
         news: Callable[[set[N]], None],
     ) -> None:
-        """`news` is called with the names in each new record; `parse` and `plain` read and write a name in JSON."""
+        """`news` is called with the names in each new record; `parse` and `plain` convert a name from and to JSON."""
         self.names: set[N] = set()
         self._log = StateLog(queue.name, connection, publisher, prepare=self._prepare, on_record=self._on_record)
         self._queue = queue
@@ -48,12 +48,12 @@ class NameList(Generic[N]):
         self._again_at = 0.0
 
     async def read(self) -> None:
-        """Read all that was written before this call, and go on reading what is written later. May be called again."""
+        """Read all records written before this call, and continue to read new ones. Idempotent."""
         with suppress(NotFound):
             await self._log.open()
 
     async def reach(self) -> None:
-        """Read all that was written before this call, even what is still on its way here."""
+        """Read all records written before this call, including those still on their way here."""
         with suppress(NotFound):
             await self._log.catch_up()
 

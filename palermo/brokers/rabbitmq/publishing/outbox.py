@@ -1,4 +1,4 @@
-"""Publishes a session's messages on one channel, with confirms, and again if that helps; declares each queue once.
+"""Publishes a session's messages on one channel, with confirms and retries, and declares each queue once.
 
 A message that is due later goes to an intake, one of a tenant to the tenant's queue, any other to its job queue
 (job_destinations.py).
@@ -32,8 +32,8 @@ from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, QUORUM, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
-#: Messages that are sent together when many are published: the broker stores them while the next are prepared. The
-#: queues of their tenants are made together too.
+#: Number of messages sent together when many are published: the broker stores them while the next are prepared. Their
+#: tenants' queues are also created together.
 _TOGETHER = 100
 
 
@@ -43,31 +43,31 @@ class Outbox:
     def __init__(self, session: SessionParameters, connection: Connection, declarer: Declarer) -> None:
         self._session = session
         self._connection = connection
-        #: Declares on the connection on which jobs are published.
+        #: Declares on the connection for publishing jobs.
         self.declarer = declarer
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
-        #: The log that shows the failed jobs of quorum queues.
+        #: The log that lists the failed jobs of quorum queues.
         self.failed_log = FailedLog(session.exchange, connection, patience=session.timeout)
-        #: The queues in which jobs of tenants wait for their turn.
+        #: The queues in which tenants' jobs wait for their turn.
         self.tenant_queues = TenantQueues(session.exchange, connection, self.open)
         arguments = versions.arguments(session.queue_type, connection.version)
         intakes = {
             one: RecordQueue(delay_queue_name(session.exchange, one), connection, self.open, arguments)
             for one in Intake
         }
-        #: All places where a job may be stored.
+        #: All destinations of jobs.
         self.destinations = JobDestinations(session, declarer, self.tenant_queues, intakes, self.open, self.failed_log)
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
-        """Send the message now, if no queue or channel has to be made first. See palermo.contract.broker.Broker."""
+        """Send the message now, if no queue or channel must be created first. See palermo.contract.broker.Broker."""
         publisher, place = self._publisher, _place(message, message.queue)
         if publisher is None or not publisher.is_open or not self.destinations.has(place):
             return False
         try:
             return self._post(publisher, message, place, ended)
         except (ValueError, struct.error):
-            return False  # `publish` says what is wrong
+            return False  # `publish` raises the error
 
     async def publish_many(
         self,
@@ -76,7 +76,7 @@ class Outbox:
         sent: Callable[[], None] | None = None,
         stored: Callable[[int], None] = ignore_count,
     ) -> int:
-        """Store these messages, each in its own queue or in the one that `into` returns.
+        """Store these messages, each in its own queue or in the one returned by `into`.
 
         See palermo.contract.broker.Broker.
         """
@@ -133,7 +133,7 @@ class Outbox:
             window.stored += 1
 
     async def _ensure_tenant_queues(self, messages: list[Message]) -> None:
-        """Make the queues of these messages' tenants together. If one has a priority, all new ones get priorities."""
+        """Create the queues of these messages' tenants together. If one has a priority, all new ones get priorities."""
         missing: dict[TenantQueue, int] = {}
         for message in messages:
             if message.tenant:
@@ -144,10 +144,10 @@ class Outbox:
             await self.tenant_queues.ensure(*missing, priority=max(missing.values()))
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
-        """Store the message in this queue, or where it waits to be put there.
+        """Store the message in this queue, or in the place where it waits for that.
 
-        See palermo.contract.broker.Broker.publish.
-        With `patient` it waits as long as an alarm lasts: giving up would only run the job again.
+        See palermo.contract.broker.Broker.publish. With `patient` it waits as long as an alarm lasts, since giving up
+        would only run the job again.
         """
         place = _place(message, queue)
         try:
@@ -182,7 +182,7 @@ class Outbox:
         return unconfirmed(self._connection, f"job {message.id}", self._session.timeout)
 
     def _post(self, publisher: Publisher, message: Message, place: Place, ended: OnPublished) -> bool:
-        """See Publisher.post. Raises ValueError or struct.error for a message that cannot be written."""
+        """See Publisher.post. Raises ValueError or struct.error for a message that can't be encoded."""
         if message.properties and message.priority and isinstance(place, str) and not is_failed(place):
             self.declarer.mind(place)
         properties = written(message, publisher.room)
@@ -200,11 +200,11 @@ class Outbox:
         return ended.future
 
     async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
-        """Publish again and again until the session's timeout: a quorum queue may wait for a leader or a majority.
+        """Retry until the session's timeout: a quorum queue may be waiting for a leader or a majority.
 
-        The nack of a classic queue is raised, unless it is the first one: that may have come from the quorum queue that
-        a migration has put another in place of (4.3). The nack of a quorum queue is raised if its leader has just
-        counted jobs in it: then it is full. Without a leader RabbitMQ counts none.
+        The nack of a classic queue is raised, except the first one: a migration may have replaced a quorum queue, which
+        sent the nack (4.3). The nack of a quorum queue is raised if its leader has just counted jobs in it: then it is
+        full. Without a leader RabbitMQ counts none.
         """
         self.destinations.forget(place)
         pause, is_first, has_leader = SOON, True, False
@@ -233,11 +233,11 @@ class Outbox:
         return counted is not None and counted[0] > 0
 
     async def kind(self, queue: str) -> str:
-        """Make a job queue if need be. Returns its type."""
+        """Create a job queue if necessary. Returns its type."""
         return await self.declarer.ensure(queue)
 
     async def open(self) -> Publisher:
-        """The channel to publish on; opens one if need be."""
+        """The channel for publishing, opened if necessary."""
         async with self._opening:
             if self._publisher is None or not self._publisher.is_open:
                 self._publisher = await Publisher.open(self._connection)
@@ -245,7 +245,7 @@ class Outbox:
 
 
 def _place(message: Message, queue: str) -> Place:
-    """Where a message for this queue is stored now. A failed job goes into `queue` at once, not into its job queue."""
+    """The current place of a message for this queue. A failed job goes directly into `queue`."""
     if queue != message.queue or (message.run_at is None and not message.tenant):
         return queue
     intake = None if message.run_at is None else intake_of(message.run_at, wall_clock())
@@ -259,31 +259,31 @@ def _by(count: int, messages: Iterable[Message]) -> Iterator[list[Message]]:
         yield some
 
 
-#: Unconfirmed messages, and bytes of their bodies, in flight at once.
+#: Maximum number of unconfirmed messages in flight, and bytes of their bodies.
 MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
 
 
 class ConfirmWindow:
-    """Limits how many unconfirmed messages of one call, and how many bytes of them, are in flight at a time.
+    """Limits the number and bytes of one call's unconfirmed messages in flight.
 
     A message is in flight from its sending to its confirm or refusal.
     """
 
     def __init__(self) -> None:
-        #: Refused messages that may be published again: the message, its place, and why.
+        #: Refused messages that may be published again: the message, its place, and the error.
         self.refused: list[tuple[Message, Place, PublishRefused | NotFound]] = []
-        #: How many messages are stored.
+        #: Number of stored messages.
         self.stored = 0
-        #: The first error of a message that is not to be tried again.
+        #: The first error of a message that must not be retried.
         self._error: PalermoError | None = None
         #: The messages in flight, and the bytes of their bodies.
         self._in_flight = self._bytes = 0
-        #: How many may be in flight when the waiting call goes on.
+        #: Number of messages in flight at which the waiting call continues.
         self._wanted = 0
         self._waiting: asyncio.Future[None] | None = None
 
     def add(self, message: Message, place: Place) -> OnPublished:
-        """Count the message in; returns the callback to call with the outcome."""
+        """Register the message; return the callback for its outcome."""
         self._in_flight += 1
         self._bytes += len(message.body)
         return partial(self._ended, message, place)
@@ -296,12 +296,12 @@ class ConfirmWindow:
     async def wait_for_capacity(self) -> None:
         """Wait until at most half of `MOST` messages are in flight.
 
-        Raises the error of a message that is not to be tried again.
+        Raises the error of a message that must not be retried.
         """
         await self._until(MOST // 2)
 
     async def wait_for_confirms(self) -> None:
-        """Wait until none is in flight: all are confirmed or refused. Raises as `wait_for_capacity` does."""
+        """Wait until all messages are confirmed or refused. Raises the same as `wait_for_capacity`."""
         await self._until(0)
 
     async def _until(self, most: int) -> None:

@@ -13,14 +13,14 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Does what there is to do, and returns the seconds until its next call.
+#: Does the current work, and returns the seconds until its next call.
 Turn = Callable[[], Coroutine[Any, Any, float]]
 
 
 async def take_turns(turn: Turn, news: asyncio.Event, connection: Connection, problem: str) -> None:
-    """Call `turn` until this call is cancelled, earlier if `news` is set; a turn that has begun always ends.
+    """Call `turn` repeatedly until cancelled, earlier if `news` is set; a started turn is always finished.
 
-    An error is logged as this problem. Raises NewerFormat, and the error of a lost connection.
+    An error is logged with the text `problem`. Raises NewerFormat, and the error of a lost connection.
     """
     while True:
         news.clear()
