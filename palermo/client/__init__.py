@@ -1,1 +1,1 @@
-"""The client: enqueues jobs and publishes events, and asks for the status and the result of jobs."""
+"""The client: enqueues jobs, publishes events, and reads the status and result of jobs."""

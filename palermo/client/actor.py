@@ -1,4 +1,4 @@
-"""Actors: the people and programs that change a broker, and the journal's records of their actions."""
+"""Actors: the users and programs that act on a broker, and the journal records of their actions."""
 
 import getpass
 import socket
@@ -12,19 +12,19 @@ from palermo.core.journal_records import RecordKind
 if TYPE_CHECKING:
     from palermo.client.client import Client
 
-#: What is told of an action that changed the arguments of jobs.
+#: Detail recorded for an action that changed the arguments of jobs.
 OTHER_ARGUMENTS = "with other arguments"
 
-#: Ids in one record.
+#: Maximum number of ids in one record.
 _BATCH = 1_000
 
 
 class Actor(Struct, frozen=True):
-    """A person or program that does something to queues, jobs or workers."""
+    """A user or program that acts on queues, jobs or workers."""
 
-    #: `user@host`, or the name of a user of the web pages.
+    #: `user@host`, or the user name in the web UI.
     name: str
-    #: How the actor came: "python", "cli" or "web".
+    #: The interface it used: "python", "cli" or "web".
     source: str
 
     @classmethod
@@ -49,11 +49,11 @@ def record_action(
     what: str | None = None,
     at: float | None = None,
 ) -> None:
-    """Record an action in the journal, and whether it was `refused` or has `failed`.
+    """Record an action in the journal. `outcome` is "done", "refused" or "failed".
 
-    `ids` are the jobs concerned, `count` their number (by default that of the ids), `what` is anything else. `at` is
-    the time it began, in Unix seconds, by default now. Raises nothing, because an action counts even if its record
-    can't be written.
+    `ids` are the affected jobs, `count` their number (default: the number of ids), `what` any other detail. `at` is
+    the start time in Unix seconds (default: now). Never raises: an action counts even if its record can't be
+    written.
     """
     fields: dict[str, object] = {"action": action, "by": actor.name, "source": actor.source, "outcome": outcome}
     more = {

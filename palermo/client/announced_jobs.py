@@ -1,4 +1,4 @@
-"""The jobs that workers announced as unique, read from the broker and cached for some seconds."""
+"""The unique jobs that workers have announced, read from the broker and cached for a few seconds."""
 
 import asyncio
 import logging
@@ -13,15 +13,15 @@ from palermo.errors import BrokerRefused, BrokerUnavailable
 
 log = logging.getLogger("palermo.client")
 
-#: Seconds for which an answer of the broker holds.
+#: Seconds for which the cached announcements are used.
 FRESH = 10.0
 
-#: What the broker announces, by name.
+#: The announced jobs, by name.
 Announced = Mapping[str, UniqueJob]
 
 
 class AnnouncedJobs:
-    """The last answer of the broker, and its age."""
+    """The cached announcements and their age."""
 
     def __init__(self) -> None:
         self._found: Announced | None = None
@@ -29,15 +29,15 @@ class AnnouncedJobs:
 
     @property
     def stale(self) -> bool:
-        """Whether the cached answer is too old."""
+        """Whether the cache has expired."""
         return time.monotonic() - self._asked_at > FRESH
 
     def find(self, name: str) -> UniqueJob | None:
-        """The job of this name, if it was announced."""
+        """The announced job with this name, or None."""
         return None if self._found is None else self._found.get(name)
 
     def question(self, timeout: float) -> Callable[[Broker], Coroutine[Any, Any, Announced]]:
-        """A request to the broker. It raises BrokerUnavailable if the answer takes longer than `timeout`."""
+        """A request to the broker. Raises BrokerUnavailable if the answer takes longer than `timeout`."""
 
         async def ask(broker: Broker) -> Announced:
             try:
@@ -48,16 +48,16 @@ class AnnouncedJobs:
                     f"{broker.describe()} did not list the unique jobs within {timeout:g} s."
                 ) from None
             except BrokerRefused as error:
-                # The user of a program that only publishes may be allowed nothing else.
+                # The user of a program that only publishes may have no other permission.
                 log.info("cannot see which jobs are unique, so jobs enqueued by name are not error=%r", str(error))
                 return {}
 
         return ask
 
     def learn(self, answer: Callable[[], Announced]) -> None:
-        """Take the answer.
+        """Store the answer in the cache.
 
-        If there is none, the previous one stays; without a previous one, raises BrokerUnavailable.
+        If the request failed, the previous answer stays. Raises BrokerUnavailable if there is no previous answer.
         """
         try:
             self._found = answer()

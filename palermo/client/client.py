@@ -1,9 +1,8 @@
-"""The client: makes a message of a job and its arguments, and returns once the broker has confirmed it.
+"""The client: builds a message from a job and its arguments, and returns once the broker has confirmed it.
 
-A Client may be used by any number of threads. It connects when first used, on a thread of
-its own (client/io_thread.py); a forked child process gets a thread and a session of its own. The default
-client, which `resize.enqueue(...)` uses, is made from the settings at first use, or by
-`palermo.connect(...)`.
+Any number of threads can share a Client. It connects on first use, on its own thread (client/io_thread.py). A forked
+child process gets its own thread and session. The default client, which `resize.enqueue(...)` uses, is created on
+first use from the settings, or by `palermo.connect(...)`.
 """
 
 import asyncio
@@ -37,23 +36,23 @@ from palermo.settings.table import SettingArguments
 
 T = TypeVar("T")
 
-#: One job for enqueue_many: the job, its positional and its named arguments.
+#: One job for enqueue_many: the job, its positional and its keyword arguments.
 Call = tuple[JobDefinition | str, Sequence[Any], Mapping[str, Any]]
 
 NOTHING: Mapping[str, Any] = {}
 
 
 class Client:
-    """Enqueues jobs, and provides the session of an Inspector."""
+    """Enqueues jobs and publishes events; an Inspector uses its session."""
 
     def __init__(self, settings: Settings | None = None, *, warns: bool = True, creates: bool = True) -> None:
-        """Opens nothing yet. Without `settings`, they are loaded as usual. Raises SettingInvalid.
+        """Open nothing yet. Without `settings`, load them as usual. Raises SettingInvalid.
 
-        Without `warns` the log has no warnings about the settings: another process with the same settings writes them.
-        Without `creates` it does not create an SQLite file: a missing one raises StoreInvalid.
+        With `warns=False`, log no warnings about the settings, because another process with the same settings logs
+        them. With `creates=False`, don't create a missing SQLite file; raise StoreInvalid instead.
         """
         self.settings = settings or Settings.load()
-        #: The serializers of arguments, which all clients of this process share; callers may register some.
+        #: The argument serializers, shared by all clients of this process. Callers may register more.
         self.serializers = self.settings.serializers()
         self._session = self.settings.session("client", warns=warns, creates=creates)
         self._thread: IoThread | None = None
@@ -68,12 +67,12 @@ class Client:
     ) -> Job:
         """Store one job; returns once the broker has confirmed it.
 
-        A job given by name whose code is not imported here goes to `queue` or the default
-        queue; its arguments cannot be checked and its hooks do not run. It is unique if a worker has announced that;
-        OptionInvalid is raised if only its code can make its key, and no `unique_key` is given.
+        A job given by name whose code is not imported here goes to `queue` or the default queue. Its arguments are
+        not checked and its hooks do not run. It is unique if a worker has announced it as unique. If only its code
+        can compute its key and no `unique_key` is given, OptionInvalid is raised.
 
-        Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within
-        the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
+        Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within the setting
+        publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
         return self.enqueue_as("", job, args, kwargs, **options)
 
@@ -90,9 +89,9 @@ class Client:
             return prepared.job if prepared.message is None else _stored(io, prepared)
 
     def enqueue_message(self, message: Message) -> Job:
-        """Store a job whose message is ready, for a caller that does not encode its arguments. See `enqueue`.
+        """Store a job from a finished message, for a caller that does not encode its arguments. See `enqueue`.
 
-        If another job has its unique key, nothing is stored. Raises DuplicateJob then.
+        If another job has its unique key, nothing is stored and DuplicateJob is raised.
         """
         lock, request = lock_of(message), None
         if lock is not None:
@@ -107,7 +106,7 @@ class Client:
         kwargs: Mapping[str, Any] = NOTHING,
         **options: Unpack[EnqueueOptions],
     ) -> Job:
-        """`enqueue` for asyncio programs: the event loop continues while it waits. Hooks run in the caller's loop."""
+        """`enqueue` for asyncio programs: does not block the event loop. Hooks run in the caller's loop."""
         io = self._io()
         with tracing.enqueuing(job) as span:
             if self._announced.stale and isinstance(job, str) and registry.find(job) is None:
@@ -124,11 +123,11 @@ class Client:
         calls: Iterable[Call],
         **options: Unpack[ManyOptions],
     ) -> list[Job]:
-        """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
+        """Store many jobs in order, with overlapping confirms; returns once all are stored.
 
         `calls` is read while the jobs are sent, and may have any length. If a call raises, the jobs before it are
         stored. If the broker refuses a job or is unavailable, jobs before and after it may be stored. A note on the
-        error says how many are stored for certain.
+        error says how many are certainly stored.
         """
         io = self._io()
         with tracing.enqueuing(None) as span:
@@ -137,9 +136,9 @@ class Client:
     def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
         """Publish an event to all groups that subscribe to its topic; returns its id once the broker has confirmed it.
 
-        Raises TopicInvalid, SerializationError, NoSubscriber if there is no subscriber and the setting
-        events_unsubscribed refuses such events, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
-        or PublishRefused.
+        Raises TopicInvalid, SerializationError, NoSubscriber if the topic has no subscriber and the setting
+        events_unsubscribed refuses such events, and within the setting publish_timeout BrokerUnavailable,
+        BrokerRefused or PublishRefused.
         """
         io = self._io()
         with tracing.enqueuing(topic) as span:
@@ -148,7 +147,7 @@ class Client:
         return event.message.id
 
     async def publish_async(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-        """`publish` for asyncio programs: the event loop continues while it waits."""
+        """`publish` for asyncio programs: does not block the event loop."""
         io = self._io()
         with tracing.enqueuing(topic) as span:
             event = prepare_event(self, topic, payload, dict(options), span)
@@ -160,16 +159,16 @@ class Client:
     ) -> T:
         """Run a coroutine function with the broker's session, on the client's own event loop; returns its result.
 
-        With `again` it runs a second time if the session turns out to be lost; use it only for work that may be done
-        twice. Raises BrokerUnavailable within publish_timeout if no session can be opened. The function may take any
-        time, unless `within` limits the seconds that the caller waits; then BrokerUnavailable is raised.
+        With `again`, it runs a second time if the session turns out to be lost; use it only for idempotent work.
+        Raises BrokerUnavailable if no session can be opened within publish_timeout. The function may run for any
+        time, unless `within` limits how many seconds the caller waits; BrokerUnavailable is raised after that.
         """
         return self._io().run(function, again=again, within=within)
 
     def unique_job(self, name: str) -> UniqueJob | None:
-        """What workers announced about a unique job; the answer may be some seconds old.
+        """The announcement of a unique job; it may be a few seconds old.
 
-        None for a job that is not unique, and for one that no worker has announced. Raises BrokerUnavailable.
+        None if the job is not unique, or if no worker has announced it. Raises BrokerUnavailable.
         """
         if self._announced.stale:
             asked = self._ask_announced()
@@ -177,7 +176,7 @@ class Client:
         return self._announced.find(name)
 
     def job_by_id(self, id: str) -> Job:
-        """A handle of the job with this id, which any client may have enqueued. Sends no request. Raises IdInvalid."""
+        """A handle of the job with this id, enqueued by any client. Sends no request. Raises IdInvalid."""
         return Job(check_id(id), "", "", _client=self)
 
     @staticmethod
@@ -192,7 +191,7 @@ class Client:
         return None if thread is None else thread.trouble
 
     def watch(self, question: Question[T]) -> T:
-        """Run a coroutine function with the client's subscription to the journal, on its event loop; its result."""
+        """Run a coroutine function with the client's journal subscription, on its event loop; returns its result."""
         return self._io().result(self.begin_watch(question))
 
     def begin_watch(self, question: Question[T]) -> "Future[T]":
@@ -200,16 +199,16 @@ class Client:
         return self._io().watch(question)
 
     async def watch_async(self, question: Question[T]) -> T:
-        """`watch` for asyncio programs: their event loop continues while it waits."""
+        """`watch` for asyncio programs: does not block their event loop."""
         return await asyncio.wrap_future(self.begin_watch(question))
 
     def write_record(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Write a record into the journal, soon. palermo.core.journal_records.RecordKind says which fields it has."""
+        """Queue a record for the journal. palermo.core.journal_records.RecordKind lists the fields of each kind."""
         with suppress(BrokerUnavailable):  # the client is being closed
             self._io().write_record(kind, fields)
 
     def close(self) -> None:
-        """End the session within a bounded time. The client may be used again, and then opens another."""
+        """End the session within a bounded time. The client can be used again, and then opens a new session."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()
@@ -225,14 +224,14 @@ class Client:
         return f"<palermo client of {self.settings.address}>"
 
     def _ask_announced(self) -> "Future[Announced]":
-        # A connection that has died unnoticed is given up after half of the time, and one that cannot be had is tried
-        # again until it is over, as for a publish.
+        # A connection that died unnoticed is given up after half of the timeout. A connection that cannot be opened is
+        # retried until the timeout, as for a publish.
         timeout = self.settings.publish_timeout
         return self._io().begin_patiently(self._announced.question(timeout / 2), within=timeout)
 
     def _io(self) -> IoThread:
         thread = self._thread
-        # In a forked child the parent's thread does not exist, and so is not alive.
+        # The parent's thread does not exist in a forked child, so it is not alive there.
         if thread is not None and thread.alive:
             return thread
         with forking.guard:
@@ -244,7 +243,7 @@ class Client:
             return self._thread
 
     def _import(self) -> None:
-        """Import now what the first publish would import: a fork waits for these imports, under `forking.guard`."""
+        """Import what the first publish needs, under `forking.guard`: a fork waits for these imports."""
         import encodings.idna  # noqa: F401 - the first look-up of a host name imports it
 
         self.serializers.names()
@@ -260,7 +259,7 @@ _default: Client | None = None
 
 
 def default_client() -> Client:
-    """The default client, which enqueues jobs; made from the settings at first use. Raises SettingInvalid."""
+    """The default client, created from the settings on first use. Raises SettingInvalid."""
     global _default
     client = _default
     if client is None:
@@ -271,7 +270,7 @@ def default_client() -> Client:
 
 
 class _DefaultClient:
-    """Stands for the default client, which doesn't have to exist before a handle is used."""
+    """Lazy reference to the default client, so that it need not exist before a handle is used."""
 
     unpickled_job = staticmethod(Client.unpickled_job)
 
@@ -280,12 +279,12 @@ class _DefaultClient:
 
 
 def chosen_settings() -> Settings | None:
-    """The settings of the default client; None if there is no default client yet."""
+    """The settings of the default client, or None if it doesn't exist yet."""
     client = _default
     return None if client is None else client.settings
 
 
-#: The client that a test has lent to this process, which `use` does not replace.
+#: The client that a test has lent to this process. `use` does not replace it.
 _lent: Client | None = None
 
 
@@ -303,7 +302,7 @@ def use(client: Client) -> Client:
 
 @contextmanager
 def lend(client: Client) -> Iterator[Client]:
-    """Make this the default client while the context lasts, whatever the program connects to; then close it.
+    """Make this the default client while the context lasts, even if the program calls `connect`; then close it.
 
     The previous default client stays open, and becomes the default again afterwards.
     """
@@ -343,10 +342,10 @@ def publish(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) 
 
 
 async def publish_async(topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-    """`publish` for asyncio programs: the event loop continues while it waits."""
+    """`publish` for asyncio programs: does not block the event loop."""
     return await default_client().publish_async(topic, payload, **options)
 
 
 def job_by_id(id: str) -> Job:
-    """A handle of the job with this id, for `status` and `result`, enqueued by any client. Raises IdInvalid."""
+    """A handle of the job with this id, enqueued by any client. Raises IdInvalid."""
     return default_client().job_by_id(id)

@@ -1,4 +1,4 @@
-"""What the handle of a job does to it: sends signals to a workflow, and cancels."""
+"""Operations of a job's handle: send a signal to a workflow, cancel a job."""
 
 from typing import Any
 
@@ -8,26 +8,26 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import StoredResult
 from palermo.errors import BodyTooLarge, OptionInvalid
 
-#: The most bytes of a signal's value.
+#: Maximum size of a signal's value, in bytes.
 MAX_SIGNAL = 65_536
 
-#: Seconds in which workers are expected to say that they end the job.
+#: Seconds to wait for workers to confirm that they cancel the job.
 _PATIENCE = 5.0
 
 
 def signal(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
-    """Sends a signal to a workflow. Raises what Job.signal raises."""
+    """Send a signal to a workflow. Raises the same as Job.signal."""
     serializer = client.serializers.get(client.settings.serializer)
     if not serializer.safe:
         serializer = client.serializers.get("json")
     stored = StoredResult(serializer.media_type, serializer.dumps(value))
     if len(stored.body) > MAX_SIGNAL:
         raise BodyTooLarge(
-            f"signal {name!r} has {len(stored.body):,} bytes; at most {MAX_SIGNAL:,} are passed on. Store the data"
+            f"signal {name!r} has {len(stored.body):,} bytes; the maximum is {MAX_SIGNAL:,}. Store the data"
             " elsewhere and send a reference to it."
         )
     if not name:
-        raise OptionInvalid("a signal needs a name: that of the step that waits for it.")
+        raise OptionInvalid("a signal needs a name: the name of the step that waits for it.")
 
     async def ask(watch: JournalWatch) -> None:
         await (await watch.session()).workflows.signal(id, name, stored)
@@ -36,7 +36,7 @@ def signal(client: JobClient, id: str, name: str, value: Any) -> Question[None]:
 
 
 def cancel(id: str) -> Question[None]:
-    """Cancels a job, or a workflow with its steps."""
+    """Cancel a job, or a workflow with its steps."""
 
     async def ask(watch: JournalWatch) -> None:
         broker = await watch.session()

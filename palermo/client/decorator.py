@@ -1,8 +1,8 @@
-"""The decorator `@palermo.job`, and what it adds to a function or class: `enqueue`, `options`, `dequeue`.
+"""The decorator `@palermo.job` and the methods that it adds to a function or class: `enqueue`, `options`, `dequeue`.
 
-A decorated function becomes an object that still calls it; a decorated class stays the class it was. Both get
-`enqueue`, whose keywords are the job's own: everything that is Palermo's goes through
-`@palermo.job(...)` and `.options(...)`. The code behind `enqueue` is in client/client.py.
+A decorated function becomes an object that can still be called; a decorated class stays the same class. The keyword
+arguments of `enqueue` are always the job's own; Palermo's options are given with `@palermo.job(...)` and
+`.options(...)`. The code behind `enqueue` is in client/client.py.
 """
 
 import sys
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from palermo.jobs.batch import Batch
 
 P = ParamSpec("P")
-#: What a job returns: of a coroutine function, what is awaited.
+#: Return type of a job; for a coroutine function, the type of the awaited value.
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-#: What a call of the function itself returns.
+#: Return type of a direct call of the function.
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
-#: One item of a batch, the list that the function takes, and what a call of it returns.
+#: Type of one batch item, of the list that the function takes, and of the return value of a direct call.
 T = TypeVar("T")
 L = TypeVar("L")
 K = TypeVar("K", bound="JobClass")
 
 
 class HasProcess(Protocol[P, R_co]):
-    """A class with a method `process`, as a class job has it."""
+    """A class with a `process` method, as class jobs have."""
 
     def process(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
@@ -61,7 +61,7 @@ class TakesBatches(Protocol[T]):
 
 
 class AwaitsProcess(Protocol[P, R_co]):
-    """A class job whose `process` is a coroutine function; the job's result is what is awaited."""
+    """A class job whose `process` is a coroutine function; the awaited value is the job's result."""
 
     async def process(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
@@ -73,24 +73,23 @@ class Enqueuer(Generic[P, R]):
 
     def __init__(self, definition: JobDefinition, **options: Any) -> None:
         self.definition = definition
-        #: The options that it was made with; outboxes read them.
+        #: The options that were given to `.options()`; outboxes read them.
         self.given = options
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Store one job on the broker; its arguments are the job's own.
+        """Store one job on the broker, with these arguments.
 
-        Returns once the broker has confirmed it. Raises ArgumentsInvalid, EncodeError,
-        BodyTooLarge, and within the setting publish_timeout BrokerUnavailable, BrokerRefused
-        or PublishRefused.
+        Returns once the broker has confirmed it. Raises ArgumentsInvalid, EncodeError, BodyTooLarge, and within the
+        setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
         return _client().enqueue(self.definition, args, kwargs, **self.given)
 
     def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job[R]]:
-        """Store many jobs, with their confirms overlapping.
+        """Store many jobs, with overlapping confirms.
 
-        Each call is a tuple or list of positional arguments, or a dict of named ones, and is
-        read as the jobs go out: they may come from a generator. If a call raises, those before it
-        are stored; a note on every error says how many jobs are stored for certain.
+        Each call is a tuple or list of positional arguments, or a dict of keyword arguments. Calls are read while
+        the jobs are sent, so they may come from a generator. If a call raises, the jobs before it are stored. A note
+        on every error says how many jobs are certainly stored.
         """
         if "id" in self.given:
             raise OptionInvalid(
@@ -100,7 +99,7 @@ class Enqueuer(Generic[P, R]):
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs after a delay, in seconds or as a timedelta. Also raises OptionInvalid."""
-        # The delay counts from the call: the first one in a process imports the client, which takes up to a second.
+        # The delay starts at the call: the first call in a process imports the client, which takes up to a second.
         called_at, client = clock.now(), _client()
         run_at = called_at + wait if (wait := delay_seconds(delay)) else None
         options = {**self.given, "delay": None if wait else 0, "run_at": run_at}
@@ -114,7 +113,7 @@ class Enqueuer(Generic[P, R]):
         return _client().enqueue(self.definition, args, kwargs, **options)
 
     async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """`enqueue` for asyncio programs: waits without holding up the event loop."""
+        """`enqueue` for asyncio programs: does not block the event loop."""
         return await _client().enqueue_async(self.definition, args, kwargs, **self.given)
 
     def __repr__(self) -> str:
@@ -123,10 +122,10 @@ class Enqueuer(Generic[P, R]):
 
 
 class DecoratedJob(Enqueuer[P, R]):
-    """What the decorator adds to a function or class."""
+    """The methods that the decorator adds to a function or class."""
 
     def options(self, **options: Unpack[StepOptions]) -> Enqueuer[P, R]:
-        """The job with other options, for the jobs that are enqueued through it: see the table "Options of a job".
+        """The job with other options for the jobs enqueued through it. See the table "Options of a job".
 
         Raises OptionInvalid, QueueNameInvalid, IdInvalid.
         """
@@ -143,7 +142,7 @@ class DecoratedJob(Enqueuer[P, R]):
 
 
 class FunctionJob(DecoratedJob[P, R], Generic[P, C, R]):
-    """A decorated function: calling it calls the function, `enqueue` enqueues it."""
+    """A decorated function. A call runs the function; `enqueue` enqueues it."""
 
     __name__: str
 
@@ -160,18 +159,18 @@ class FunctionJob(DecoratedJob[P, R], Generic[P, C, R]):
         return self.definition.own_hooks.add(function)
 
     def __reduce__(self) -> str:
-        return self.definition.target.__qualname__  # pickled by its name, as a function is
+        return self.definition.target.__qualname__  # pickled by name, as functions are
 
 
 if TYPE_CHECKING:
 
     class ClassJob(DecoratedJob[P, R]):
-        """A decorated class, as a call of `palermo.job(...)` returns it."""
+        """A decorated class, as `palermo.job(...)` returns it."""
 
         def __call__(self) -> Any: ...
 
     class BatchJob(DecoratedJob[[T], None], Generic[T, L, C]):
-        """A decorated function that takes batches: `enqueue` takes one item, and a call of it the whole list."""
+        """A decorated function that takes batches: `enqueue` takes one item, a direct call takes the whole list."""
 
         def __call__(self, items: L, /) -> C: ...
 
@@ -259,7 +258,7 @@ class JobClass:
         raise _undecorated(cls)
 
 
-#: What a decorated class gets.
+#: The attributes that the decorator adds to a class.
 _ADDED = ("definition", *(name for name in vars(JobClass) if not name.startswith("_")))
 
 
@@ -322,8 +321,8 @@ def job(**options: Unpack[JobOptions]) -> JobDecorator: ...
 def job(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, or a class with `process`, as a job; with or without parentheses.
 
-    docs/reference/api.md lists the options, in the table "Options of a job"; docs/learn/jobs.md says which guide
-    explains which.
+    docs/reference/api.md lists the options, in the table "Options of a job"; docs/learn/jobs.md links the guide to
+    each.
 
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
@@ -332,7 +331,7 @@ def job(target: Any = None, /, **options: Any) -> Any:
 
 
 def declare(target: Any, options: Mapping[str, Any], kind: type[FunctionJob[..., Any, Any]] = FunctionJob) -> Any:
-    """Make a job of a function or class, and register it; `options` are those that `read_options` gave.
+    """Declare a function or class as a job and register it, with options from `read_options`.
 
     A decorated function becomes an object of this `kind`.
 
@@ -368,7 +367,7 @@ def _import_client() -> "Client":
     return _client()
 
 
-#: The default client; the first call imports its code.
+#: Returns the default client; the first call imports its code.
 _client: "Callable[[], Client]" = _import_client
 
 

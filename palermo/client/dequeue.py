@@ -1,4 +1,4 @@
-"""Takes waiting jobs out of their queue by name and arguments, as Resque's `dequeue` does."""
+"""Removes waiting jobs from their queue by name and arguments, as Resque's `dequeue` does."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from palermo.settings.settings import Settings
 if TYPE_CHECKING:
     from palermo.client.client import Client
 
-#: Runs a question with the client's session, as `Client.run` does.
+#: Runs a request with the client's session, as `Client.run` does.
 Ask = Callable[[Callable[[Broker], Coroutine[Any, Any, SweepProgress]]], SweepProgress]
 
 
@@ -33,7 +33,7 @@ def dequeue(
     queue: str | None = None,
     progress: Callable[[SweepProgress], None] | None = None,
 ) -> int:
-    """Remove these jobs from their queue, between the job's hooks, and write that into the journal; returns how many.
+    """Remove these jobs from their queue, run the dequeue hooks, and record it in the journal; returns how many.
 
     See inspector.jobs.dequeue.
     """
@@ -70,7 +70,7 @@ def count(
     ask: Ask,
     queue: str | None = None,
 ) -> int:
-    """How many jobs `dequeue` would remove."""
+    """Number of jobs that `dequeue` would remove."""
     place = check_job_queue(queue or queue_of(client.settings, job))
     fits = _fitting(client, job, registry.find(job), args, kwargs)
     found: list[bool] = []
@@ -84,16 +84,16 @@ def count(
 
 
 def queue_of(settings: Settings, job: str) -> str:
-    """The queue of a job by its name: its own if its code is imported here, otherwise the default queue."""
+    """The queue of a job by its name: its declared queue if its code is imported here, otherwise the default queue."""
     definition = registry.find(job)
     return settings.default_queue if definition is None else definition.queue_in(settings)
 
 
 class SameArguments:
-    """Tells whether a message has exactly these arguments.
+    """Matches messages with exactly these arguments.
 
-    They are compared as they read back from the wire, where 1 is not True and a tuple is as good as a list. Arguments
-    of a serializer that is not safe (pickle) are never decoded for this, and so never match.
+    Arguments are compared as decoded from the wire, where 1 is not True and a tuple equals a list. Arguments from an
+    unsafe serializer (pickle) are never decoded for this, so they never match.
 
     Raises EncodeError for arguments that cannot be serialized.
     """
@@ -115,7 +115,7 @@ class SameArguments:
         )
 
     def __call__(self, message: Message, *, one: bool) -> bool:
-        """`one` is for jobs declared with arguments="one": the body is their single argument."""
+        """`one` is for jobs declared with arguments="one", whose body is their single argument."""
         there = arguments_of(message, self._serializers, one=one)
         return there is not None and _same(there[0], self._wanted[0]) and _same(there[1], self._wanted[1])
 
@@ -127,7 +127,7 @@ def _fitting(
     args: Sequence[object] | None,
     kwargs: Mapping[str, object] | None,
 ) -> Callable[[Message], bool]:
-    """Whether a message is of this job, and has these arguments if any are given.
+    """A predicate for messages of this job, with these arguments if any are given.
 
     Raises EncodeError for arguments that cannot be serialized.
     """

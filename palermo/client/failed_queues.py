@@ -1,4 +1,4 @@
-"""All failed jobs of a broker, in one queue or, with failed_per_queue, in one for each queue."""
+"""All failed jobs of a broker: in one queue or, with failed_per_queue, in one failed queue per queue."""
 
 import logging
 from collections.abc import Callable, Collection
@@ -18,14 +18,14 @@ log = logging.getLogger("palermo.worker")
 
 
 async def failed_queues(broker: Broker) -> dict[str, int]:
-    """The queues that hold failed jobs, by name, with how many each holds."""
+    """The number of failed jobs in each failed queue, by queue name."""
     return {queue.name: queue.pending for queue in await broker.queues() if is_failed(queue.name)}
 
 
 async def browse_failed(broker: Broker, *, offset: int, limit: int, newest: bool) -> Page:
     """A page of all failed jobs: queue after queue, each in its order.
 
-    A queue that is being read seems to hold fewer jobs, or none: its page says how many it holds.
+    While another reader holds jobs of a queue, the page shows fewer of them, or none, but counts them all.
     """
     queues = await failed_queues(broker)
     messages: list[Message] = []
@@ -38,7 +38,7 @@ async def browse_failed(broker: Broker, *, offset: int, limit: int, newest: bool
         try:
             page = await broker.browse(queue, offset=max(0, offset - before), limit=wanted, newest=newest)
         except NotFound:
-            continue  # deleted since it was listed
+            continue  # deleted after it was listed
         messages += page.messages
         unseen += page.unseen
         before += page.total
@@ -53,10 +53,10 @@ async def sweep_failed(
     only_look: bool = False,
     ids: Collection[str] = (),
 ) -> SweepProgress:
-    """Ask the judge about every failed job; `progress` gets the progress through all queues together.
+    """Let the judge decide about every failed job. `progress` gets the combined progress through all queues.
 
-    With `ids` the judge keeps all other jobs, and may not be asked about them. With `only_look` it keeps every job, and
-    queues that reading would harm are left out.
+    With `ids`, the judge must keep all other jobs, and may be called only for these. With `only_look`, it must keep
+    every job; queues that reading would change are skipped.
     """
     queues = await failed_queues(broker)
     if only_look:
@@ -69,13 +69,13 @@ async def sweep_failed(
             if progress is not None:
                 progress(_added(before, swept))
 
-        with suppress(NotFound):  # deleted since it was listed
+        with suppress(NotFound):  # deleted after it was listed
             done = _added(before, await broker.sweep(queue, judge, progress=tell, only_look=only_look, ids=ids))
     return done
 
 
 async def _is_browsable(broker: Broker, queue: str) -> bool:
-    """Whether the queue exists, and reading it leaves it as it was."""
+    """Whether the queue exists and can be read without changing it."""
     try:
         await broker.browse(queue, limit=0)
     except (NotBrowsable, NotFound):
@@ -94,15 +94,15 @@ async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int |
         if surplus <= 0 and max_age is None:
             continue
         judge = retention_judge(surplus, None if max_age is None else now - max_age)
-        with suppress(NotFound):  # deleted since it was listed
+        with suppress(NotFound):  # deleted after it was listed
             removed += (await broker.sweep(queue, judge)).removed
     return removed
 
 
 def retention_judge(surplus: int, before: float | None) -> Callable[[Message], SweepDecision]:
-    """Decides about failed jobs, oldest first: the first `surplus` go, and those that failed before an instant.
+    """Decide about failed jobs, oldest first: remove the first `surplus` and those that failed before an instant.
 
-    A job without an instant of failure, as another program may write it, has no age.
+    A job without a failure time, for example from another program, has no age.
     """
     left = surplus
 
@@ -112,7 +112,7 @@ def retention_judge(surplus: int, before: float | None) -> Callable[[Message], S
         if left > 0 or (before is not None and 0 < failed_at < before):
             left -= 1
             return Remove()
-        # The queue is in the order of failing, so nothing behind this one is older.
+        # The queue is ordered by failure time, so no later job is older.
         return Stop() if failed_at or before is None else Keep()
 
     return decide
@@ -133,9 +133,9 @@ RETENTION_EVERY = 60.0
 
 
 class FailedRetention:
-    """Keeps the failed jobs within the age and the number that the settings allow.
+    """Keeps failed jobs within the configured maximum age and count.
 
-    A worker drops the oldest ones when it starts, and after failures at most once a minute.
+    A worker removes the oldest ones when it starts, and after failures at most once a minute.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -145,16 +145,16 @@ class FailedRetention:
 
     @property
     def wanted(self) -> bool:
-        """Whether the settings have a limit at all."""
+        """Whether a limit is configured."""
         return self._max_age is not None or self._max_count is not None
 
     @property
     def due_in(self) -> float:
-        """The seconds until the next run is allowed."""
+        """Seconds until the next run is allowed."""
         return max(0.0, self._ran_at + RETENTION_EVERY - clock.now())
 
     async def run(self, broker: Broker) -> None:
-        """Drop the failed jobs that are too old or too many."""
+        """Remove failed jobs beyond the limits."""
         if not self.wanted:
             return
         self._ran_at = clock.now()

@@ -1,13 +1,13 @@
-"""Fork safety: what must pause before a fork, and what a process must close before it ends.
+"""Fork safety: pauses threads before a fork, and closes sessions before a process ends.
 
-A child process forked while another thread imports a module finds that module's lock held forever, and hangs when it
-imports the same module. So code that imports or makes something late does it under `guard`, which a fork also holds.
-`running` has everything that runs in a thread of its own.
+If a process is forked while another thread imports a module, the child finds that module's lock held forever, and
+hangs when it imports the same module. Therefore lazy imports and lazy initialization run under `guard`, which a fork
+also takes. `running` contains everything that has its own thread.
 
 Before a fork, handlers run in the reverse order of their registration. `logging` and `concurrent.futures` hold locks
-over a fork that an import or a session may need, so they are imported first: ours pause everything before those locks
-are taken. Nothing that is imported under `guard` may register a handler for before the fork: the fork that waits for
-the import would run only the half of it that comes after the fork.
+over a fork that an import or a session may need. They are imported first, so that our handler pauses everything
+before those locks are taken. Code imported under `guard` must not register a before-fork handler: the fork that
+waits for the import would run only the after-fork half of it.
 """
 
 import atexit
@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 from typing import Protocol
 
-with suppress(RuntimeError):  # a program that is ending can import logging, and no more
+with suppress(RuntimeError):  # while the interpreter shuts down, logging can no longer be imported
     import concurrent.futures.thread  # noqa: F401 - it imports logging
 
 
@@ -24,26 +24,26 @@ class Running(Protocol):
     """A thread that can pause."""
 
     def pause_for_fork(self) -> None:
-        """Before a fork: pause, with nothing open that a child process must not find open."""
+        """Pause before a fork, without open files or sockets that a child process must not inherit."""
 
     def resume_after_fork(self) -> None:
-        """After the fork, in the parent: continue. In the child process the thread does not exist."""
+        """Continue after the fork, in the parent. In the child process the thread does not exist."""
 
     def close(self) -> None:
         """End, within a bounded time."""
 
 
-#: Replaced in a forked child process, so always to be reached through the module.
+#: Replaced in a forked child process, so always access it through the module.
 guard = threading.RLock()
 
 running: set[Running] = set()
 
-#: What a forked child process found running. It is never closed, since its sockets and files are the parent's.
+#: Objects that a forked child inherited. They are never closed: their sockets and files belong to the parent.
 _inherited: list[Running] = []
 
 
 def _before() -> None:
-    guard.acquire()  # first, so that nothing new begins to run
+    guard.acquire()  # first, so that nothing new starts
     for each in list(running):
         each.pause_for_fork()
 

@@ -1,6 +1,6 @@
-"""The handle of an enqueued job, for its status, its end and its result.
+"""The handle of an enqueued job: its status, its end and its result.
 
-The requests are in palermo/client/status.py and results.py, which are imported when first needed, so that a module that
+The requests are in palermo/client/status.py and results.py. Those are imported on first use, so that a module that
 only enqueues jobs doesn't load them.
 """
 
@@ -12,11 +12,11 @@ from palermo.core.times import Duration
 from palermo.errors import UsageError
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # a type checker brings its own
+    from typing_extensions import TypeVar  # type checkers bundle it
 
     from palermo.client.status import JobClient, JobStatus
 
-    #: What the job returns. Any where nobody says: `palermo.Job` alone, and the handle of a job by its name or id.
+    #: Return type of the job. Any if unknown: for plain `palermo.Job`, and for a handle by name or id.
     R_co = TypeVar("R_co", covariant=True, default=Any)
 else:
     from typing import TypeVar
@@ -26,21 +26,21 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another job had the key of the one that this call enqueued (docs/guides/unique.md)."""
+    """Another job had the key of the enqueued job (docs/guides/unique.md)."""
 
     #: "returned": nothing was stored, and the handle is that of the other job. "replaced": the other job was waiting
-    #: and has this call's arguments now; the handle is that of the other job. "displaced": the other job waited for its
-    #: turn with the key and won't run, because this call's job runs instead.
+    #: and now has this call's arguments; the handle is that of the other job. "displaced": the other job was waiting
+    #: for the key and won't run, because this call's job runs instead.
     outcome: Literal["returned", "replaced", "displaced"]
-    #: The id of the other job. The job's own id if an earlier enqueue of the same id was displaced.
+    #: The id of the other job; the job's own id if an earlier enqueue with the same id was displaced.
     id: str
-    #: Where the other job was: "waiting", "running", or "ended" if the key stays closed after its end.
+    #: State of the other job: "waiting", "running", or "ended" if the key stays closed after its end.
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[R_co]):
-    """The handle of an enqueued job. False in a condition if this call stored nothing.
+    """The handle of an enqueued job. It is falsy if this call stored nothing.
 
     This happens if a before_enqueue hook rejected the job, or if another job has its key (docs/guides/unique.md).
 
@@ -52,7 +52,7 @@ class Job(Generic[R_co]):
     #: Its wire name.
     job: str
     enqueued: bool = True
-    #: The other job that had this job's key; None if no job had it.
+    #: The other job with the same key, or None.
     conflict: Conflict | None = None
     #: Unix seconds; None if unknown.
     created_at: int | None = field(default=None, repr=False, compare=False)
@@ -64,7 +64,7 @@ class Job(Generic[R_co]):
         return self.enqueued
 
     def status(self) -> "JobStatus":
-        """The job's current status: its state in one word, with everything else that is known. See
+        """The job's current status: its state in one word, and all other known details. See
         palermo.client.status.JobStatus.
 
         Raises BrokerUnavailable, BrokerRefused.
@@ -89,7 +89,7 @@ class Job(Generic[R_co]):
         return found
 
     def wait(self, timeout: Duration | None = None) -> "JobStatus":
-        """The job's status once it has ended, whether its result is kept or not; `timeout` as for `result`.
+        """Wait for the job to end and return its status, whether its result is kept or not; `timeout` as for `result`.
 
         Raises ResultTimeout, JournalOff, NotFound, BrokerRefused.
         """
@@ -99,7 +99,7 @@ class Job(Generic[R_co]):
         return status.status_at_end(client.watch(results.end(client, self, timeout)))
 
     async def status_async(self) -> "JobStatus":
-        """`status` for asyncio programs: their event loop continues while it waits."""
+        """`status` for asyncio programs: does not block their event loop."""
         from palermo.client import status
 
         client = self._owner()
@@ -123,8 +123,9 @@ class Job(Generic[R_co]):
     def signal(self, name: str, value: Any = None) -> None:
         """Send a signal to a workflow: the step that waits for it is done, with this value as its output.
 
-        It may come before the step waits. A second signal of the same name changes nothing. Raises NotFound for a
-        workflow that has not added its steps yet, or is over; EncodeError, BodyTooLarge, BrokerUnavailable.
+        The signal may arrive before the step waits. A second signal with the same name changes nothing. Raises
+        NotFound for a workflow that has not added its steps yet or has ended; EncodeError, BodyTooLarge,
+        BrokerUnavailable.
         """
         from palermo.client import control
 
@@ -139,7 +140,7 @@ class Job(Generic[R_co]):
         await client.watch_async(control.signal(client, self.id, name, value))
 
     def cancel(self) -> None:
-        """Cancel the job, or the workflow with its steps. A job that waits is dropped; one that runs is ended.
+        """Cancel the job, or the workflow with its steps. A waiting job is dropped; a running job is stopped.
 
         Raises BrokerUnavailable, BrokerRefused.
         """
@@ -159,6 +160,6 @@ class Job(Generic[R_co]):
         return self._client
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A client stays in its process; in another process the handle asks the default client.
+        # A client stays in its process; in another process the handle uses the default client.
         given = {each.name: getattr(self, each.name) for each in fields(Job) if each.name != "_client"}
         return (partial(Job, **given), ()) if self._client is None else (self._client.unpickled_job, (given,))

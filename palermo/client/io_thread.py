@@ -1,14 +1,14 @@
-"""The client's private thread: one event loop, one session with the broker, opened when needed and again when lost.
+"""The client's I/O thread: one event loop and one session with the broker, opened on demand and reopened after a loss.
 
-Other threads pass it messages and wait; their confirms overlap on the one session. Each hop between threads costs as
-much as a tenth of a whole publish. So a publish is one call into the loop and one lock back, or only the lock if the
-thread may send its message itself. client/sender.py does the work in the loop.
+Other threads pass it messages and wait; their confirms overlap on the one session. Each hop between threads costs up
+to a tenth of a whole publish. Therefore a publish is one call into the loop and one lock back, or only the lock if
+the thread can send its message itself. client/sender.py does the work in the loop.
 
-A publish has the time of the setting publish_timeout for everything: name lookup, connecting, a session that turns out
-to be dead, publishing again. A session that answers nothing at all to a single small message for half of that time is
-treated as a black hole (a firewall that has dropped the connection sends no reset) and replaced, while there is time to
-publish again. Many messages, a large one and keys may take as long as that. Publishing again may double a job and never
-loses one.
+The setting publish_timeout covers everything: name lookup, connecting, a session that turns out to be dead,
+publishing again. If a session answers nothing at all to a single small message for half of that time, it is treated
+as a black hole (a firewall that has dropped the connection sends no reset) and replaced, while there is time to
+publish again. Many messages, a large message and keyed jobs may legitimately take that long. Publishing again may
+duplicate a job but never loses one.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ from palermo.event_loop import new_event_loop
 
 T = TypeVar("T")
 
-#: Seconds that a caller waits longer than the loop's own deadline: it comes to that only if the loop hangs.
+#: Seconds that a caller waits beyond the loop's own deadline; only reached if the loop hangs.
 _GRACE = 0.25
 
-#: Seconds until a question is repeated that found no broker.
+#: Seconds before a request that found no broker is repeated.
 _AGAIN = 0.05
 
 
 class IoThread:
-    """An event loop in a thread of its own, and the session it keeps."""
+    """An event loop in its own thread, and the session that it keeps."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class IoThread:
         level: JournalLevel,
         arguments: Callable[[Message], dict[str, Any]] | None = None,
     ) -> None:
-        """`level` says how much of what is enqueued is written into the journal, and `arguments` is as of Recorder.
+        """`level` is the journal level for enqueued jobs; `arguments` is the same as for Recorder.
 
         Raises BrokerUnavailable if no thread can be started.
         """
         self._timeout = session.timeout
-        #: Whether the session is on a file, and not with a server.
+        #: Whether the broker is a file rather than a server.
         self._on_file = session.address.scheme == "sqlite"
         self._tasks: set[asyncio.Task[None]] = set()
         self._forked: threading.Event | None = None
@@ -80,7 +80,7 @@ class IoThread:
     # -- called by other threads
 
     def store(self, messages: Message | Event | Sequence[Message], key_requests: Sequence[KeyRequest] = ()) -> Publish:
-        """Store messages, or publish one event, and jobs that need keys; returns once that is confirmed."""
+        """Store messages, or publish one event, and keyed jobs; returns once all are confirmed."""
         publish = self.send(messages, key_requests=key_requests)
         self.wait(publish)
         return publish
@@ -88,7 +88,7 @@ class IoThread:
     async def store_async(
         self, messages: Message | Event | Sequence[Message], key_requests: Sequence[KeyRequest] = ()
     ) -> Publish:
-        """`store` for another event loop, which continues while it waits."""
+        """`store` for another event loop, without blocking it."""
         future: Future[None] = Future()
         publish = self.send(messages, future=future, key_requests=key_requests)
         ended, half = asyncio.wrap_future(future), self._timeout / 2
@@ -113,19 +113,19 @@ class IoThread:
         future: "Future[None] | None" = None,
         key_requests: Sequence[KeyRequest] = (),
     ) -> Publish:
-        """Begin to store one message, or many in their order, and jobs that need keys. The caller then calls `wait`.
+        """Start to store one message, or many in order, and keyed jobs. The caller then calls `wait`.
 
-        With `after`, which is another publish, its time begins once that one is written. With `future` the caller waits
-        for that, in an event loop.
+        With `after`, another publish, its timeout starts once that one is written. With `future`, the caller waits
+        for the future in an event loop.
         """
         if threading.get_ident() == self._thread.ident:
             raise _own_thread()
         publish = Publish(messages, after, future, key_requests)
         try:
-            # Fast path: a thread that waits sends a message itself. benchmarks.enqueue one: 0.66 without, 1.07 with.
-            # An event loop does not: it must not wait for a file.
+            # Fast path: a waiting thread sends a message itself. benchmarks.enqueue one: 0.66 without, 1.07 with. An
+            # event loop does not, because it must not block on a file.
             written = future is None and self._sender.write(publish)
-        except BaseException:  # Ctrl-C, perhaps in the middle of sending it
+        except BaseException:  # Ctrl-C, perhaps while sending
             self.abandon(publish)
             raise
         if not written:
@@ -138,7 +138,7 @@ class IoThread:
     def wait(self, publish: Publish) -> None:
         """Wait until the publish has ended, within publish_timeout of this call, and raise its error.
 
-        If publishes follow each other, wait for the first one first.
+        For chained publishes, wait for the first one first.
         """
         half = self._timeout / 2
         try:
@@ -146,7 +146,7 @@ class IoThread:
             if not ended:
                 self._call(lambda: self._sender.take_over(publish))
                 ended = publish.done.acquire(timeout=half + _GRACE)
-        except BaseException:  # Ctrl-C: nobody waits any more
+        except BaseException:  # Ctrl-C: the caller no longer waits
             self.abandon(publish)
             raise
         if not ended:
@@ -162,10 +162,10 @@ class IoThread:
     def run(
         self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
     ) -> T:
-        """Run the coroutine function with the session, within this number of seconds; its result.
+        """Run the coroutine function with the session, within this number of seconds; returns its result.
 
-        Without `within`, only the time to open a session is limited. With `again` it runs a second time, on a new
-        session, if the session proves to be lost.
+        Without `within`, only the time to open a session is limited. With `again`, it runs a second time on a new
+        session if the session turns out to be lost.
         """
         return self.result(self._begin(lambda: self._ask_within(function, again, within)))
 
@@ -174,25 +174,25 @@ class IoThread:
         return self._begin(lambda: self._ask_patiently(function, within))
 
     def watch(self, question: Question[T]) -> "Future[T]":
-        """Start the coroutine function with the one subscription to the journal; returns a future to wait for."""
+        """Start the coroutine function with the shared journal subscription; returns a future to wait for."""
         return self._begin(lambda: question(self._watch))
 
     def result(self, future: "Future[T]") -> T:
-        """Wait for a future, as long as that takes; returns its result."""
+        """Wait for a future without a time limit; returns its result."""
         try:
             return future.result()
         except CancelledError:
             raise self._keeper.closed_error() from None
-        except BaseException:  # Ctrl-C: what it does on the broker must stop too
+        except BaseException:  # Ctrl-C: the operation on the broker must stop too
             future.cancel()
             raise
 
     def write_record(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Write a record into the journal, soon."""
+        """Queue a record for the journal."""
         self._call(lambda: self.recorder.add(kind, fields))
 
     def close(self) -> None:
-        """End the session and the thread, within a bounded time; what is in flight fails. May be called again."""
+        """End the session and the thread within a bounded time. Pending publishes fail. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -201,12 +201,12 @@ class IoThread:
             self._thread.join(2 * CLOSE_TIMEOUT + _GRACE)
 
     def pause_for_fork(self) -> None:
-        """Before a fork: close a session on a file, and hold still until `resume_after_fork`.
+        """Before a fork: close a session on a file, and pause until `resume_after_fork`.
 
-        The thread may be importing what its first session needs, and the child would find that module's lock held
-        forever. SQLite's locks belong to the process, and a child process that finds the file open takes them for its
-        own: it could wait forever, or write where no process reads. A connection to a server stays open, since the
-        child process never touches it.
+        The thread may be importing modules for its first session, and the child would find the import lock held
+        forever. SQLite's locks belong to the process. A child process with the open file takes them for its own: it
+        could wait forever, or corrupt the file. A connection to a server stays open, since the child process never
+        touches it.
         """
         if not self.alive or threading.get_ident() == self._thread.ident:
             return
@@ -224,13 +224,13 @@ class IoThread:
 
     @property
     def trouble(self) -> Trouble | None:
-        """The trouble that the broker has told the session of, if there is a session."""
+        """The problem that the broker has reported on the session, if any."""
         session = self._keeper.session
         return None if session is None else session.trouble
 
     @property
     def alive(self) -> bool:
-        """Whether it can still be used."""
+        """Whether the thread can still be used."""
         return not self._closed and self._thread.is_alive()
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> "Future[T]":
@@ -244,7 +244,7 @@ class IoThread:
         try:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:
-            return  # the loop has been closed, and there is nothing left to do
+            return  # the loop has been closed
 
     # -- in the thread
 
@@ -300,7 +300,7 @@ class IoThread:
             await _cancel_others()
             await self._keeper.close()
             await _cancel_others()  # on a slow machine a leader's connection may still be closing
-            await asyncio.sleep(0)  # transports that were dropped close in the next turn of the loop
+            await asyncio.sleep(0)  # dropped transports close in the next iteration of the loop
         finally:
             self._loop.stop()
 
@@ -319,7 +319,7 @@ def _own_thread() -> RuntimeError:
 
 
 def _copy_of(error: BaseException) -> BaseException:
-    """A copy of an error to raise in this thread: an error that threads share must not collect all their tracebacks."""
+    """A copy of an error to raise in this thread, so that a shared error does not collect all threads' tracebacks."""
     if not isinstance(error, PalermoError):
         return error
     copy = type(error)(*error.args)

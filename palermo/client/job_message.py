@@ -1,6 +1,6 @@
-"""Calls of jobs, and the message of a call: its body, and the header of each of its options.
+"""Job calls, and the message for a call: its body, and a header for each option.
 
-Law: this is the only place that reads options into a message, for an enqueue and for the runs of a recurring job.
+Law: only this module translates options into a message, for enqueued jobs and for runs of recurring jobs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,25 +22,25 @@ from palermo.settings.settings import Settings
 if TYPE_CHECKING:
     from palermo.client.status import JobClient
 
-#: Finds the announcement of workers about a job whose code is not imported here, by the job's name.
+#: Finds the announcement of a job whose code is not imported here, by the job's name.
 Announced = Callable[[str], UniqueJob | None]
 
 
 class JobCall(NamedTuple):
-    """A call of a job, and what is known of the job."""
+    """A call of a job, and the known facts about the job."""
 
     name: str
-    #: None if its code is not imported here.
+    #: None if the code is not imported here.
     definition: JobDefinition | None
-    #: The announcement of workers; None if its code is imported here, or if it is not declared unique.
+    #: The workers' announcement; None if the code is imported here, or if the job is not declared unique.
     announced: UniqueJob | None
     #: Its queue, unless the call names another one.
     queue: str
-    #: The options that it declares and that its messages carry.
+    #: The declared options that its messages carry.
     declared: Mapping[str, Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    #: The arguments as the body has them, with models as JSON values.
+    #: The arguments as in the body, with models as JSON values.
     written: tuple[Sequence[Any], Mapping[str, Any]]
     #: Whether the decoded body is the single argument.
     one: bool = False
@@ -82,9 +82,9 @@ def build_message(
     run_at: float | None = None,
     extra: Headers = NO_HEADERS,
 ) -> Message:
-    """The message of a call with the options `chosen`; options of unique keys are for the caller.
+    """The message of a call with the options `chosen`. The caller handles unique-key options.
 
-    `now` is when it is enqueued; None for a message whose times are set later.
+    `now` is the enqueue time; None for a message whose times are set later.
 
     Raises OptionInvalid, SerializationError.
     """
@@ -111,7 +111,7 @@ def build_message(
         preview=preview(*call.written),
         extra=extra,
     )
-    if not chosen:  # Fast path: prepared in a loop, a job without options takes 46 µs; 64 with one.
+    if not chosen:  # Fast path: in a loop, preparing a job without options takes 46 µs; 64 with one.
         return message
     return msgspec.structs.replace(message, **_optional_fields(call, chosen, now=now, run_at=run_at, extra=extra))
 
@@ -119,7 +119,7 @@ def build_message(
 def _optional_fields(
     call: JobCall, chosen: Mapping[str, Any], *, now: float | None, run_at: float | None, extra: Headers
 ) -> dict[str, Any]:
-    """The fields of a message that its options decide."""
+    """The message fields that depend on options."""
     tenant = _tenant(chosen.get("tenant"), call)
     limit_key = chosen.get("limit_key", "")
     if callable(limit_key):
@@ -140,7 +140,7 @@ def _optional_fields(
 
 
 def _tenant(chosen: Any, call: JobCall) -> str:
-    """The tenant that the job belongs to, by the option `tenant`; "" for none. Raises OptionInvalid."""
+    """The job's tenant from the option `tenant`; "" for none. Raises OptionInvalid."""
     if not callable(chosen):
         return str(chosen or "")
     tenant = call_option("tenant", chosen, call)
@@ -153,7 +153,7 @@ def _tenant(chosen: Any, call: JobCall) -> str:
 
 
 def call_option(option: str, function: Callable[..., Any], call: JobCall) -> Any:
-    """The result of the function that this option of a job is, for the job's arguments.
+    """Call the function given as an option, with the job's arguments.
 
     Raises OptionInvalid, with the function's error as its cause.
     """

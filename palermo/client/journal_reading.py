@@ -1,8 +1,8 @@
-"""Reads the journal, batch after batch, through lost sessions and deleted journals. Every reader uses `read_journal`.
+"""Reads the journal in batches, across lost sessions and deleted journals. Every reader uses `read_journal`.
 
-After a lost session, reading continues behind the last batch. That batch is read again to check that it is unchanged.
-If it isn't, the journal was deleted and created again, or no longer has the batch: `Restarted` is yielded, and reading
-begins again from the start. A batch that its writer stored twice is yielded once.
+After a lost session, reading continues behind the last batch. That batch is read again to check that it is
+unchanged. If it isn't, the journal was deleted and created again, or no longer has the batch: `Restarted` is
+yielded, and reading begins again from the start. A batch that its writer stored twice is yielded once.
 
 All of it belongs to the client's event loop.
 """
@@ -20,17 +20,17 @@ from palermo.contract.tasks import wait_for_any
 from palermo.core.journal_records import RecordBatch
 from palermo.errors import BrokerUnavailable, PalermoError
 
-#: Seconds between attempts to open the journal, doubled from the first to the last.
+#: Seconds between attempts to open the journal: the first pause, doubled up to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 2.0
 
-#: Maximum number of writers whose batch number is remembered, the latest.
+#: Maximum number of writers whose last batch number is remembered; the oldest are dropped.
 _WRITERS = 10_000
 
 
 class Opened(Struct, frozen=True):
     """The journal was opened, for the first time or again after a loss."""
 
-    #: The last position that is stored now.
+    #: The last stored position.
     end: int
 
 
@@ -39,7 +39,7 @@ class CaughtUp(Struct, frozen=True):
 
 
 class Restarted(Struct, frozen=True):
-    """This is another journal now: the batches that follow are from its beginning."""
+    """The journal was replaced: the following batches are read from its beginning."""
 
 
 class Away(Struct, frozen=True):
@@ -54,7 +54,7 @@ JournalEvent = RecordBatch | Opened | CaughtUp | Restarted | Away
 async def read_journal(
     keeper: SessionKeeper, start: ReadFrom = FROM_START, wants: Wants | None = None
 ) -> AsyncGenerator[JournalEvent]:
-    """Yield the batches from `start` on, as the journal grows, and what happens to the reading. It never ends.
+    """Yield the batches from `start` on as the journal grows, and the events of reading. It never ends.
 
     With `wants`, only batches that it accepts. Close the generator (`aclosing`) to stop reading.
     """
@@ -125,7 +125,7 @@ async def _read_session(
 
 
 class BatchFilter:
-    """Recognizes batches that were stored twice because the broker did not answer their writer the first time."""
+    """Recognizes duplicate batches, stored again because the broker did not answer the writer the first time."""
 
     def __init__(self) -> None:
         self._written: OrderedDict[str, int] = OrderedDict()

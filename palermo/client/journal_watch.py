@@ -1,8 +1,8 @@
-"""Waits for jobs: one subscription to the journal serves all callers that wait through one client.
+"""Waits for jobs: one journal subscription serves all callers that wait through one client.
 
-Each record of the journal goes to the callers that wait for its job; the journal is never polled. The subscription
-lasts as long as a caller waits, and a while longer. It remembers the latest ends. Ends from before it began are
-searched in the journal once for all callers that ask at that time.
+Each journal record is passed to the callers that wait for its job; the journal is never polled. The subscription
+lasts as long as a caller waits, and a few seconds longer. It remembers the latest ends. Earlier ends are searched in
+the journal once for all callers that wait at that time.
 
 All of it belongs to the client's event loop.
 """
@@ -24,11 +24,11 @@ from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKi
 from palermo.core.latest import remember
 from palermo.errors import BrokerUnavailable, PalermoError
 
-#: Maximum number of ends that are kept, and of bytes of their results.
+#: Maximum number of remembered ends, and of bytes of their results.
 MAX_ENDS, MAX_BYTES = 20_000, 32 * 1024 * 1024
 
 
-#: Actions of users after which no worker runs the job, and the kind of end that each of them is.
+#: User actions that end a job without a run, and the kind of end for each.
 _ENDS_BY_ACTION: Mapping[str, RecordKind] = {
     "cancel scheduled": RecordKind.CANCELLED,
     "give up": RecordKind.FAILED,
@@ -37,9 +37,9 @@ _ENDS_BY_ACTION: Mapping[str, RecordKind] = {
 
 
 def job_records(batch: RecordBatch) -> Iterator[tuple[Record, bool]]:
-    """The records of a batch that are about one job, each with whether it says that the job has ended.
+    """The records of a batch that concern one job, each with whether the job has ended.
 
-    A record that ends a job names its writer. An action on many jobs is yielded as one record for each.
+    A record of an end names its writer. An action on many jobs is yielded as one record per job.
     """
     for record in batch.records:
         kind, id = record["kind"], record.get("id")
@@ -58,7 +58,7 @@ def job_records(batch: RecordBatch) -> Iterator[tuple[Record, bool]]:
 
 
 def cancelled_ids(record: Record) -> list[str]:
-    """The jobs that the action in this record cancelled: they may run anyway, or end only later."""
+    """The jobs that this record cancels. They may still run, or end later."""
     if record["kind"] != RecordKind.ACTION or record.get("action") != "cancel" or record.get("outcome") != "done":
         return []
     ids = record.get("ids")
@@ -66,14 +66,14 @@ def cancelled_ids(record: Record) -> list[str]:
 
 
 def is_about(record: Record, created: int | None) -> bool:
-    """Whether a record is about the job that was enqueued at that instant (Unix seconds): ids may be reused."""
+    """Whether a record belongs to the job enqueued at that instant (Unix seconds): ids may be reused."""
     if created is None:
         return True
     return bool(record["at"] >= created) if "by_hand" in record else record.get("created") in (None, created)
 
 
 class RecentEnds:
-    """The last end of each job. If there are too many, the oldest are dropped."""
+    """The last end of each job. Above the maximum, the oldest are dropped."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class RecentEnds:
         most: int = MAX_ENDS,
         most_bytes: int = MAX_BYTES,
     ) -> None:
-        #: Every end since this instant, by this process's clock, that was read from the journal is here.
+        #: All ends read from the journal since this instant (this process's clock) are here.
         self.since = since
         self._now = now
         self._most, self._most_bytes = most, most_bytes
@@ -93,7 +93,7 @@ class RecentEnds:
 
     @property
     def full(self) -> bool:
-        """Whether adding an end would drop another."""
+        """Whether adding an end would drop another one."""
         return len(self._ends) >= self._most or self._bytes >= self._most_bytes
 
     def add(self, record: Record) -> None:
@@ -103,11 +103,11 @@ class RecentEnds:
         self._ends[id] = record, self._now()
         self._bytes += _size(record)
         while len(self._ends) > self._most or (self._bytes > self._most_bytes and len(self._ends) > 1):
-            # A job that is enqueued after this instant cannot be the one that is dropped.
+            # A job enqueued after this instant cannot be the dropped one.
             self.since = max(self.since, self._drop(next(iter(self._ends))))
 
     def find(self, id: str, created: int | None) -> Record | None:
-        """How this job ended; None if that is not known."""
+        """The record of the job's end, or None if unknown."""
         found = self._ends.get(id)
         return found[0] if found is not None and is_about(found[0], created) else None
 
@@ -123,27 +123,27 @@ def _size(record: Record) -> int:
     return sum(len(text) for text in result.values() if isinstance(text, str)) if isinstance(result, dict) else 0
 
 
-#: Seconds that the subscription lasts after the last caller has gone.
+#: Seconds that the subscription lasts after the last caller has left.
 LINGER = 10.0
 
-#: The subscription begins this many seconds before the first awaited job: jobs enqueued shortly before may be next.
+#: Start this many seconds before the first awaited job, because jobs enqueued shortly before may be awaited next.
 _HEAD_START = 10.0
 
-#: The subscription begins at most this many seconds ago. It decodes every batch, and a journal may hold millions of
-#: older ends: these are searched by the ids of their jobs.
+#: Start at most this many seconds ago. The subscription decodes every batch, and a journal may hold millions of older
+#: ends, which are searched by job id instead.
 _LATELY = 60.0
 
-#: Number of batches at the journal's end that are searched first for jobs whose instant is unknown.
+#: Number of batches at the journal's end that are searched first for jobs with unknown enqueue time.
 _RECENT = 1_000
 
-#: The records about a job that do not say where it is.
+#: Job records that do not change the job's state.
 _NO_STEPS = (RecordKind.LOG, RecordKind.PROGRESS)
 
-#: Gets the journal's records about a job.
+#: Called with each journal record of a job.
 OnRecord = Callable[[Record], None]
 
-#: Locates a job. Gets the end that is known, or None, and whether the job was cancelled; returns its end, or None if
-#: the job has to be waited for.
+#: Locates a job. Gets its known end, or None, and whether it was cancelled. Returns its end, or None if the caller must
+#: wait for the job.
 Check = Callable[[Record | None, bool], Awaitable[Record | None]]
 
 T = TypeVar("T")
@@ -157,16 +157,16 @@ class Waiter:
     created: int | None
     since: float
     on_record: OnRecord | None
-    #: Whether the job was cancelled, and the check to run if that happens from now on.
+    #: Whether the job was cancelled, and the check to run if it is cancelled later.
     cancelled: bool
     check: Check | None = None
-    #: The end that was read while the past was being searched; more may follow.
+    #: The end found while older batches were being searched; more may follow.
     end: Record | None = None
     future: "asyncio.Future[Record]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class JournalWatch:
-    """The subscription of one client to the journal."""
+    """A client's subscription to the journal."""
 
     def __init__(self, keeper: SessionKeeper) -> None:
         self._keeper = keeper
@@ -174,24 +174,24 @@ class JournalWatch:
         self._reading: asyncio.Task[None] | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._ends = RecentEnds(clock.now())
-        #: Ends after the ones last searched: a caller that asks for one job of many asks for the next ones too.
+        #: Ends later than the last searched one: a caller that waits for many jobs usually needs these next.
         self._later_ends = RecentEnds(clock.now())
-        #: The ids of jobs that were cancelled since the subscription began, the latest last.
+        #: Ids of jobs cancelled since the subscription began, latest last.
         self._cancelled: dict[str, None] = {}
         #: The running checks of such jobs.
         self._checks: set[asyncio.Task[None]] = set()
-        #: Set once all that was stored when the subscription began has been read, or reading has failed.
+        #: Set once all batches stored before the subscription have been read, or reading has failed.
         self._caught_up = asyncio.Event()
         #: The error that ended the subscription.
         self._error: Exception | None = None
-        #: The first position that was read; -1 before that.
+        #: The first position read; -1 before that.
         self._first = -1
         #: Why the journal can't be read now; "" if it can.
         self.read_error = ""
-        #: The next search of the past; held while one runs.
+        #: The next search of older batches; held while one runs.
         self._next_search = _Search()
         self._searching = asyncio.Lock()
-        #: How often the journal was opened to follow it, for tests.
+        #: Number of times the subscription was opened, for tests.
         self.subscriptions = 0
 
     async def session(self) -> Broker:
@@ -203,10 +203,10 @@ class JournalWatch:
         return read_journal(self._keeper, start, wants)
 
     async def find_end(self, id: str, created: int | None, since: float) -> Record | None:
-        """The record of the job's end, if the journal has it by now, else None.
+        """The record of the job's end if the journal already has it, else None.
 
-        `created` is when the job was enqueued, in Unix seconds, None if unknown. `since` is the instant from which the
-        journal is read, 0 for all of it. Raises BrokerRefused, StoreInvalid; waits for a journal that is away.
+        `created` is when the job was enqueued, in Unix seconds, or None if unknown. The journal is read from the
+        instant `since`, 0 for all of it. Waits while the journal is unavailable. Raises BrokerRefused, StoreInvalid.
         """
         with self._joined(id, created, since, None) as waiter:
             return await self._find_past_end(waiter)
@@ -220,10 +220,11 @@ class JournalWatch:
         check: Check | None = None,
         on_record: OnRecord | None = None,
     ) -> Record:
-        """Wait until the job has ended; returns the record of its end. Arguments and errors are those of `find_end`.
+        """Wait until the job has ended; returns the record of its end. Arguments and errors are the same as for
+        `find_end`.
 
-        `check` is called at the beginning, and may raise then; and again if the job is cancelled. `on_record` gets
-        every record of the job in the meantime.
+        `check` is called at the start, where it may raise, and again if the job is cancelled. In the meantime
+        `on_record` gets every record of the job.
         """
         with self._joined(id, created, since, on_record) as waiter:
             found = await self._find_past_end(waiter)
@@ -233,7 +234,7 @@ class JournalWatch:
             return found or await waiter.future
 
     async def last_step(self, id: str, created: int | None, since: float) -> Record | None:
-        """The last record of a step in the job's life, or None. Arguments and errors are those of `find_end`."""
+        """The last step record of the job, or None. Arguments and errors are the same as for `find_end`."""
         found: Record | None = None
         async for batch in self._stored(since, names_any([id])):
             for record, _ in job_records(batch):
@@ -242,14 +243,14 @@ class JournalWatch:
         return found
 
     def recent_end(self, id: str, created: int | None) -> Record | None:
-        """The record of the job's end, if it was read recently; sends no request."""
+        """The record of the job's end if it was read recently; sends no request."""
         return self._ends.find(id, created)
 
     # The callers.
 
     @contextmanager
     def _joined(self, id: str, created: int | None, since: float, on_record: OnRecord | None) -> Iterator[Waiter]:
-        """A caller, and the subscription that it needs."""
+        """A caller and its subscription."""
         waiter = Waiter(id, created, since, on_record, cancelled=id in self._cancelled)
         self._waiters.setdefault(id, set()).add(waiter)
         if self._stop_timer is not None:
@@ -300,7 +301,7 @@ class JournalWatch:
         return waiter.end or found
 
     async def _search(self, search: "_Search") -> None:
-        """Read what was before the subscription, once for all callers so far. Later ones wait for the next search."""
+        """Read the batches before the subscription, once for all current callers. Later ones wait for the next one."""
         async with self._searching:
             self._next_search = _Search()
             self._later_ends = search.later_ends
@@ -309,7 +310,7 @@ class JournalWatch:
     async def _stored(
         self, since: float, wants: Wants | None = None, *, last: int | None = None
     ) -> AsyncGenerator[RecordBatch]:
-        """The batches that are in the journal now. If the journal is away, this waits for it."""
+        """The batches stored in the journal now. Waits while the journal is unavailable."""
         start = ReadFrom(last=last) if last is not None else ReadFrom(since=since) if since else FROM_START
         async with aclosing(self.read(start, wants)) as events:
             async for event in events:
@@ -388,7 +389,7 @@ class JournalWatch:
 
 
 async def _run_check(waiter: Waiter, check: Check) -> None:
-    """Locate a cancelled job. If that fails, the journal has its end once a worker drops the job."""
+    """Locate a cancelled job. If that fails, the journal will have its end once a worker drops the job."""
     with suppress(PalermoError):
         found = await check(None, True)
         if found is not None and not waiter.future.done():
@@ -396,19 +397,19 @@ async def _run_check(waiter: Waiter, check: Check) -> None:
 
 
 class _Search:
-    """Searches the past of the journal for the ends of some jobs."""
+    """Searches older journal batches for the ends of some jobs."""
 
     def __init__(self) -> None:
         self.waiters: dict[str, list[Waiter]] = {}
         self.found: dict[Waiter, Record] = {}
         self.later_ends = RecentEnds(0.0)
-        #: Runs it once there is a waiter.
+        #: Runs the search once there is a waiter.
         self.task: asyncio.Task[None] | None = None
 
     async def run(self, stored: Callable[..., AsyncIterator[RecordBatch]], *, before: int) -> None:
-        """Read the end of the journal first if no instant is known, then all of it.
+        """Read the last batches first if no enqueue time is known, then the whole journal.
 
-        The waiters get the records before the position `before`: the later ones they get from the subscription.
+        The waiters get the records before the position `before`. They get later ones from the subscription.
         """
         waiters, named = [*itertools.chain.from_iterable(self.waiters.values())], names_any(self.waiters)
 
@@ -442,5 +443,5 @@ class _Search:
                 self.later_ends.add(record)
 
 
-#: A coroutine function that runs with the client's one watch, in its event loop: what `Client.watch` takes.
+#: A coroutine function that runs with the client's subscription, in its event loop: the argument of `Client.watch`.
 Question = Callable[[JournalWatch], Coroutine[Any, Any, T]]

@@ -1,4 +1,4 @@
-"""Prepares jobs and events: makes a message of each call, its id and its unique key, and gathers them into batches."""
+"""Prepares jobs and events: builds each call's message with its id and unique key, and groups calls into batches."""
 
 import json
 import os
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from palermo.client.status import JobClient
     from palermo.tracing import Enqueuing
 
-#: enqueue_many publishes in batches of at most this many jobs and bytes, with at most this many batches under way. So
-#: memory is bounded, each batch has a fair chance within publish_timeout, and the broker has something to do
-#: while the next batch is being made.
+#: enqueue_many publishes batches of at most this many jobs and bytes, with a limited number of batches in flight. This
+#: bounds memory, gives each batch a fair chance within publish_timeout, and keeps the broker busy while the next batch
+#: is prepared.
 BATCH, BATCH_BYTES = 200, 262_144
 BATCHES = 5
 
@@ -45,9 +45,9 @@ _CALLABLE = frozenset(ENQUEUE_OPTIONS)
 
 
 def new_id() -> str:
-    """A random UUID (RFC 9562, version 4) as text: 122 bits of the system's own randomness.
+    """A random UUID (RFC 9562, version 4) as text: 122 bits from the system's random source.
 
-    The same as `uuid.uuid4` makes, at a third of the cost. Nothing is kept that a forked child process would use again.
+    The same as `uuid.uuid4`, at a third of the cost. No state is kept that a forked child could reuse.
     """
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
@@ -55,26 +55,26 @@ def new_id() -> str:
 
 
 class Prepared(NamedTuple):
-    """A call that is ready to be published; it has no message if a hook refused it."""
+    """A call that is ready to publish; it has no message if a hook rejected it."""
 
     job: Job
     message: Message | None
-    #: None for a message that was made elsewhere.
+    #: None for a message that was built elsewhere.
     call: JobCall | None = None
-    #: What is asked of the broker for a job that needs a unique key.
+    #: The request to the broker for a job with a unique key.
     key_request: KeyRequest | None = None
 
     @property
     def parts(self) -> tuple[Message | tuple[()], tuple[KeyRequest, ...]]:
-        """What is published: its message, or its key request, which contains the message."""
+        """The message, or the key request with the message, to publish."""
         if self.key_request is not None:
             return (), (self.key_request,)
         return self.message or (), ()
 
     def handle(self, answers: Iterator[EnqueueAnswer]) -> Job:
-        """The handle, now that it is stored. If it has a key request, the next answer is about that.
+        """The handle of the stored job. If it has a key request, this consumes the next answer.
 
-        Runs the after_enqueue hooks of a job that was enqueued. Raises DuplicateJob if the caller asked for that.
+        Runs the after_enqueue hooks of an enqueued job. Raises DuplicateJob if the caller chose that.
         """
         job, request = self.job, self.key_request
         if request is not None:
@@ -96,7 +96,7 @@ class Prepared(NamedTuple):
 
 
 def _conflict(answer: EnqueueAnswer) -> Conflict | None:
-    """The other job that had the key, as the handle reports it."""
+    """The other job with the same key, as reported by the handle."""
     match answer.outcome:
         case EnqueueOutcome.DUPLICATE:
             return Conflict("returned", answer.id, answer.state)
@@ -119,9 +119,9 @@ def prepare(
 ) -> Prepared:
     """Bind the arguments of a call, run its before_enqueue hooks, and encode it.
 
-    `drawn` is its id, if the caller made one with `new_id`.
+    `drawn` is its id, if the caller created one with `new_id`.
 
-    Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise.
+    Raises OptionInvalid, ArgumentsInvalid, SerializationError and the errors of hooks.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if given or not options.keys() <= _CALLABLE:
@@ -132,11 +132,11 @@ def prepare(
     definition, queue, declared = call.definition, call.queue, call.declared
     if given and definition is not None and definition.batch is not None:
         check_batched(call.name, options)
-    # The options of this call, and what the job declares besides; most jobs have none.
+    # This call's options and the job's declared ones; most jobs have none.
     chosen = {**declared, **given} if given else declared
     run_at = None
     if chosen:
-        # Before the hooks, which may do things: an instant that is invalid must not be found after them.
+        # Before the hooks, which may have side effects: an invalid instant must be reported before they run.
         run_at = due_at(
             clock.now(), delay=given.get("delay"), run_at=given.get("run_at"), declared=declared.get("delay")
         )
@@ -153,7 +153,7 @@ def prepare(
         message, key_request = with_unique_key(message, call, chosen, client.serializers, id=given.get("id") or "")
     # If the code is not imported here, the worker's declaration may keep the result.
     keeps = keep_result if definition is None else bool(keep_result)
-    # By position: keywords would cost half as much again.
+    # Positional, because keywords would cost half as much again.
     handle = Job(id, queue, call.name, True, None, message.created_at, keeps, client)
     return Prepared(handle, message, call, key_request)
 
@@ -173,18 +173,18 @@ def prepare_event(
 
 
 class ManyJobs:
-    """The jobs of one enqueue_many: sent in batches, and awaited in their order."""
+    """The jobs of one enqueue_many: sent in batches, and awaited in order."""
 
     def __init__(self, io: "IoThread") -> None:
         self._io = io
         self._made: list[Job] = []
-        #: The batches that are on their way, the oldest first: jobs by their position in `_made`.
+        #: The batches in flight, oldest first: jobs by their position in `_made`.
         self._waiting: deque[tuple[Publish, list[tuple[int, Prepared]]]] = deque()
-        #: How many jobs are stored for certain.
+        #: Number of jobs that are certainly stored.
         self._stored = 0
 
     def store(self, calls: Iterable[Prepared]) -> list[Job]:
-        """Store these; returns their handles. A note on an error says how many jobs are stored for certain."""
+        """Store these; returns their handles. A note on an error says how many jobs are certainly stored."""
         try:
             for batch in self._batches(calls):
                 self._send(batch)
@@ -198,9 +198,9 @@ class ManyJobs:
         return self._made
 
     def _batches(self, calls: Iterable[Prepared]) -> Iterator[list[tuple[int, Prepared]]]:
-        """The calls in batches, without those that a hook refused.
+        """The calls in batches, without those that a hook rejected.
 
-        The calls before one that raises an error make a batch as well.
+        If a call raises an error, the calls before it still form a batch.
         """
         batch: list[tuple[int, Prepared]] = []
         size = 0
@@ -240,23 +240,23 @@ class ManyJobs:
             self._made[position] = prepared.handle(answers)
 
     def _end(self, error: BaseException) -> None:
-        """Wait for the batches in flight unless interrupted; note on the error how many jobs are stored."""
+        """Wait for the batches in flight unless interrupted, then note on the error how many jobs are stored."""
         while self._waiting:
             if not isinstance(error, Exception):
                 self._io.abandon(self._waiting.popleft()[0])
                 continue
-            with suppress(Exception):  # the first error is the one that the caller gets
+            with suppress(Exception):  # the caller gets the first error
                 self._wait_for_oldest()
         are = "is" if self._stored == 1 else "are"
         error.add_note(f"{count(self._stored, 'job')} of this enqueue_many {are} stored for certain.")
 
 
-#: The greatest length of a key without its job's name, in bytes; a longer key is replaced by its digest.
+#: Maximum length of a key without its job's name, in bytes; a longer key is replaced by its digest.
 _MAX_KEY = 200
 
 
 def lock_for(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = "") -> UniqueLock | None:
-    """The key that a job needs; None if it needs none. `id` is the job's id if the caller chose it.
+    """The lock for a job with a unique key; None if it has no key. `id` is the job's id if the caller chose it.
 
     Raises OptionInvalid, SerializationError.
     """
@@ -280,7 +280,7 @@ def lock_for(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers,
 def with_unique_key(
     message: Message, call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = ""
 ) -> tuple[Message, KeyRequest | None]:
-    """The message with its key, and the request for that key; the request is None for a plain publish."""
+    """The message with its key, and the key request; the request is None for a plain publish."""
     bursts = [name for name in (DEBOUNCE, THROTTLE) if name in chosen]
     if not bursts:
         lock = lock_for(call, chosen, serializers, id=id)
@@ -299,7 +299,7 @@ def with_unique_key(
     if others:
         raise OptionInvalid(f"{burst} cannot be combined with {others[0]}.")
     own = "unique_key" in chosen or (call.announced is not None and call.announced.keyed_by_code)
-    # The arguments of a burst differ: without a key the burst is made of all enqueues of the job.
+    # The arguments in a burst differ, so without a key the burst is all enqueues of the job.
     key = f"{burst}:{_unique_key(call, chosen, serializers) if own else call.name}"
     message = with_burst_key(message, key)
     return message, KeyRequest(key=key, message=message, call=new_id(), spread=burst, seconds=chosen[burst])
@@ -312,9 +312,9 @@ def plain_note(
     served: Callable[[str], bool],
     queue: str,
 ) -> str:
-    """A warning about a job whose code and options are unknown; "" if it has a key, or would have one.
+    """A warning about a job whose code and options are unknown; "" if its uniqueness is known.
 
-    A worker announces which of its jobs are unique before it takes any: `served` says whether one serves the queue.
+    A worker announces its unique jobs before it takes any; `served` says whether a worker serves the queue.
     """
     if any(options.get(name) is not None for name in KEYED_BY) or announced(job) is not None or served(queue):
         return ""
@@ -322,7 +322,7 @@ def plain_note(
 
 
 def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = "") -> str:
-    """The whole key: the caller's own id, or the job's name with the given key or with a digest of the arguments."""
+    """The full key: the caller's own id, or the job's name with the given key or with a digest of the arguments."""
     name, given, announced = call.name, chosen.get("unique_key"), call.announced
     if announced and given is None and (announced.keyed_by_code or (announced.parameters is None and not id)):
         made = "by a function" if announced.keyed_by_code else "of a default value that only the code has"
@@ -346,7 +346,7 @@ def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serialize
 
 
 def _digest(call: JobCall, serializers: Serializers) -> str:
-    """A digest that is the same for the same arguments, however they are given."""
+    """A digest of the bound arguments: positional and keyword arguments give the same digest."""
     args, kwargs = call.args, call.kwargs
     job = call.definition or call.announced
     if job is not None and (signature := job.signature) is not None:

@@ -1,7 +1,7 @@
-"""Prepares recurring jobs: makes an entry of each declaration, in the code, in the settings, or at run time.
+"""Prepares recurring jobs: builds an entry for each declaration in the code, in the settings or at run time.
 
-An entry (palermo.contract.recurring_entries) holds the job as it is published at every tick, with its arguments
-serialized. So the leader, which publishes it, needs none of the user's code.
+An entry (palermo.contract.recurring_entries) holds the job as it is published at each tick, with its arguments
+serialized. Therefore the leader, which publishes it, doesn't need the user's code.
 """
 
 import sys
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from palermo.client.client import Client
 
 
-#: The options of bursts of enqueues, which ticks are not.
+#: The burst options, which a tick doesn't have.
 _BURSTS = frozenset((DEBOUNCE, THROTTLE))
 
 
 def entry(
     client: "Client", recurring: RecurringJob, *, origin: str, announced: UniqueJob | None = None
 ) -> RecurringEntry:
-    """The entry of a recurring job, as it is put on the broker. The job's options apply if its code is imported here.
-    Otherwise `announced` is what workers announced about the job.
+    """The entry of a recurring job, as stored on the broker. The job's options apply if its code is imported here.
+    Otherwise `announced` contains the workers' announcement of the job.
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError, QueueNameInvalid.
     """
@@ -55,9 +55,9 @@ def entry(
 
 
 def declarations(client: "Client") -> list[RecurringEntry]:
-    """An entry for every recurring job of the code that is imported here, and of the configuration.
+    """An entry for each recurring job declared in the imported code or in the configuration.
 
-    Raises OptionInvalid if two have one name.
+    Raises OptionInvalid if two have the same name.
     """
     found: dict[str, RecurringEntry] = {}
     origins: list[tuple[RecurringJob, str]] = []
@@ -78,6 +78,6 @@ def declarations(client: "Client") -> list[RecurringEntry]:
 
 
 def loaded(modules: Iterable[str]) -> list[str]:
-    """The imported modules that belong to the packages of these modules."""
+    """The imported modules in the packages of these modules."""
     tops = {module.partition(".")[0] for module in modules}
     return sorted(name for name in sys.modules if name.partition(".")[0] in tops)

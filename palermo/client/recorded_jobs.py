@@ -1,7 +1,7 @@
-"""The arguments and options of a job in the journal: the fields of a record that hold them, and the job read back.
+"""The arguments and options of a job in the journal: the record fields that hold them, and the job read from a record.
 
-A record is redacted as the setting web_redact says, and bounded by the setting journal_arguments. If it does not hold
-the job's arguments exactly, it says why: `inexact` is SHORTENED, HIDDEN, CONVERTED or UNREADABLE.
+A record is redacted according to the setting web_redact, and limited by the setting journal_arguments. If it does
+not hold the exact arguments, `inexact` says why: SHORTENED, HIDDEN, CONVERTED or UNREADABLE.
 """
 
 import json
@@ -24,46 +24,46 @@ if TYPE_CHECKING:
     from palermo.contract.serialization import Serializers
     from palermo.settings.settings import Settings
 
-#: Why a record does not hold the arguments exactly: they are longer than the setting journal_arguments, some are
-#: hidden, they were written by another serializer than JSON, or they cannot be read without running foreign code. A
-#: reader adds EDITED: somebody changed them later.
+#: Why a record does not hold the exact arguments: they are longer than the setting journal_arguments, some are hidden,
+#: they were written by a serializer other than JSON, or they cannot be read without running foreign code. A reader adds
+#: EDITED if a user has changed them later.
 SHORTENED, HIDDEN, CONVERTED, UNREADABLE = "shortened", "hidden", "converted", "unreadable"
 EDITED = "edited"
 
-#: The names of the fields of a record that `RecordedArguments.fields` makes.
+#: Names of the record fields that `RecordedArguments.fields` creates.
 FIELDS = frozenset(
     {"body", "arguments", "headers", "priority", "inexact", "preview", "content_type", "size", "expires"}
 )
 
-#: The options of a message that its record tells, by their fields, and the headers that tell of one run or publish.
+#: The recorded message options, by field, and the headers that apply to one run or publish only.
 _OPTIONS = tuple((field, HEADER_OF[field][0]) for field in OPTION_FIELDS.values())
 _optional = attrgetter(*(name for name, _ in _OPTIONS), "expires_at")
 _NOTHING_OPTIONAL = _optional(Message(id="", queue="", job=""))
 _OF_ONE_RUN = frozenset({RESERVATION, FOREIGN, "traceparent", "tracestate", "baggage"})
 
-#: The most bytes of headers that a record holds.
+#: Maximum size of the recorded headers, in bytes.
 _MAX_HEADERS = 4_000
 
-#: The most characters of a job's arguments that a search looks at.
+#: Number of characters of a job's arguments that a search reads.
 MAX_SEARCHED = 500
 
 
 class HiddenSigns:
-    """Tells in few steps whether arguments may hold a hidden value: they hold a part of a hidden name."""
+    """Tests quickly whether arguments may hold a hidden value: they contain part of a hidden name."""
 
     def __init__(
         self, patterns: Sequence[str], names: Callable[[str], Sequence[str] | None] = redaction.parameters
     ) -> None:
-        """`names` gives the names of a job's parameters, where its code is known."""
+        """`names` returns the names of a job's parameters if its code is known."""
         self._patterns = tuple(patterns)
         self._names = names
-        #: The longest literal part of each pattern, and how JSON escapes begin: a text without any of these holds no
+        #: The longest literal part of each pattern, and the start of JSON escapes: a text without any of these holds no
         #: hidden name.
         literal = (max(re.split(r"[*?]|\[[^]]*\]", pattern.casefold()), key=len) for pattern in self._patterns)
         self._signs = (b"\\u", *(word.encode() for word in literal)) if self._patterns else ()
 
     def may_hide(self, job: str, lower: bytes) -> bool:
-        """Whether a hidden name may be in these arguments: JSON in ASCII and lower case."""
+        """Whether these arguments may contain a hidden name: JSON in ASCII and lower case."""
         for sign in self._signs:
             if sign in lower:
                 return True
@@ -71,12 +71,12 @@ class HiddenSigns:
 
 
 class RecordedArguments:
-    """Makes the fields of a record that hold a job's arguments and options."""
+    """Creates the record fields for a job's arguments and options."""
 
     def __init__(
         self, settings: "Settings", parameters: Callable[[str], Sequence[str] | None] = redaction.parameters
     ) -> None:
-        """`parameters` gives the names of a job's parameters, where its code is known."""
+        """`parameters` returns the names of a job's parameters if its code is known."""
         self._settings = settings
         self._parameters = parameters
         self._most = settings.journal_arguments
@@ -84,7 +84,7 @@ class RecordedArguments:
         self._signs = HiddenSigns(self._patterns, parameters)
 
     def fields(self, message: Message) -> dict[str, Any]:
-        """The fields for the record of a job that was enqueued, or has ended."""
+        """The fields for the record of a job's enqueue or end."""
         most, body = self._most, message.body
         if not most:
             return {}
@@ -111,7 +111,7 @@ class RecordedArguments:
         as_it_is = message.content_type == JSON and not message.content_encoding
         if as_it_is and shown == bare:
             return {"body": message.body.decode()}
-        # An event's body is its payload as it is.
+        # An event's body is the plain payload.
         value = shown["args"][0] if message.topic else {"args": shown["args"], "kwargs": shown["kwargs"]}
         text = json.dumps(value)
         if len(text) > 2 * self._most:  # they were compressed
@@ -151,37 +151,37 @@ class RecordedArguments:
         return said
 
 
-#: Headers of Palermo's own whose names look like those of secrets.
+#: Palermo's own headers whose names look like secrets.
 _KEYS = frozenset({"unique-key", "burst-key", "limit-key"})
 
 
 class RecordedJob(Struct, frozen=True):
     """A job as the journal recorded it."""
 
-    #: Its message; without a body if the record does not hold one.
+    #: Its message, without a body if the record does not hold one.
     message: Message
-    #: Why it does not hold the arguments exactly; "" if it does.
+    #: Why the arguments are not exact; "" if they are.
     inexact: str = ""
-    #: The size of arguments that were too long, in bytes.
+    #: Size of arguments that were too long, in bytes.
     size: int | None = None
-    #: The media type of its arguments, which the message does not have where they are told as JSON.
+    #: The media type of its arguments, which the message lacks if the record holds them as JSON.
     content_type: str = JSON
-    #: The seconds within which it had to be started; None for any time.
+    #: Seconds within which it had to start; None for no limit.
     expires: float | None = None
 
     @property
     def readable(self) -> bool:
-        """Whether the record holds arguments at all, and not only a preview of them."""
+        """Whether the record holds the arguments and not just a preview."""
         return self.inexact not in (SHORTENED, UNREADABLE)
 
 
 def tells_arguments(fields: Mapping[str, Any]) -> bool:
-    """Whether a record with these fields has its job's arguments."""
+    """Whether a record with these fields holds its job's arguments."""
     return "body" in fields or "inexact" in fields
 
 
 def read_recorded(id: str, job: str, queue: str, fields: Mapping[str, Any]) -> RecordedJob:
-    """The job of a record, from its id, its name, its queue and the fields of RecordedArguments."""
+    """The job of a record, from its id, name, queue and the fields of RecordedArguments."""
     body, inexact, size = fields.get("body"), fields.get("inexact"), fields.get("size")
     text = body if isinstance(body, str) else ""
     arguments = fields.get("arguments")
@@ -215,18 +215,19 @@ def read_recorded(id: str, job: str, queue: str, fields: Mapping[str, Any]) -> R
 
 
 class SearchedArguments:
-    """The recorded arguments of a job as text for a search, without hidden values."""
+    """The recorded arguments of a job as searchable text, without hidden values."""
 
     def __init__(self, serializers: "Serializers", hidden: Sequence[str]) -> None:
-        """`hidden` has the patterns of names whose values are never shown."""
+        """`hidden` are the patterns of names whose values are never shown."""
         self._serializers = serializers
         self._hidden = tuple(hidden)
         self._signs = HiddenSigns(self._hidden)
 
     def text(self, id: str, job: str, queue: str, fields: Mapping[str, Any]) -> str | None:
-        """The text of the arguments in the fields of a record; None if it does not tell them."""
+        """The text of the arguments in a record's fields; None if it has none."""
         body = fields.get("body")
-        # Fast path: the index of a million jobs asks for each. A body of 100 bytes takes 1 µs; 30 decoded and masked.
+        # Fast path: the index of a million jobs calls this for each. A body of 100 bytes takes 1 µs; 30 if decoded and
+        # masked.
         if body.__class__ is str and body.isascii() and not self._signs.may_hide(job, body.lower().encode()):
             plain: str = body
             return plain[:MAX_SEARCHED]

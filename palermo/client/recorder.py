@@ -1,8 +1,8 @@
-"""Writes the journal: gathers records and counts, and stores them in batches in the background.
+"""Writes the journal: collects records and counts, and stores them in batches in the background.
 
-Nothing here may stop or slow a job. If the journal is away, storing is tried again. Records without room in the
-meantime are dropped and counted. Counts are always kept, because they need no more room. The last records are lost with
-the process.
+Nothing here may stop or slow down a job. If the journal is unavailable, storing is retried. In the meantime, records
+beyond the limit are dropped and counted. Counts are always kept, because their size doesn't grow. The last records
+are lost if the process dies.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ log = logging.getLogger("palermo.journal")
 FLUSH_EVERY = 0.25
 BATCH, BATCH_BYTES = 500, 500_000
 
-#: Counts are stored once there are COUNTS of them, else some seconds after the last ones: at first COUNTS_SOON, then
-#: twice as many each time up to COUNTS_EVERY, and from the first again after a rest. Each time they take some 300
-#: bytes for every job of every queue: four times a second that would be a gigabyte in ten days of one worker.
+#: Counts are stored after COUNTS of them, or some seconds after the last ones: first COUNTS_SOON, doubled each time up
+#: to COUNTS_EVERY, and reset after a pause. They take about 300 bytes for each job of each queue: at four times a
+#: second, one worker would write a gigabyte in ten days.
 COUNTS, COUNTS_SOON, COUNTS_EVERY = 500, 0.25, 5.0
 
-#: Maximum number of records that wait for a journal that is away; more are left out.
+#: Maximum number of records that wait while the journal is unavailable; more are dropped.
 MOST_WAITING = 20_000
 
-#: Seconds between two attempts to store a batch: doubled from the first to the last.
+#: Seconds between two attempts to store a batch: the first pause, doubled up to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
 
 class JobCounts:
-    """The counts of a queue's jobs of one name since their last counts were stored."""
+    """Counts of a queue's jobs with one name since counts were last stored."""
 
     __slots__ = ("outcomes", "run", "wait")
 
@@ -61,13 +61,13 @@ class JobCounts:
 
 
 class Counts:
-    """The counts of all jobs since the last counts were stored, and when the next ones are due."""
+    """Counts of all jobs since they were last stored, and when they are due next."""
 
     def __init__(self, hurry: Callable[[], None]) -> None:
-        """`hurry` is called when counts are due sooner than they were."""
+        """`hurry` is called when counts become due earlier."""
         self._hurry = hurry
         self._jobs: dict[tuple[str, str], JobCounts] = {}
-        #: How many jobs are in them; when the last ones were stored, and how long the next ones may wait.
+        #: Number of jobs counted; when counts were last stored, and how long the next ones may wait.
         self._counted = 0
         self._stored_at = -math.inf
         self._pause = COUNTS_SOON
@@ -78,7 +78,7 @@ class Counts:
         return len(self._jobs)
 
     def add(self, outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
-        """Count one more job of this name in this queue for this outcome; `wait` and `took` are seconds."""
+        """Count one job with this name, queue and outcome; `wait` and `took` are in seconds."""
         counts = self._jobs.get((queue, job))
         if counts is None:
             counts = self._jobs[(queue, job)] = JobCounts()
@@ -88,7 +88,7 @@ class Counts:
         if took is not None:
             counts.run.add(took)
         self._counted += 1
-        # Fast path: the clock is read once a batch, and not for each job.
+        # Fast path: the clock is read once per batch, not per job.
         if self._counted == 1:
             self.due = max(monotonic() + FLUSH_EVERY, self._stored_at + self._pause)
             self._hurry()
@@ -97,7 +97,7 @@ class Counts:
             self._hurry()
 
     def take(self, now: float) -> list[msgspec.Raw]:
-        """The records of all counts, made at this Unix time; counting begins again."""
+        """The records of all counts, at this Unix time; resets the counts."""
         jobs, self._jobs, self._counted, self.due = self._jobs, {}, 0, math.inf
         at = monotonic()
         rested = at - self._stored_at > 2 * COUNTS_EVERY
@@ -107,7 +107,7 @@ class Counts:
 
 
 class Recorder:
-    """Gathers what one process writes into the journal. Belongs to one event loop."""
+    """Collects the journal records of one process. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -119,38 +119,38 @@ class Recorder:
     ) -> None:
         """`writer` is the id of a worker, or another name for this process.
 
-        `arguments` makes the fields of a record that hold a job's arguments and options; without it none are recorded.
+        `arguments` creates the record fields for a job's arguments and options; without it, none are recorded.
         """
         self.level = level
-        #: The kinds of records that are written down at all.
+        #: The kinds of records that are written.
         self.wanted = frozenset(kind for kind in RecordKind if is_wanted(kind, level))
-        #: Makes the fields of a record that hold a job's arguments and options; none below the level "all".
+        #: Creates the record fields for a job's arguments and options; None below the level "all".
         self.arguments = arguments if arguments is not None and level is JournalLevel.ALL else lambda message: {}
         self._writer = writer
         self._now = now
-        #: Identifies this recorder. With a batch's number it shows which batches are one that was stored twice.
+        #: Identifies this recorder. With the batch number, it identifies a batch that was stored twice.
         self._source = uuid.uuid4().hex[:12]
         self._number = 0
-        #: The records that wait, each with the future that a caller awaits until it is stored, and their bytes.
+        #: The waiting records, each with the future of a caller that waits until it is stored, and their size in bytes.
         self._waiting: deque[tuple[msgspec.Raw, asyncio.Future[None] | None]] = deque()
         self._size = 0
         #: When they must be stored, by the monotonic clock.
         self._records_due = math.inf
         #: Whether everything must be stored immediately.
         self._flushing = False
-        #: Makes records that are written only if they are still here when the next batch goes: the beginning of a long
-        #: run. Nearly all are taken out before. After one is put in, `remind` sees to the batch.
+        #: Creates records that are written only if they are still here at the next batch: the start of a long run. Most
+        #: are removed before that. After adding one, call `remind` to schedule the batch.
         self.tentative: dict[object, Callable[[], Record]] = {}
         #: A batch that is not stored yet, and the futures of its records.
         self._unstored: tuple[bytes, list[asyncio.Future[None]]] | None = None
         self._lost = 0
         self._failures = 0
-        #: Stores batches while there is a session.
+        #: Stores batches while a session exists.
         self._writing: asyncio.Task[None] | None = None
-        #: Set if a batch may be due sooner than it was, and after each attempt to store one.
+        #: Set if a batch may be due earlier than planned, and after each attempt to store one.
         self._hurry, self._attempted = asyncio.Event(), asyncio.Event()
         self._counts = Counts(self._hurry.set)
-        #: Counts one more job, as `Counts.add`.
+        #: Counts one job, like `Counts.add`.
         self.count = _ignore_count if level is JournalLevel.OFF else self._counts.add
 
     def attach(self, journal: Journal) -> None:
@@ -159,19 +159,19 @@ class Recorder:
         self._writing = asyncio.ensure_future(self._write(journal))
 
     def detach(self) -> None:
-        """The session is lost: keep what is gathered until the next `attach`."""
+        """The session is lost: keep the collected records until the next `attach`."""
         if self._writing is not None:
             self._writing.cancel()
         self._writing = None
         self._attempted.set()
 
     def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
-        """Add a record, if records of its kind are written; `at` is when it happened, now unless given."""
+        """Add a record, if records of its kind are written; `at` is when it happened (default: now)."""
         if kind in self.wanted:
             self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
     def remind(self) -> None:
-        """Make sure that the gathered records are stored in time."""
+        """Schedule the next batch if it isn't yet."""
         if self._records_due == math.inf:
             self._records_due = monotonic() + FLUSH_EVERY
             self._hurry.set()
@@ -184,7 +184,7 @@ class Recorder:
     async def add_confirmed(self, kind: str, fields: Record, *, timeout: float) -> None:
         """Write a record, at any level, and return once it is stored.
 
-        Raises BrokerUnavailable if that takes longer than this number of seconds. The record may be stored later.
+        Raises BrokerUnavailable after `timeout` seconds. The record may still be stored later.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._append({"kind": kind, "at": round(self._now(), 3), **fields}, future)
@@ -195,7 +195,7 @@ class Recorder:
             raise BrokerUnavailable(f"the journal did not store it within {timeout:g} s.") from None
 
     async def flush(self, timeout: float) -> None:
-        """Store everything that is gathered, within this number of seconds."""
+        """Store everything that is collected, within this number of seconds."""
         self._flushing = True
         self._hurry.set()
         with suppress(TimeoutError):
@@ -212,7 +212,7 @@ class Recorder:
 
     @property
     def unwritten(self) -> int:
-        """The number of records and counts to be stored."""
+        """Number of records and counts that are not stored yet."""
         return len(self._waiting) + len(self._counts) + self._lost + (self._unstored is not None)
 
     @property
@@ -253,25 +253,25 @@ class Recorder:
         return min(self._records_due, self._counts.due) - monotonic()
 
     async def _store(self, journal: Journal) -> bool:
-        """Store the next batch, or again one that was not stored; False if it isn't."""
+        """Store the next batch, or retry an unstored one; returns whether it is stored."""
         try:
             self._unstored = self._unstored or self._next_batch()
             if self._unstored is None:
                 return True
             batch, confirmed = self._unstored
             await journal.append(batch)
-        except Exception as error:  # one that is no PalermoError is a bug, and must not stop the journal either
+        except Exception as error:  # any error but a PalermoError is a bug, and must not stop the journal either
             self._failures += 1
             if self._failures == 1:
                 log.warning(
-                    "the journal cannot be written, jobs go on without it for now error=%r",
+                    "the journal cannot be written; jobs continue without it error=%r",
                     str(error),
                     exc_info=not isinstance(error, PalermoError),
                 )
             return False
         self._unstored = None
         if self._failures:
-            log.warning("the journal is written again left_out=%d", self._lost)
+            log.warning("the journal can be written again dropped=%d", self._lost)
             self._failures = 0
         for future in confirmed:
             if not future.done():
@@ -279,7 +279,7 @@ class Recorder:
         return True
 
     def _next_batch(self) -> tuple[bytes, list[asyncio.Future[None]]] | None:
-        """The next batch as bytes, and the futures of its records; None if there are no records any more."""
+        """The next batch as bytes, and the futures of its records; None if there are no more records."""
         now = round(self._now(), 3)
         records: list[msgspec.Raw] = []
         confirmed: list[asyncio.Future[None]] = []
@@ -309,9 +309,9 @@ class Recorder:
 def record_stored(
     recorder: Recorder, messages: Message | Event | Sequence[Message], *, again: Collection[str] = ()
 ) -> None:
-    """Record and count these jobs, or this event, which have just been stored.
+    """Record and count these newly stored jobs, or this event.
 
-    `again` has the ids of those that run in place of an earlier enqueue of the same id, which had not begun.
+    `again` has the ids of the jobs that replace an earlier enqueue of the same id that had not started.
     """
     if recorder.level is JournalLevel.OFF:
         return
@@ -328,22 +328,22 @@ def record_stored(
             if message.id in again:
                 fields["displaced"] = message.id
             if message.run_at is not None:
-                # It may be cancelled before a worker gets it, and can tell its arguments.
+                # It may be cancelled before a worker gets it and can record its arguments.
                 fields |= {"run_at": message.run_at, **recorder.arguments(message)}
             recorder.add(RecordKind.ENQUEUED, fields, at=message.queued_at)
 
 
 def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) -> None:
-    """Record that the job which waited for the end of the present run of its key does not run: this one does.
+    """Record that the job waiting for this key won't run, because the new one takes its place.
 
-    Not of a debounce or throttle: a burst of them drops all but one, and would fill the journal.
+    Not for debounce or throttle: a burst drops all jobs but one, and would fill the journal.
     """
     if answer.outcome is EnqueueOutcome.NEXT and answer.displaced not in ("", message.id):
         reason = f"job {message.id} was enqueued with the same key, and runs instead of it"
-        # Jobs that share a key have the same name and queue, unless the caller chose the key.
+        # Jobs with the same key have the same name and queue, unless the caller chose the key.
         fields = {"id": answer.displaced, "job": message.job, "queue": message.queue, "reason": reason}
         recorder.add(RecordKind.DISCARDED, fields)
 
 
 def _ignore_count(outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
-    """Count nothing, at the journal level "off"."""
+    """Do nothing, at the journal level "off"."""

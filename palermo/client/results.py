@@ -1,8 +1,8 @@
 """The end and the result of a job, for clients that wait for it.
 
-Each public function returns a question: a coroutine function that runs on the client's own event loop, with its one
-subscription to the journal (palermo/client/journal_watch.py). `Client.watch` asks it from a thread, `watch_async` from
-another event loop.
+Each public function returns a coroutine function that runs on the client's own event loop, with its journal
+subscription (palermo/client/journal_watch.py). `Client.watch` runs it from a thread, `watch_async` from another
+event loop.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ from palermo.errors import (
 )
 from palermo.jobs import registry
 
-#: Seconds between two searches for a job whose success may not be recorded, doubled from the first to the last. A job
-#: that one search missed is searched again after the first.
+#: Seconds between two searches for a job whose success may not be recorded: the first pause, doubled up to the last. A
+#: job that one search missed is searched again after the first pause.
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
 
 
 def kept_end(client: JobClient, job: AnyJob, timeout: Duration | None) -> Question[Record]:
-    """Waits until the job has ended; gives the record of its end.
+    """Wait until the job has ended; returns the record of its end.
 
-    Raises what Job.result raises if no result is possible.
+    Raises the same as Job.result if no result is possible.
     """
     check_kept(client, job)
     return lambda watch: _within(watch, job, timeout, _journal_end(watch, client, job, only_kept=True))
@@ -48,7 +48,7 @@ def kept_end(client: JobClient, job: AnyJob, timeout: Duration | None) -> Questi
 def end(
     client: JobClient, job: AnyJob, timeout: Duration | None, on_record: OnRecord | None = None
 ) -> Question[Record]:
-    """Waits until the job has ended; gives the record of its end. Raises what Job.wait raises.
+    """Wait until the job has ended; returns the record of its end. Raises the same as Job.wait.
 
     `on_record` is called with the journal's records of the job, in the client's own thread.
     """
@@ -59,7 +59,7 @@ def end(
 def ends(
     client: JobClient, jobs: Sequence[AnyJob], timeout: Duration | None, on_record: OnRecord | None = None
 ) -> Question[list[Record | PalermoError]]:
-    """`end` for many jobs, in their order; an error about one of them takes the place of its record."""
+    """`end` for many jobs, in order; an error about one of them takes the place of its record."""
     waits = [end(client, job, timeout, on_record) for job in jobs]
 
     async def ended(watch: JournalWatch) -> list[Record | PalermoError]:
@@ -83,14 +83,14 @@ def check_on(client: JobClient) -> None:
 
 
 def check_kept(client: JobClient, job: AnyJob) -> None:
-    """Raise JournalOff or ResultNotKept if no result can come."""
+    """Raise JournalOff or ResultNotKept if no result is possible."""
     check_on(client)
     if job.keep_result is False:
         raise _not_kept(job.id, "was enqueued without keep_result")
 
 
 def find_end(client: JobClient, job: AnyJob) -> Question[Record | None]:
-    """Gives the record of the job's end, if the journal has it by now. Raises JournalOff, BrokerUnavailable."""
+    """The record of the job's end, if the journal already has it. Raises JournalOff, BrokerUnavailable."""
     check_on(client)
     patience = client.settings.publish_timeout
 
@@ -109,7 +109,7 @@ def find_end(client: JobClient, job: AnyJob) -> Question[Record | None]:
 def load_result(client: JobClient, record: Record) -> Any:
     """The value that a job returned, from the record of its end.
 
-    Raises what `serialized_result` raises, and DecodeError.
+    Raises the same as `serialized_result`, and DecodeError.
     """
     value = serialized_result(record)
     if value is None:
@@ -139,7 +139,7 @@ def serialized_result(record: Record) -> StoredResult | None:
 
 
 def result_as_json(client: JobClient, record: Record) -> Any:
-    """The kept result of a job as JSON values, from the record of its end; None for none. Runs no code of the job."""
+    """The kept result of a job as JSON values, from the record of its end; None for none. Runs no job code."""
     value = result_of_record(record)
     if value is None:
         return None
@@ -183,7 +183,7 @@ async def _journal_end(
 ) -> Record:
     """Wait until the journal has the end of the job.
 
-    With `only_kept` it raises ResultNotKept for a job that is seen to keep no result.
+    With `only_kept`, raises ResultNotKept once the job is known to keep no result.
     """
 
     async def check(known: Record | None, cancelled: bool) -> Record | None:
@@ -198,7 +198,7 @@ async def _journal_end(
         if only_kept and place.message is not None and place.message.keep_result is False:
             raise _not_kept(job.id, "was enqueued without keep_result")
         if place.gone and job.created_at is None:
-            # It may have ended after the journal was read, and before it was searched.
+            # It may have ended between reading the journal and the search.
             if (ended := await watch.find_end(job.id, job.created_at, since(job))) is not None:
                 return ended
             raise NotFound(f"job {job.id}: {not_found_text(client, place)}")
@@ -208,7 +208,7 @@ async def _journal_end(
 
 
 async def _any_end(watch: JournalWatch, client: JobClient, job: AnyJob, on_record: OnRecord | None) -> Record:
-    """Wait for the end of any job, also of one whose end is not recorded."""
+    """Wait for the end of any job, even if its end is not recorded."""
     told = _journal_end(watch, client, job, on_record, only_kept=False)
     if job.keep_result:
         return await told
@@ -223,23 +223,23 @@ async def _any_end(watch: JournalWatch, client: JobClient, job: AnyJob, on_recor
 
 
 async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
-    """Wait until a job is gone whose success may not be recorded: search it again and again."""
-    # `_journal_end` searches the failed jobs as well, at first, and the journal has later failures.
+    """Wait until a job is gone whose success may not be recorded, by repeated searches."""
+    # At first `_journal_end` also searches the failed jobs, and later failures are in the journal.
     place = await locate(await watch.session(), job.id, job.queue, failed=False)
     if place.gone and job.created_at is None:
-        # Whether the job ever existed is for `_journal_end` to say, which reads the journal.
+        # `_journal_end`, which reads the journal, decides whether the job ever existed.
         await asyncio.get_running_loop().create_future()
     known = place.running or place.message or job
     missed, pause = place.gone, _FIRST_PAUSE
     while (found := _located_end(job, place)) is None:
         await asyncio.sleep(_FIRST_PAUSE if missed else pause)
         pause = min(2 * pause, _LAST_PAUSE)
-        # Once is not enough: a worker may have taken the job and not show it yet.
+        # One search is not enough: a worker may have taken the job without showing it yet.
         place = await locate(await watch.session(), job.id, known.queue, failed=missed)
         if missed and place.gone:
             break
         missed = place.gone
-    # If the job had gone wrong, the journal would have that by now, or soon.
+    # If the job had failed, the journal would have that by now, or soon.
     found = found or await watch.find_end(job.id, job.created_at, since(job))
     unwritten = {"kind": RecordKind.SUCCEEDED, "at": clock.now(), "id": job.id, "job": known.job, "queue": known.queue}
     return found or {**unwritten, "unwritten": True}
@@ -252,7 +252,7 @@ def _same_run(place: JobLocation, ended: Record) -> bool:
 
 
 def _located_end(job: AnyJob, place: JobLocation) -> Record | None:
-    """The record that the journal would have of a job that is found failed, or cancelled before a worker drops it."""
+    """The end record for a job that was found failed, or cancelled before a worker has dropped it."""
     message = place.message
     if message is None or place.state not in (JobState.FAILED, CANCELLED):
         return None

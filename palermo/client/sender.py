@@ -1,9 +1,9 @@
-"""Sends publishes to the broker: a single message directly where that is possible, everything else by one coroutine.
+"""Sends publishes to the broker: a single message directly if possible, everything else by one coroutine.
 
-On an open session a single message is written directly and answered by a callback, without a task. Nearly every enqueue
-goes this way, and a thread that waits for it mostly writes it itself. The coroutine `Sender._until_stored` does the
-rest: it opens a session and publishes, again and again until the time of the publish is over. It takes over a message
-that was written directly if that fails, or has no answer after half of its time.
+On an open session a single message is written directly and confirmed by a callback, without a task. Nearly every
+enqueue uses this path, usually on the waiting thread itself. The coroutine `Sender._until_stored` does the rest: it
+opens a session and publishes, again and again until the publish times out. It takes over a directly written message
+if that fails, or has no answer after half of its time.
 """
 
 import asyncio
@@ -25,21 +25,21 @@ from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome
 from palermo.errors import BrokerBlocked, BrokerUnavailable, PalermoError
 
-#: Seconds between two attempts: the first pause, which doubles each time, and the longest.
+#: Seconds between two attempts: the first pause, doubled up to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
 
-#: Seconds until the recorder gets the messages that threads have stored by themselves.
+#: Seconds until the recorder gets the messages that threads have stored themselves.
 _RECORD_EVERY = 0.05
 
-#: A larger body may take more than half of the time on a slow line, so a silent session proves nothing then.
+#: On a slow line, a larger body may take more than half of the timeout, so silence doesn't prove a dead session.
 _LARGE_BODY = 65_536
 
 
 class Publish:
-    """Messages to be stored together, and the wait for that.
+    """Messages to store together, and the state of the wait for it.
 
     A caller that writes it shares it with the I/O thread until `write` returns. From then on it belongs to the I/O
-    thread, and the caller reads the outcome once `done` or `future` says that it has ended.
+    thread, and the caller reads the outcome once `done` or `future` is set.
     """
 
     __slots__ = (
@@ -58,49 +58,49 @@ class Publish:
         #: Jobs that need a unique key, and the broker's answers about them.
         self.key_requests = key_requests
         self.answers: Sequence[EnqueueAnswer] | None = None
-        #: The publish before this one. This one, and its time, begin once that one is written; it fails if that one has
+        #: The previous publish. This one, and its timeout, start once that one is written. It fails if that one has
         #: failed by then.
         self.after = after
-        #: Set once all of several messages are written to the present session, or the publish has ended.
+        #: Set once all of several messages are written to the current session, or the publish has ended.
         self.written = asyncio.Event()
-        #: How many of several messages are stored for certain.
+        #: Number of messages that are certainly stored.
         self.confirmed = 0
-        #: When its time began, by the monotonic clock.
+        #: When its timeout started, by the monotonic clock.
         self.began = time.monotonic()
-        #: The session to which it was written directly, while the answer is awaited.
+        #: The session that it was written to directly, while waiting for the answer.
         self.session: Broker | None = None
         #: Runs `Sender._until_stored`.
         self.task: asyncio.Task[None] | None = None
-        #: Why its latest attempt failed.
+        #: Error of the latest attempt.
         self.last: BrokerUnavailable | None = None
         self.finished = False
-        #: Why it failed for good.
+        #: Final error.
         self.error: BaseException | None = None
-        #: For an event loop that waits; without it a thread waits.
+        #: For a waiting event loop; without it a thread waits.
         self.future = future
-        #: Held until it has ended. One thread may wait for that, and not after it has taken the lock.
+        #: Held until the publish has ended. Only one thread may wait for it, and only before it has acquired the lock.
         self.done = threading.Lock()
         self.done.acquire()
 
     @property
     def stored(self) -> list[Message]:
-        """The jobs among the key requests that are enqueued, now or as soon as their turn comes."""
+        """The jobs among the key requests that are enqueued, now or once their key is free."""
         there = (EnqueueOutcome.STORED, EnqueueOutcome.KEPT, EnqueueOutcome.NEXT)
         answers = zip(self.key_requests, self.answers or (), strict=False)
         return [key_request.message for key_request, answer in answers if answer.outcome in there]
 
     @property
     def takes_long(self) -> bool:
-        """Whether it may rightly take half of its time, so that a silent session proves nothing."""
+        """Whether it may legitimately take half of its time, so that silence doesn't prove a dead session."""
         message = self.messages.message if isinstance(self.messages, Event) else self.messages
         return not isinstance(message, Message) or len(message.body) > _LARGE_BODY
 
     def confirm(self, count: int) -> None:
-        """Note how many of its messages are stored in its present session; another one may have stored more."""
+        """Record how many of its messages are stored in its current session; another one may have stored more."""
         self.confirmed = max(self.confirmed, count)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Record how it ended, and wake the waiter. Only the first call counts."""
+        """Record the outcome and wake the waiter. Only the first call counts."""
         if self.finished:
             return
         self.finished = True
@@ -127,23 +127,23 @@ class Sender:
         timeout: float,
         recorder: Recorder,
     ) -> None:
-        """`thread` runs the loop; `timeout` is the time of each publish, in seconds."""
+        """`thread` runs the loop; `timeout` is the time limit of each publish, in seconds."""
         self._keeper = keeper
         self._loop = loop
         self._thread = thread
         self._timeout = timeout
         self._recorder = recorder
         self._closed = False
-        #: The attempts of all coroutines on the present session.
+        #: The attempts of all coroutines on the current session.
         self._attempts: dict[Publish, asyncio.Future[Any]] = {}
         #: Messages that threads stored themselves and the recorder lacks; whether the loop is about to pass them on.
         self._unrecorded: deque[Message] = deque()
         self._recording = False
 
     def write(self, publish: Publish) -> bool:
-        """Write a single message to the open session, if nothing must be made or awaited first.
+        """Write a single message to the open session, if that needs no preparation and no waiting.
 
-        Any thread may call this. If the result is False, nothing was written, and `start` does the rest.
+        Any thread may call this. If it returns False, nothing was written, and `start` does the rest.
         """
         session, message = self._keeper.session, publish.messages
         if session is None or self._closed or not isinstance(message, Message) or publish.after is not None:
@@ -155,14 +155,14 @@ class Sender:
         return False
 
     def start(self, publish: Publish) -> None:
-        """Begin a publish that was not written. Its `finish` is called with how it ended, within its time."""
+        """Start a publish that was not written. Its `finish` is called with the outcome, within its time limit."""
         if publish.finished or (publish.future is not None and publish.future.cancelled()):
-            return  # its caller has been told that it is not stored
+            return  # its caller already has an error
         if not self.write(publish):
             self.take_over(publish)
 
     def take_over(self, publish: Publish) -> None:
-        """Let the coroutine see to a publish, unless it does so already or the publish has ended."""
+        """Hand a publish to the coroutine, unless it has it already or the publish has ended."""
         if publish.finished or publish.task is not None:
             return
         if self._closed:
@@ -177,17 +177,17 @@ class Sender:
             publish.task.cancel()
 
     def session_lost(self) -> None:
-        """End all attempts on a session that was given up. Their coroutines try again on the next one."""
+        """End all attempts on a lost session. Their coroutines try again on the next one."""
         for attempt in self._attempts.values():
             attempt.cancel()
 
     def close(self) -> None:
-        """Fail later publishes; those in flight fail when their tasks are cancelled or the session is closed."""
+        """Fail later publishes. Pending ones fail when their tasks are cancelled or the session is closed."""
         self._closed = True
         self._record_unrecorded()
 
     def _answered(self, publish: Publish, session: Broker, error: PalermoError | None) -> None:
-        """The answer to `write`: in the loop's thread, or without an error in the thread that is writing."""
+        """Handle the answer to `write`: in the loop's thread, or, without an error, in the writing thread."""
         if publish.finished:
             return
         if error is None:
@@ -216,7 +216,7 @@ class Sender:
         publish.finish(error)
 
     async def _until_stored(self, publish: Publish) -> None:
-        """Publish, again and again until it is stored or its time is over. Raises why it is not stored."""
+        """Publish repeatedly until it is stored or times out. Raises the reason if it is not stored."""
         if publish.after is not None:
             await _written(publish.after)
             publish.began = time.monotonic()
@@ -242,15 +242,15 @@ class Sender:
             pause = min(2 * pause, _LAST_PAUSE)
 
     async def _attempt(self, publish: Publish, session: Broker, end: float) -> bool:
-        """Publish once. Returns False if the session was given up, or did not store what was written directly.
+        """Publish once. Returns False if the session was given up, or did not store a directly written message.
 
-        After half of the publish's time a session is given up that has answered nothing at all, not even a single small
-        message: it is a black hole, and there is time to publish again. An attempt that begins later has too little
-        time to tell one from a slow broker. Raises the error of the attempt.
+        After half of the publish's time, a session that has answered nothing at all to a small message is given up:
+        it is a black hole, and there is time to publish again. A later attempt has too little time to tell a black
+        hole from a slow broker. Raises the error of the attempt.
         """
         half = end - self._timeout / 2
         is_written = publish.session is session
-        # What is written already is only awaited: `_answered` ends the publish, or cancels this attempt.
+        # A message that is already written is only awaited: `_answered` ends the publish, or cancels this attempt.
         attempt = self._loop.create_future() if is_written else self._loop.create_task(self._publish(publish, session))
         self._attempts[publish] = attempt
         try:
@@ -281,21 +281,22 @@ class Sender:
                 await session.publish_many(messages, publish.written.set, publish.confirm)
 
     async def _check_silence(self, publish: Publish, session: Broker, *, began: float) -> None:
-        """Note why a publish has no answer after half of its time. Give the session up if it is a black hole."""
+        """Record why a publish has no answer after half of its time. Give the session up if it is a black hole."""
         if publish.key_requests and publish.answers is None:
             with suppress(PalermoError):
                 if (why := await session.keys.why_silent()) is not None:
                     publish.last, self._keeper.last_answer_at = why, self._loop.time()
         elif (blocked := _blocked(session)) is not None:
-            # It is not dead, and stores what it was sent once the alarm ends: sent again it is doubled.
+            # The session is alive and will store the message once the alarm ends; publishing again would duplicate it.
             publish.last = blocked
-        elif not publish.takes_long and self._keeper.last_answer_at <= began:  # uvloop's clock counts milliseconds
+        # uvloop's clock has millisecond resolution
+        elif not publish.takes_long and self._keeper.last_answer_at <= began:
             publish.last = publish.last or BrokerUnavailable(f"{session.describe()} said nothing.")
             self._keeper.give_up(session)
 
     def _on_stored(self, publish: Publish) -> None:
         if isinstance(publish.messages, Message) and threading.get_ident() != self._thread.ident:
-            # Recorded later: a thread that enqueues one job after the other would wake the loop each time.
+            # Recorded later: otherwise a thread that enqueues one job after another would wake the loop each time.
             self._unrecorded.append(publish.messages)
             if not self._recording:
                 self._recording = True
@@ -311,19 +312,19 @@ class Sender:
                 record_dropped(self._recorder, request.message, answer)
 
     def _record_unrecorded(self) -> None:
-        self._recording = False  # first: a message that is added from here on schedules the next recording
+        self._recording = False  # first, so that a message added after this schedules the next recording
         while self._unrecorded:
             record_stored(self._recorder, self._unrecorded.popleft())
 
 
 async def _written(before: Publish) -> None:
-    """Wait until this publish is written, or has ended. Raises its error."""
+    """Wait until this publish is written or has ended. Raises its error."""
     await before.written.wait()
     if before.error is not None:
         raise before.error
 
 
 def _blocked(session: Broker | None) -> BrokerBlocked | None:
-    """The error for a broker that stores nothing while it is in trouble."""
+    """The error for a broker that is blocked and stores nothing."""
     trouble = None if session is None else session.trouble
     return BrokerBlocked(trouble.text) if trouble is not None and trouble.waits else None

@@ -1,4 +1,4 @@
-"""The client's session with the broker, shared by all callers. It is opened when first needed, and again after a loss.
+"""The client's session with the broker, shared by all callers. It is opened on demand, and again after a loss.
 
 It belongs to the client's event loop, and other threads must not call it.
 """
@@ -11,7 +11,7 @@ from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.tasks import spawn
 from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
 
-#: The most that ending a session may take, in seconds.
+#: Maximum number of seconds to end a session.
 CLOSE_TIMEOUT = 1.0
 
 
@@ -25,7 +25,7 @@ class SessionKeeper:
         on_open: Callable[[Broker], None],
         on_lost: Callable[[Broker], None],
     ) -> None:
-        """`on_open` gets each new session; `on_lost` gets one that is given up, while users may still wait for it."""
+        """`on_open` gets each new session; `on_lost` gets each lost one, while users may still wait for it."""
         self.session: Broker | None = None
         #: When the session last answered, by the loop's clock.
         self.last_answer_at = 0.0
@@ -34,26 +34,26 @@ class SessionKeeper:
         self._on_open = on_open
         self._on_lost = on_lost
         self._opening: asyncio.Task[Broker] | None = None
-        #: While it is set, no session is opened, and callers that need one wait for it.
+        #: While this is set, no session is opened, and callers that need one wait for it.
         self._paused: asyncio.Event | None = None
         self._ending: set[asyncio.Task[None]] = set()
 
     async def get(self) -> Broker:
-        """The session, opened if it is lost or not there. All callers that wait share one attempt, and its error."""
+        """The session; opened if it is missing or lost. All waiting callers share one attempt, and its error."""
         while True:
             while self._paused is not None:
                 await self._paused.wait()
             if self.session is not None and self.session.is_lost:
-                self.give_up(self.session)  # perhaps long ago: that is no error of this caller
+                self.give_up(self.session)  # it may have been lost long ago, so this is no error for this caller
             if self.session is not None:
                 return self.session
             if self._opening is None or self._opening.done():
                 self._opening = self._loop.create_task(self._open())
-                # Retrieve the error: the callers that wait may have gone by the time the attempt fails.
+                # Retrieve the error, because the waiting callers may have left when the attempt fails.
                 self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
             opening = self._opening
             await asyncio.wait({opening})
-            if not opening.cancelled():  # for a fork
+            if not opening.cancelled():  # cancelled for a fork
                 return opening.result()
 
     async def get_within_timeout(self) -> Broker:
@@ -71,14 +71,14 @@ class SessionKeeper:
             self._leave(session)
 
     def give_up_after(self, error: BrokerUnavailable, session: Broker) -> bool:
-        """Give up the session that raised this error, and return True, unless another one gets no answer either."""
+        """Give up the session that raised this error and return True, unless a new one would get no answer either."""
         if isinstance(error, LeaderUnavailable | BrokerBlocked) and not session.is_lost:
             return False
         self.give_up(session)
         return True
 
     async def rest_for_fork(self, resting: threading.Event, forked: threading.Event, *, on_file: bool) -> None:
-        """Set `resting`, and hold the whole loop until the fork is done. A session on a file is ended first."""
+        """Set `resting`, and block the whole loop until the fork is done. A session on a file is ended first."""
         if not on_file:
             resting.set()
             forked.wait(CLOSE_TIMEOUT)
@@ -93,12 +93,12 @@ class SessionKeeper:
                 await asyncio.wait(self._ending)
         finally:
             resting.set()
-            forked.wait(CLOSE_TIMEOUT)  # bounded, should the fork fail
+            forked.wait(CLOSE_TIMEOUT)  # bounded, in case the fork fails
             self._paused.set()
             self._paused = None
 
     async def close(self) -> None:
-        """End the session for good."""
+        """End the session permanently."""
         if self.session is not None:
             spawn(self._ending, _close(self.session))
             self.session = None
@@ -108,9 +108,9 @@ class SessionKeeper:
     def timeout_error(
         self, last: BrokerUnavailable | None = None, *, within: float | None = None, unsure: bool = False
     ) -> BrokerUnavailable:
-        """The error for a time limit that has passed: that of the session, or `within` seconds.
+        """The error for an expired time limit: that of the session, or `within` seconds.
 
-        `last` is why the latest attempt failed. `unsure` is for a command that may have been carried out.
+        `last` is the error of the latest attempt. `unsure` is for a command that may have been executed.
         """
         if isinstance(last, LeaderUnavailable | BrokerBlocked):
             return last
@@ -123,7 +123,7 @@ class SessionKeeper:
         return timeout_error
 
     def closed_error(self) -> BrokerUnavailable:
-        """The error for a request to a client that is being closed."""
+        """The error for a request to a client that is closing."""
         return BrokerUnavailable(f"the client of {self._settings.address} was closed meanwhile.")
 
     async def _open(self) -> Broker:
@@ -139,7 +139,7 @@ class SessionKeeper:
 
 
 async def _close(session: Broker) -> None:
-    """Close a session that may be lost: do not wait long, and ignore its errors."""
+    """Close a session that may be lost: wait only briefly, and ignore its errors."""
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT):
             await session.close()

@@ -1,7 +1,7 @@
-"""The status of a job: its state in one word, and what else is known about it.
+"""The status of a job: its state in one word, and other known details.
 
-`find_status` searches for the job in every place. The functions `status_…` make a status of what was found: they get
-that first, and then the job's id, if what was found does not hold it.
+`find_status` searches for the job in every place. The `status_…` functions build a status from what a search found.
+Their first parameter is the result of the search, followed by the job's id if the result does not contain it.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class JobClient(Protocol):
-    """What handles, results and messages need of `palermo.client.Client`, whose class they do not import."""
+    """The part of `palermo.client.Client` that handles, results and messages use without importing its class."""
 
     settings: Settings
     serializers: Serializers
@@ -50,7 +50,7 @@ class JobClient(Protocol):
 
 
 class AnyJob(Protocol):
-    """What the handle of a job knows about it."""
+    """The fields of a job's handle that a search needs."""
 
     @property
     def id(self) -> str: ...
@@ -65,11 +65,11 @@ class AnyJob(Protocol):
 
 
 async def locate(broker: Broker, id: str, queue: str = "", *, failed: bool = True) -> JobLocation:
-    """Find the job with this id; `queue` is the one where it would wait, "" if that is not known.
+    """Find the job with this id; `queue` is the queue where it would wait, "" if unknown.
 
     Without `failed`, a failed job is `gone`. A job that is not found is searched again, in case it moved during the
-    search. After a worker was killed, its job may be nowhere for a moment, so a caller that acts on `gone` locates it
-    again a second later. Raises BrokerUnavailable, BrokerRefused.
+    search. After a worker was killed, its job may be nowhere for a moment. A caller that acts on `gone` therefore
+    searches again a second later. Raises BrokerUnavailable, BrokerRefused.
     """
     for _ in range(2):
         found = await broker.find((id,), queue=queue, failed=failed)
@@ -78,30 +78,30 @@ async def locate(broker: Broker, id: str, queue: str = "", *, failed: bool = Tru
     return JobLocation(unseen=found.unseen)
 
 
-#: The state of a job about which nothing is known; `reason` says why.
+#: The state of an unknown job; `reason` says why it is unknown.
 UNKNOWN = "unknown"
 
 
 class State(StrEnum):
-    """The states of a status: those of a job's life (docs/reference/lifecycle.md), and four more."""
+    """The states of a status: those of the job lifecycle (docs/reference/lifecycle.md), and four more."""
 
     PENDING = JobState.PENDING
-    #: Pending, and due later: to wait for an instant is not to wait for a free worker.
+    #: Pending, and due later. A free worker would not help.
     SCHEDULED = SCHEDULED
     WORKING = JobState.WORKING
     RETRYING = JobState.RETRYING
     FAILED = JobState.FAILED
     DONE = JobState.DONE
     DISCARDED = JobState.DISCARDED
-    #: A user cancelled it: it was discarded, or is in its queue until a worker drops it. It will not run.
+    #: A user cancelled it: it was discarded, or stays in its queue until a worker drops it. It will not run.
     CANCELLED = CANCELLED
-    #: It is a row of an outbox in the program's database, and not yet with the broker (palermo.contrib.outbox).
+    #: It is a row of an outbox in the program's database, not yet on the broker (palermo.contrib.outbox).
     OUTBOX = "outbox"
-    #: Nothing is known of it.
+    #: The job is unknown.
     UNKNOWN = UNKNOWN
 
 
-#: The state of a job by the kind of the record that ends it.
+#: The state of a job, by the kind of its end record.
 _ENDED: Mapping[str, State] = {
     RecordKind.SUCCEEDED: State.DONE,
     RecordKind.FAILED: State.FAILED,
@@ -110,26 +110,26 @@ _ENDED: Mapping[str, State] = {
 }
 
 
-#: The kinds of the records after which a job waits.
+#: The kinds of records after which a job waits.
 WAITING = (
     *(RecordKind.ENQUEUED, RecordKind.FIRED, RecordKind.LIMITED),
     *(RecordKind.RETRIED, RecordKind.SNOOZED, RecordKind.RELEASED),
 )
 
-#: How it is known that a job runs whose worker says nothing.
+#: Reason shown for a running job whose worker does not answer.
 _SILENT = "its worker does not answer; it was running the job when it last answered"
 
-#: Why a job that does not keep its result is taken to be done.
+#: Reason shown for a job without a kept result that is assumed to be done.
 _UNWRITTEN = "its end was not recorded; it is gone, and has not failed"
 
 
-#: The fields of a status that are Unix seconds.
+#: The fields of a status in Unix seconds.
 INSTANTS = ("started_at", "run_at", "ended_at", "closed_until")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JobStatus(str):
-    """The status of a job: a string with the state, and attributes with everything else that is known.
+    """The status of a job: a string with the state, and attributes with all other known details.
 
     For example `job.status() == "done"`, and `job.status().progress`.
     """
@@ -169,13 +169,13 @@ class JobStatus(str):
     result_kept: bool | None = None
     #: The key of a unique, throttled or debounced job; "" if it has none, or if unknown.
     key: str = ""
-    #: The id of the job that has this key now or gets it next; "" if there is no such job.
+    #: The id of the job that has this key now or gets it next; "" if no job has it.
     next_id: str = ""
     #: Unix seconds until which its key is closed, so that a second enqueue is refused or deferred.
     closed_until: float | None = None
     #: The id of the job that enqueued it; "" if no job did, or if unknown.
     parent: str = ""
-    #: Why the status is unknown, or from which source it is.
+    #: Why the status is unknown, or where it was found.
     reason: str = ""
 
     def __new__(cls, *, state: State, **_: Any) -> "JobStatus":
@@ -186,7 +186,7 @@ class JobStatus(str):
 
     @property
     def over(self) -> bool:
-        """Whether the job has ended, so that nothing more happens unless an operator requeues it."""
+        """Whether the job has ended. Only an operator can make it run again."""
         return self.state in _ENDED.values()
 
     def row(self) -> Row:
@@ -260,9 +260,9 @@ def status_at_end(record: Record) -> JobStatus:
 
 
 def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
-    """The status of a job that was not found, by the last record of its life; None if that does not say that it waits.
+    """The status of a job that was not found, by the last record of its life; None unless that record means waiting.
 
-    `place` says where it was not looked for: it may have been purged there.
+    `place` lists the places that were not searched: the job may have been purged there.
     """
     run_at, again = record.get("run_at"), record["kind"] == RecordKind.RETRIED
     if record["kind"] not in WAITING:
@@ -307,13 +307,13 @@ def _text(record: Record, name: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-#: Seconds that a job may take on its way to the failed jobs.
+#: Seconds that a job may take to reach its failed queue.
 _FAILING_TIME = 10.0
 
-#: How it is known that a job is done of which the journal has no end.
+#: Reason shown for a done job without an end in the journal.
 _KEY_CLOSED = "no second one is enqueued for a while after its end, as dedupe says; the journal tells of no failure"
 
-#: Why the journal does not have a job, by its level.
+#: Why the journal does not have a job, by journal level.
 _SILENCE = {
     JournalLevel.OFF: "The setting journal is off, so nothing tells of jobs that have ended.",
     JournalLevel.FAILURES: "It may have succeeded: at the journal's level, failures, that is known only of jobs that"
@@ -324,9 +324,9 @@ _SILENCE = {
 
 
 def find_status(client: JobClient, job: AnyJob, patience: float | None = None) -> Question[JobStatus]:
-    """Finds the status of a job, with what its key says.
+    """Find the status of a job, including its key.
 
-    Reading the journal takes `patience` seconds at most, publish_timeout if it is None.
+    Reading the journal takes at most `patience` seconds (default: publish_timeout).
     """
 
     async def find(watch: JournalWatch) -> JobStatus:
@@ -342,7 +342,7 @@ def find_status(client: JobClient, job: AnyJob, patience: float | None = None) -
 
 
 async def _wait_for_records() -> None:
-    """Wait while the records of a job that has just begun or ended are written: its worker writes several together."""
+    """Wait while the records of a job that has just started or ended are written; its worker writes them in batches."""
     await asyncio.sleep(2 * FLUSH_EVERY)
 
 
@@ -353,11 +353,11 @@ class _Search:
     watch: JournalWatch
     client: JobClient
     job: AnyJob
-    #: Seconds that are left for reading the journal.
+    #: Seconds left for reading the journal.
     patience: float
-    #: Where the job was located last.
+    #: Where the job was last found.
     place: JobLocation = field(default_factory=JobLocation)
-    #: The end that the journal has of the job, and its last step; whether it was read, and why not.
+    #: The journal's end of the job, and its last step; whether the journal was read, and why not.
     end: Record | None = None
     step: Record | None = None
     journal_read: bool = False
@@ -382,7 +382,7 @@ class _Search:
         return status_at_end(known) if known is not None and known["kind"] == RecordKind.SUCCEEDED else None
 
     async def _located(self) -> JobStatus | None:
-        """Where it is. If it is nowhere, it is located again after the journal is read, because it may have moved."""
+        """Its location. If it isn't found, search again after reading the journal, because it may have moved."""
         found = await self._locate()
         if found is None and self.client.settings.journal != JournalLevel.OFF:
             await self._read_journal()
@@ -408,10 +408,10 @@ class _Search:
             self.read_error = f"The journal was not read in time. {self.watch.read_error}".strip()
 
     async def _ended(self) -> JobStatus | None:
-        """Its end, unless it failed and is no longer among the failed jobs, because an operator removed it."""
+        """Its end, unless it failed and is no longer in a failed queue because an operator removed it."""
         if self.end is None:
             return None
-        # A failure is recorded before the job is in its queue of failed jobs. A workflow is never among these.
+        # A failure is recorded before the job is in its failed queue. A workflow is never there.
         fresh = clock.now() - self.end["at"] < _FAILING_TIME
         certain = self.end["kind"] != RecordKind.FAILED or "workflow" in self.end or self.place.unseen or fresh
         return status_at_end(self.end) if certain else None
@@ -430,13 +430,13 @@ class _Search:
         return status_at_step(self.step, self.place) if self.step is not None and self.place.unseen else None
 
     async def _with_key(self, found: JobStatus) -> JobStatus:
-        """The status with what its key says."""
+        """The status with the details of its key."""
         if found.key and (key := await self._ask_keys(lambda keys: keys.find(found.key))) is not None:
             found = replace(found, key=key.name, next_id=key.job_after(found.id), closed_until=key.closed_until)
         return replace(found, reason=f"{found.reason} {self.key_error}".strip()) if self.key_error else found
 
     async def _ask_keys(self, question: Callable[[UniqueKeys], Awaitable[T | None]]) -> T | None:
-        """The answer; None, with `key_error`, if keys cannot be read now, as while their leader is silent."""
+        """The answer; None, and `key_error` set, if keys cannot be read now, e.g. while their leader is silent."""
         try:
             return await question((await self.watch.session()).keys)
         except BrokerUnavailable as error:
@@ -449,7 +449,7 @@ class _Search:
 
 
 async def _key_about(keys: UniqueKeys, id: str) -> Key | None:
-    """The key with which this job is kept, or which is closed because this job had it, if any."""
+    """The key that keeps this job, or that is closed because this job had it, if any."""
     for key in (await keys.page(id, offset=0, limit=sys.maxsize)).keys:
         kept, closed = key.next, key.closed
         if (kept is not None and kept.message.id == id) or (closed is not None and closed.id == id):
@@ -458,12 +458,12 @@ async def _key_about(keys: UniqueKeys, id: str) -> Key | None:
 
 
 def _tells_of_success(key: Key) -> bool:
-    """Whether the key is held by `dedupe`, so its job is done: a job that fails frees its key."""
+    """Whether the key is held by `dedupe`, which means that its job is done: a failed job frees its key."""
     return key.closed is not None and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
 
 
 def since(job: AnyJob) -> float:
-    """The time from which the journal may have the job's end, by this process's clock."""
+    """The earliest time at which the journal may have the job's end, by this process's clock."""
     return 0.0 if job.created_at is None else job.created_at - 1.0
 
 

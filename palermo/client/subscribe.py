@@ -1,6 +1,6 @@
 """`@palermo.subscribe`: a function, or a class with `process`, that handles the events of some topics.
 
-The decorated function or class is a job like any other, with the payload as its one argument: it has slots, retries and
+The decorated function or class is a normal job, with the payload as its only argument: it has slots, retries and
 hooks, and its failures are in the failed queue. Its wire name is the name of the group.
 """
 
@@ -18,12 +18,12 @@ from palermo.jobs.options import SUBSCRIBE_OPTIONS, SubscribeOptions, read_optio
 
 
 def subscribe(*topics: str, group: str, from_start: bool = False, **options: Unpack[SubscribeOptions]) -> JobDecorator:
-    """Make a function handle the events of these topics, once for the whole group of workers.
+    """Make a function handle the events of these topics, once per group of workers.
 
-    In a topic, `*` matches one word and `#` any number of words. `group` names the subscriber, whose events wait in its
-    own queue, also while none of its workers runs. With `from_start`, a group that subscribes for the first time starts
-    with the kept events. The options are those of a job's runs: `retries`, `backoff`, `retry_for`, `retry_on`,
-    `discard_on`, `timeout` and `keep_result`. The topic of the event is `palermo.current_job().topic`.
+    In a topic, `*` matches one word and `#` any number of words. `group` names the subscriber. Its events wait in
+    its own queue, even while none of its workers runs. With `from_start`, a group that subscribes for the first time
+    starts with the kept events. The options are those of a job's runs: `retries`, `backoff`, `retry_for`,
+    `retry_on`, `discard_on`, `timeout` and `keep_result`. The topic of the event is `palermo.current_job().topic`.
 
     A group has one function: a second one raises JobNameTaken. Raises TopicInvalid and OptionInvalid.
     """

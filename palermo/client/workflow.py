@@ -1,7 +1,7 @@
 """Workflows: `@palermo.workflow`, and the object with which a job adds steps.
 
-A workflow is a job that adds steps. What a run adds is collected here, and stored when the run has ended: a run that
-raises has added nothing.
+A workflow is a job that adds steps. The steps that a run adds are collected here, and stored when the run has ended:
+a run that raises has added nothing.
 """
 
 import threading
@@ -54,13 +54,13 @@ R_co = TypeVar("R_co", covariant=True)
 C = TypeVar("C")
 T = TypeVar("T")
 
-#: The most single steps that one run adds, how deep workflows may be in each other, and the longest name of a step.
+#: Maximum number of single steps that one run adds, of nested workflows, and of bytes in a step's name.
 MAX_STEPS, MAX_DEPTH, MAX_STEP_NAME = 1_000, 32, 100
 
-#: How deep a list or a dict is searched for outputs.
+#: Depth to which a list or dict is searched for outputs.
 _DEPTH = 10
 
-#: The jobs that Palermo runs itself: a workflow without a function, and a map over the output of a step.
+#: Palermo's own jobs: a workflow without a function, and a map over the output of a step.
 READY, MAP = "palermo.workflow", "palermo.map"
 
 
@@ -70,18 +70,18 @@ class Step(Generic[R_co]):
     def __init__(self, flow: "Building", plan: Plan) -> None:
         self.name = plan.name
         self.conditions = plan.after
-        #: The number of a map's members; None for any other step.
+        #: Number of a map's members; None for any other step.
         self.members = plan.members
         self._flow = flow
 
     @property
     def output(self) -> R_co:
-        """What the step will return: give it to a later step as an argument, or return it. Not the value itself."""
+        """A placeholder for the step's return value: pass it to a later step, or return it. Not the value itself."""
         return cast("R_co", OutputOf(self))
 
     @property
     def after(self) -> "list[Step[Any]]":
-        """The steps that this one comes after."""
+        """The steps that must end before this one."""
         names = dict.fromkeys(name for condition in self.conditions for name in condition.steps)
         return [self._flow.steps[name] for name in names]
 
@@ -94,7 +94,7 @@ class Step(Generic[R_co]):
 
 
 class OutputOf:
-    """Stands for the output of a step."""
+    """Placeholder for the output of a step."""
 
     def __init__(self, step: Step[Any]) -> None:
         self.step = step
@@ -104,7 +104,7 @@ class OutputOf:
 
 
 class Marks:
-    """The marks in one value, for the outputs that it takes."""
+    """The marks in one value, for the outputs that it uses."""
 
     def __init__(self, flow: "Building") -> None:
         self._flow = flow
@@ -113,7 +113,7 @@ class Marks:
 
     @property
     def text(self) -> str:
-        """What its marks begin with; "" if it has none."""
+        """The prefix of its marks; "" if it has none."""
         return self._text if self._steps else ""
 
     @property
@@ -122,7 +122,7 @@ class Marks:
         return tuple(Use(step.name, step.members) for step in self._steps)
 
     def put(self, value: Any, depth: int = _DEPTH) -> Any:
-        """The value with marks in the places of outputs. Raises OptionInvalid for a step."""
+        """The value with marks in place of outputs. Raises OptionInvalid for a step."""
         match value:
             case OutputOf(step=step):
                 if not step.is_in(self._flow):
@@ -145,12 +145,12 @@ class Building:
     """The steps that one run adds."""
 
     def __init__(self, id: str, path: str = "") -> None:
-        """`path` is the path of the step that runs, "" for the workflow's own run."""
+        """`path` is the path of the running step, "" for the workflow's own run."""
         self.id = id
         self.prefix = f"{path}/" if path else ""
         self.steps: dict[str, Step[Any]] = {}
         self.deadline: float | None = None
-        #: The headers that all steps get: which job adds them, and in which trace.
+        #: Headers for all steps: the parent job and the trace.
         self.headers = dict(parent_header())
         self._added: dict[str, AddedStep] = {}
         self._size = 0
@@ -183,7 +183,7 @@ class Building:
             )
 
     def check_open(self) -> None:
-        """Raise RuntimeError once the run that adds the steps has ended, or in another thread."""
+        """Raise RuntimeError in another thread, or once the run that adds the steps has ended."""
         if self._closed or threading.get_ident() != self._thread:
             raise RuntimeError(
                 "steps can be added only by the workflow's function, in its own thread, while it runs; to a workflow"
@@ -191,7 +191,7 @@ class Building:
             )
 
     def named(self, wanted: str | None, job: str) -> str:
-        """The name of the next step: the one that is wanted, or one like its job's. Raises OptionInvalid."""
+        """The name of the next step: the requested one, or one derived from its job's name. Raises OptionInvalid."""
         if wanted is None:
             name = base = job.rpartition(".")[2].replace("/", "-").replace(":", "-")[:MAX_STEP_NAME] or "step"
             number = 1
@@ -208,7 +208,7 @@ class Building:
         return wanted
 
     def graph(self, result: Value | None = None) -> Graph:
-        """What was added. No more can be added then."""
+        """The added steps. No more can be added afterwards."""
         self._closed = True
         used = {use.step for added in self._added.values() if added.job is not None for use in added.job.uses}
         used |= {use.step for use in result.uses} if result is not None else set()
@@ -222,15 +222,15 @@ class Building:
 
     @contextmanager
     def closed_if_stored(self) -> Iterator[None]:
-        """Let steps be added again, and the same workflow be enqueued again, if storing it fails."""
+        """Close the workflow, and reopen it if storing fails, so that it can be enqueued again."""
         try:
             yield
-        except Exception:  # but not if the caller stops waiting: then it may be stored yet
+        except Exception:  # not for a cancelled wait: it may still be stored
             self._closed = False
             raise
 
     def packed(self, graph: Graph) -> bytes:
-        """What was added, as bytes. Raises BodyTooLarge."""
+        """The added steps, as bytes. Raises BodyTooLarge."""
         packed = pack(graph)
         if len(packed) > MAX_ADDED:
             self.take(len(packed), "the last step")
@@ -238,7 +238,7 @@ class Building:
 
 
 class Workflow:
-    """Adds steps: the first argument of a function with `@palermo.workflow`, or made by hand."""
+    """Adds steps: the first argument of a function with `@palermo.workflow`, or created directly."""
 
     def __init__(self) -> None:
         self._building = Building(new_id())
@@ -268,7 +268,7 @@ class Workflow:
     @overload
     def step(self, job: str, /, *args: Any, **kwargs: Any) -> Step[Any]: ...
     def step(self, job: Any, /, *args: Any, **kwargs: Any) -> Step[Any]:
-        """Add one job. Its arguments may have outputs of other steps among them: then it comes after these.
+        """Add one job. If its arguments contain outputs of other steps, it runs after those steps.
 
         Raises ArgumentsInvalid, EncodeError, BodyTooLarge, OptionInvalid.
         """
@@ -304,16 +304,17 @@ class Workflow:
         return self._add_map(found, given, items, more, named, marks, may_fail)
 
     def after(self, *steps: Step[Any], when: Literal["done", "failed", "over"] = "done") -> "Workflow":
-        """The same workflow with a condition: steps added to the returned object come after these.
+        """The same workflow with a condition: steps added to the returned object run after these steps.
 
-        With "done" they run once all of these are done, with "failed" once all are over if one of them, or a
-        step before it, failed or was cancelled, with "over" once all are over. Raises OptionInvalid.
+        With "done", they run once all of these are done. With "failed", they run once all have ended, if one of
+        them, or a step before it, failed or was cancelled. With "over", they run once all have ended. Raises
+        OptionInvalid.
         """
         if when not in tuple(When):
             raise OptionInvalid(f"when={when!r} is not a condition; give 'done', 'failed' or 'over'.")
         for step in steps:
             if not isinstance(step, Step) or not step.is_in(self._building):
-                raise OptionInvalid(f"flow.after got {step!r:.80}, which is no step of this workflow.")
+                raise OptionInvalid(f"flow.after got {step!r:.80}, which is not a step of this workflow.")
         flow = Workflow.__new__(Workflow)
         flow._building = self._building
         condition = Condition(tuple(step.name for step in steps), When(when))
@@ -327,13 +328,13 @@ class Workflow:
         """
         seconds = in_seconds(timeout)
         if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
-            raise OptionInvalid(f"timeout={timeout!r} is no duration; give seconds above 0, or a timedelta.")
+            raise OptionInvalid(f"timeout={timeout!r} is not a duration; give seconds above 0, or a timedelta.")
         self._building.check_open()
         name = self._building.named(name, name)
         return self._append(AddedStep(Plan(name=name, after=self._after, signal=True, timeout=seconds)))
 
     def enqueue(self) -> Job[None]:
-        """Store the workflow: all of it, or nothing. Raises what `enqueue` of a job raises; it can be repeated then."""
+        """Store the workflow, all of it or nothing. Raises the same as `enqueue` of a job; it can then be repeated."""
         message = self._message()
         with self._building.closed_if_stored():
             return _client().enqueue_message(message)
@@ -355,7 +356,7 @@ class Workflow:
             self._append(added)
 
     def returned(self, value: Any, serialize: Callable[[Any], StoredResult] | None) -> bytes:
-        """What the run has added, as bytes, after it returned a value; without `serialize` nobody wants the value.
+        """The steps that the run added, as bytes, after it returned a value. Without `serialize`, the value isn't kept.
 
         Raises OptionInvalid, EncodeError, BodyTooLarge.
         """
@@ -372,7 +373,7 @@ class Workflow:
             return registry.find(job) or job, {}, 0
         definition = getattr(job, "definition", None)
         if not isinstance(definition, JobDefinition):
-            raise TypeError(f"{job!r} is no job: decorate it with @palermo.job or @palermo.workflow.")
+            raise TypeError(f"{job!r} is not a job: decorate it with @palermo.job or @palermo.workflow.")
         given = dict(getattr(job, "given", None) or {})
         may_fail = given.pop("may_fail", 0)
         if definition.batch is not None:
@@ -415,7 +416,7 @@ class Workflow:
     ) -> Step[Any]:
         """Add a map whose items are known."""
         building = self._building
-        # A generator may add steps, which come before this one and take their names first.
+        # A generator may add steps. They come before this one and take their names first.
         items = items if isinstance(items, Sized) else list(items)
         name = building.named(given.get("id"), job if isinstance(job, str) else job.name)
         first: StepJob | None = None
@@ -446,7 +447,7 @@ class Workflow:
         return step
 
     def _conditions(self, marks: Marks) -> tuple[Condition, ...]:
-        """What a step comes after: what `after` was given, and the steps whose outputs it takes."""
+        """The steps that must come first: those given to `after`, and those whose outputs are used."""
         known = {name for each in self._after if each.when is When.DONE for name in each.steps}
         used = tuple(use.step for use in marks.uses if use.step not in known)
         return (*self._after, Condition(used)) if used else self._after
@@ -477,7 +478,7 @@ class Workflow:
         return message, {key: value for key, value in times.items() if value}
 
     def _message(self) -> Message:
-        """The job that runs a workflow made by hand. Raises OptionInvalid for one without steps."""
+        """The job that runs a directly created workflow. Raises OptionInvalid if it has no steps."""
         self._building.check_open()
         if not self._building.steps:
             raise OptionInvalid("this workflow has no steps: add some with flow.step or flow.map.")
@@ -549,12 +550,12 @@ def _client() -> "Client":
 
 
 def _ready(flow: Workflow, graph: bytes) -> None:
-    """Add the steps of a workflow that was made by hand."""
+    """Add the steps of a workflow that was created directly."""
     flow.add(unpack(graph, Graph))
 
 
 def _map(flow: Workflow, job: str, items: list[Any], args: list[Any], kwargs: dict[str, Any], options: Any) -> Any:
-    """Add the members of a map, now that its items are known."""
+    """Add the members of a map once its items are known."""
     may_fail = options.pop("may_fail")
     given = read_options({**options, "id": "each"}, ENQUEUE_OPTIONS, "flow.map")
     if not isinstance(items, list | tuple):
@@ -573,7 +574,7 @@ _OWN: Mapping[str, JobDefinition] = {READY: _own(READY, _ready), MAP: _own(MAP, 
 
 
 def own_job(name: str) -> JobDefinition | None:
-    """The job of Palermo's own with this name; None if it is none."""
+    """Palermo's own job with this name, or None."""
     return _OWN.get(name)
 
 

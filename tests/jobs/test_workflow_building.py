@@ -84,7 +84,7 @@ def numbers() -> Iterator[object]:
         (lambda flow: flow.step(pack, 1, [flow.step(charge, 1)]), OptionInvalid, "Give its output"),
         (lambda flow: flow.map(pack, flow.step(charge, 1)), OptionInvalid, "Give its output"),
         (lambda flow: flow.step(pack, 1, palermo.Workflow().step(charge, 1).output), OptionInvalid, "another workflow"),
-        (lambda flow: flow.after(palermo.Workflow().step(charge, 1)), OptionInvalid, "no step of this workflow"),
+        (lambda flow: flow.after(palermo.Workflow().step(charge, 1)), OptionInvalid, "not a step of this workflow"),
         (lambda flow: [flow.step(charge.options(id="a"), 1) for _ in range(2)], OptionInvalid, "already added"),
         (lambda flow: flow.step(charge.options(id="a/b"), 1), OptionInvalid, "'a/b'"),
         (lambda flow: flow.step(charge.options(id="x" * 101), 1), OptionInvalid, "1 to 100 bytes"),

@@ -194,9 +194,9 @@ async def test_a_journal_that_is_away_is_said_once_and_loses_no_count(caplog: py
             return counted, len(journal.records("succeeded")) + lost["count"]
 
         await until(kept, (MOST_WAITING + 1_000, MOST_WAITING + 1_000))
-        assert [record.message.split(" error")[0].split(" left_out")[0] for record in caplog.records] == [
-            "the journal cannot be written, jobs go on without it for now",
-            "the journal is written again",
+        assert [record.message.split(" error")[0].split(" dropped")[0] for record in caplog.records] == [
+            "the journal cannot be written; jobs continue without it",
+            "the journal can be written again",
         ]
 
 
