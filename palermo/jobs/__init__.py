@@ -1,4 +1,5 @@
-"""Jobs as a program declares them: their definitions, options and hooks, and the registry. Knows no client."""
+"""Jobs as a program declares them: their definitions, options and hooks, and the registry. Does not import the
+client."""
 
 from palermo.jobs.job_registry import Registry, registry
 

@@ -1,29 +1,29 @@
-"""The list that a job which takes batches is called with: an outcome may be given for each of its items."""
+"""The list passed to a job that takes batches. The job can set an outcome for each item."""
 
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: The most jobs in one batch.
+#: Maximum number of jobs in one batch.
 MOST_BATCH = 1_000
 
-#: Called with the position of an item that is marked, and whether it is marked as done.
+#: Called with the position of a marked item, and whether it is marked as done.
 OnMark = Callable[[int, bool], None]
 
 
 def ignore_mark(position: int, done: bool) -> None:
-    """Do nothing with the mark."""
+    """Ignore the mark."""
 
 
 class Batch(list[T], Generic[T]):
-    """The enqueued arguments, one item for each job. An unmarked item gets the outcome of the call."""
+    """The enqueued arguments, one item per job. An unmarked item gets the outcome of the call."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         super().__init__(items)
         self._size = len(self)
         self._on_mark: OnMark = ignore_mark
-        #: By the position of a marked item: its error, or None if it is done.
+        #: For each marked position: its error, or None if it is done.
         self._marks: dict[int, BaseException | None] = {}
 
     def done(self, index: int) -> None:
@@ -42,7 +42,7 @@ class Batch(list[T], Generic[T]):
 
     def outcomes(self, error: BaseException | None) -> list[BaseException | None]:
         """The error of each item after a call that raised `error` or returned; None for items that are done."""
-        self._on_mark = ignore_mark  # a thread that the job left behind marks nothing of the slot's next job
+        self._on_mark = ignore_mark  # a leftover thread of the job must not mark items of the slot's next job
         return [self._marks.get(position, error) for position in range(self._size)]
 
     def _mark(self, index: int, error: BaseException | None) -> None:
@@ -57,7 +57,7 @@ class Batch(list[T], Generic[T]):
 
 
 def watched(items: Iterable[T], on_mark: OnMark) -> Batch[T]:
-    """A batch that tells of its marks."""
+    """A batch that reports its marks."""
     batch = Batch(items)
     batch._on_mark = on_mark
     return batch

@@ -1,4 +1,4 @@
-"""The job that the running code belongs to: its name and id, and the progress and log lines that it reports."""
+"""The currently running job: its name and id, and the progress and log lines that it reports."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class ProgressReports(Protocol):
-    """Receives the reports of a job, without ever delaying it."""
+    """Receives the reports of a job. Never delays the job."""
 
     def progress(self, fraction: float | None, text: str) -> None:
         """Report the job's progress."""
@@ -22,12 +22,12 @@ class ProgressReports(Protocol):
         """Store a log line with the job."""
 
     def saved(self, text: str) -> None:
-        """Keep this as what the job has saved."""
+        """Store the job's saved state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentJob:
-    """The job that the running code belongs to."""
+    """The currently running job."""
 
     id: str
     queue: str
@@ -43,7 +43,7 @@ class CurrentJob:
     topic: str = ""
     #: Its tenant, or "".
     tenant: str = ""
-    #: The id of the job that enqueued it or published its event while it ran, or "".
+    #: The id of the job during which it was enqueued or its event was published, or "".
     parent: str = ""
     #: For batch jobs, the ids of all jobs in this call, in their order; otherwise empty.
     batch: tuple[str, ...] = ()
@@ -67,27 +67,28 @@ class CurrentJob:
 
     @property
     def saved(self) -> Any:
-        """The value that this run or an earlier one saved last; None at first. Raises DecodeError."""
+        """The last saved value of this run or an earlier one; None if there is none yet. Raises DecodeError."""
         return saved_state(self).value
 
     def save(self, value: Any) -> None:
-        """Save a value for the job's next run: JSON or a type that has a tag there, of at most 1 kB.
+        """Save a value for the job's next run: JSON, or a type with a JSON tag, of at most 1 kB.
 
-        It is kept when the worker stops, and when the job is retried or requeued. If the worker is killed, the values
-        of the last second may be lost. It is forgotten when the job is done. Has no effect in processes that the job
-        forks. Raises EncodeError, and UsageError in a batch job.
+        It is kept when the worker stops, and when the job is retried or requeued. If the worker is killed, the
+        values of the last second may be lost. It is deleted when the job is done. Has no effect in processes that
+        the job forks. Raises EncodeError, and UsageError in a batch job.
         """
         saved_state(self).save(value)
 
     def log(self, text: object) -> None:
-        """Store a log line with the job, without delaying it: the first 1,000 lines of a run, of 1,000 characters."""
+        """Store a log line with the job, without delaying it. Limits: 1,000 lines per run, 1,000 characters per
+        line."""
         if self._reports is not None:
             for line in str(text).splitlines() or ("",):
                 self._reports.line(line)
 
 
 def saved_state(job: CurrentJob) -> SavedState:
-    """What the job has saved. Raises DecodeError, and UsageError for a batch job."""
+    """The saved state of a job. Raises DecodeError, and UsageError for a batch job."""
     if job._state is None:
         raise UsageError(
             f"job {job.job} takes batches, so it can't save anything for its next run: each item is a job of its own,"
@@ -96,12 +97,12 @@ def saved_state(job: CurrentJob) -> SavedState:
     return job._state()
 
 
-#: The current job, or a function that creates it: few jobs ask for it, so it is created on demand.
+#: The current job, or a function that creates it. Few jobs use it, so it is created on demand.
 _current: ContextVar[CurrentJob | Callable[[], CurrentJob] | None] = ContextVar("palermo.current_job", default=None)
 
 
 def current_job() -> CurrentJob | None:
-    """The job that the running code belongs to; None outside a job."""
+    """The currently running job; None outside a job."""
     found = _current.get()
     if found is None or isinstance(found, CurrentJob):
         return found
@@ -111,7 +112,7 @@ def current_job() -> CurrentJob | None:
 
 
 def parent_header() -> Headers:
-    """The header that names the current job in the jobs that it enqueues; empty outside a job."""
+    """The parent header for jobs enqueued by the current job; empty outside a job."""
     if _current.get() is None or (current := current_job()) is None:
         return NO_HEADERS
     return {PARENT: current.id}
@@ -123,10 +124,10 @@ def set_current_job(current: CurrentJob | Callable[[], CurrentJob]) -> None:
 
 
 def track(items: Iterable[T], total: int | None = None, text: str = "") -> Iterator[T]:
-    """Iterate over the items and report how many are done as the current job's progress.
+    """Iterate over the items and report the number of finished items as the current job's progress.
 
-    `total` is the number of items, if `len(items)` doesn't work. Without either, only the number of items done is
-    shown. `text` is put before it. Outside a job, it only iterates.
+    `total` is the number of items, if `len(items)` doesn't work. Without either, only the number of finished items
+    is shown, after `text`. Outside a job, it only iterates.
     """
     job = current_job()
     if total is None and isinstance(items, Sized):
@@ -142,7 +143,7 @@ def track(items: Iterable[T], total: int | None = None, text: str = "") -> Itera
 
 
 def so_far(done: int, total: int | None, text: str) -> tuple[float | None, str]:
-    """The progress of a loop, as `progress` takes it."""
+    """The progress of a loop, in the form that `progress` takes."""
     before = f"{text} " if text else ""
     if total is None:
         return None, f"{before}{done:,}"

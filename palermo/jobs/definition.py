@@ -1,4 +1,4 @@
-"""The definition of a job: what its decorator declared, and how the job is called."""
+"""The definition of a job: its declared options, and how it is called."""
 
 import inspect
 import types
@@ -31,7 +31,7 @@ class JobSubscription(Struct, frozen=True, kw_only=True):
     group: str
     #: Patterns of topics, sorted.
     topics: tuple[str, ...]
-    #: Whether the group begins with the events that are kept when it first subscribes.
+    #: Whether a new group starts with the kept events.
     from_start: bool = False
 
     def queue(self, exchange: str, prefix: str) -> str:
@@ -43,20 +43,20 @@ class JobSubscription(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JobDefinition:
-    """A job as its decorator declared it."""
+    """A declared job."""
 
-    #: The wire name: `package.module.QualName`, or the one given.
+    #: The wire name: `package.module.QualName`, or the given name.
     name: str
     #: The decorated function, or class with `process`.
     target: Callable[..., Any]
-    #: The parameters of an enqueue: the function's, or those of `process` without self.
+    #: The parameters of an enqueue: those of the function, or of `process` without self.
     signature: inspect.Signature
     is_class: bool
     origin: Origin = field(repr=False)
-    #: The options that it declares, as they were read. All of DECLARED_OPTIONS are its attributes too; None leaves the
-    #: decision to the settings, or to an enqueue.
+    #: The declared options, as read. All DECLARED_OPTIONS are also attributes; None means that the settings or the
+    #: enqueue decide.
     options: Mapping[str, Any]
-    #: When it runs by itself, again and again; None for never.
+    #: Its schedule; None if it isn't recurring.
     recurring: "RecurringJob | None" = None
     #: The events that it handles; None for a job that is enqueued.
     subscribes: JobSubscription | None = None
@@ -73,14 +73,14 @@ class JobDefinition:
         vars(self).update({**dict.fromkeys(DECLARED_OPTIONS), **self.options})
 
     def without_flow(self) -> "JobDefinition":
-        """The definition of a workflow whose function was declared: an enqueue does not give its first argument."""
+        """A copy for a workflow function, without the first parameter, which an enqueue does not give."""
         parameters = list(self.signature.parameters.values())
         if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
             raise OptionInvalid(f"workflow {self.name!r} takes no argument for its steps: give it a first one, flow.")
         return replace(self, signature=self.signature.replace(parameters=parameters[1:]))
 
     def queue_in(self, settings: "Settings") -> str:
-        """The queue where the job waits unless an enqueue names another. Raises QueueNameInvalid."""
+        """The job's default queue. Raises QueueNameInvalid."""
         if self.subscribes is not None:
             return self.subscribes.queue(settings.exchange, settings.prefix)
         queue: str | None = self.queue
@@ -93,12 +93,12 @@ class JobDefinition:
 
     @cached_property
     def carried(self) -> Mapping[str, Any]:
-        """The options that each of its messages carries."""
+        """The declared options that each of its messages carries."""
         return {name: value for name, value in self.options.items() if name in CARRIED_OPTIONS}
 
     @cached_property
     def policy(self) -> "RetryPolicy":
-        """The retry policy: whether and when the job is tried again."""
+        """The retry policy."""
         from palermo.core.retry_policy import make_policy
 
         return make_policy(
@@ -111,32 +111,33 @@ class JobDefinition:
 
     @cached_property
     def classes(self) -> Mapping[str, type]:
-        """The dataclasses and enums that the annotations name, by dotted name: a body may be decoded to these."""
+        """The dataclasses and enums in the annotations, by dotted name: bodies may be decoded to these."""
         from palermo.contract.class_hints import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name != "return")
 
     @cached_property
     def result_classes(self) -> Mapping[str, type]:
-        """The same for the annotation of the return value: a result may be decoded to these."""
+        """The same for the return annotation: results may be decoded to these."""
         from palermo.contract.class_hints import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name == "return")
 
     @cached_property
     def models(self) -> JobModels | None:
-        """The pydantic models that the annotations name; None for none."""
+        """The pydantic models in the annotations, or None."""
         return JobModels.of(self.name, self._hints, self.signature, batched=self.batch is not None)
 
     def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments of a call, with models as JSON's values. Raises ArgumentsInvalid if a model is not valid."""
+        """The arguments of a call, with models as JSON values. Raises ArgumentsInvalid if a model is not valid."""
         if self.models is None:
             return args, kwargs
         return self.models.written(*self.models.validated(args, kwargs, decoded=False))
 
     @cached_property
     def raw(self) -> type[bytes] | type[str] | None:
-        """The annotation of its one parameter if that is bytes or str: it gets a body without media type as it is."""
+        """The annotation of its only parameter if that is bytes or str: a body without media type is then passed
+        unchanged."""
         hints = [hint for name, hint in self._hints.items() if name != "return"]
         if len(self.signature.parameters) != 1 or len(hints) != 1:
             return None
@@ -149,7 +150,7 @@ class JobDefinition:
             known = {*self.signature.parameters, "return"}
             return {name: hint for name, hint in get_type_hints(code).items() if name in known}
         except Exception:
-            # A name that exists for the type checker only, or not yet: such a parameter restores no class.
+            # A name that exists only for the type checker, or isn't defined yet: such a parameter restores no class.
             hints = {parameter.name: parameter.annotation for parameter in self.signature.parameters.values()}
             hints["return"] = self.signature.return_annotation
             empty = inspect.Parameter.empty
@@ -164,7 +165,7 @@ class JobDefinition:
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            # The words of inspect.Signature.bind.
+            # The wording of inspect.Signature.bind.
             is_unknown = "unexpected keyword argument" in str(error)
             advice = " Options, such as retries, go to .options(…)." if is_unknown else ""
             raise ArgumentsInvalid(
@@ -177,7 +178,7 @@ class JobDefinition:
 
     @cached_property
     def _by_position(self) -> tuple[int, int]:
-        """The least and the greatest number of arguments, if all are given by position; else see `bind`."""
+        """Minimum and maximum number of arguments if all are positional; otherwise see `bind`."""
         parameters = self.signature.parameters.values()
         if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
             return 1, 0
@@ -185,9 +186,9 @@ class JobDefinition:
         return sum(one.default is one.empty for one in named), len(named)
 
     def hooks(self, kind: str, instance: object | None = None) -> tuple[Callable[..., Any], ...]:
-        """The job's own hooks of one kind, inherited ones too, by name; call them with the job's arguments.
+        """The job's own hooks of one kind, including inherited ones, by name; call them with the job's arguments.
 
-        Methods that need an object get `instance`, or one made for them.
+        Methods that need an object get `instance`, or a new object.
         """
         if not self.is_class:
             return self.own_hooks.of(kind)
@@ -212,7 +213,7 @@ class JobDefinition:
 
     @property
     def as_unique(self) -> "UniqueJob | None":
-        """What a worker announces of it if it is declared unique, debounced or throttled; None if it is not."""
+        """The announcement of a unique, debounced or throttled job; None for any other job."""
         from palermo.contract.unique_jobs import KEY_OPTIONS, KEYED_BY, UniqueJob
 
         if not any(name in self.options for name in KEYED_BY):
@@ -221,7 +222,7 @@ class JobDefinition:
 
 
 def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefinition:
-    """The definition of a decorated function or class. Raises OptionInvalid for anything that cannot be a job."""
+    """The definition of a decorated function or class. Raises OptionInvalid for an object that cannot be a job."""
     is_class = isinstance(target, type)
     if isinstance(target, staticmethod):
         raise OptionInvalid(f"{target.__qualname__!r} is not a function yet: write @staticmethod above @palermo.job.")
@@ -235,7 +236,7 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
             f"{target!r} cannot be a job: @palermo.job decorates a function, or a class with a method `process`."
         )
     if name is None and target.__name__ == "<lambda>":
-        # All lambdas of a module have this name, so each would take the place of the one before.
+        # All lambdas of a module have the same name, so each would replace the previous one.
         raise OptionInvalid("a lambda has no name: write the job with def, or give it one, name=….")
     process = _process_of(target) if is_class else target
     if is_class:
@@ -246,7 +247,8 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         )
     if declared.get("default") and declared.get("batch") is not None:
         raise OptionInvalid(
-            f"job {target.__qualname__!r} is the default of its queue, which excludes batch: leave one out."
+            f"job {target.__qualname__!r} is the default of its queue, which cannot be combined with batch: leave one"
+            " out."
         )
     if declared.get("batch") is not None:
         _check_batch(target, signature_of(process), declared)
@@ -264,14 +266,14 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
 
 
 def _is_method(function: types.FunctionType) -> bool:
-    """Whether a function is written in a class, and takes the object or the class first."""
+    """Whether a function is defined in a class, and takes the object or the class first."""
     code = function.__code__
     first = code.co_varnames[0] if code.co_argcount else ""
     return first in ("self", "cls") and "." in function.__qualname__.rpartition("<locals>.")[2]
 
 
 def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "RecurringJob | None":
-    """The recurring job that the options of `@palermo.job` declare; None if they declare none.
+    """The recurring job that the options of `@palermo.job` declare, or None.
 
     Raises OptionInvalid, and ArgumentsInvalid for arguments that the job does not take.
     """
@@ -302,7 +304,7 @@ def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[st
 
 
 def check_batched(job: str, options: Mapping[str, Any]) -> None:
-    """Raise OptionInvalid for options that a job in a batch cannot have: with them it would wait, or end, alone."""
+    """Raise OptionInvalid for options that a batch job cannot have, because they make a single job wait or end."""
     if options.get("keep_result"):
         raise OptionInvalid(f"job {job!r} takes batches: what it returns cannot be kept as a job's result.")
     for name in ONE_BY_ONE:
@@ -314,7 +316,7 @@ def check_batched(job: str, options: Mapping[str, Any]) -> None:
 
 
 def wire_name(target: Any) -> str:
-    """`package.module.QualName`; in `__main__`, by the module's real path, so that a worker that imports it agrees."""
+    """`package.module.QualName`; in `__main__`, the module's real path, so that a worker that imports it agrees."""
     module: str = target.__module__
     if module in ("__main__", "__mp_main__"):
         space = variables_of(target)
@@ -328,7 +330,7 @@ def wire_name(target: Any) -> str:
 
 
 def check_job_name(name: object) -> str:
-    """The name, if it may be a job's wire name. Raises OptionInvalid."""
+    """Return the name if it is valid as a wire name. Raises OptionInvalid."""
     rule = "A job's name is text of 1 to 255 bytes without spaces at either end"
     if not isinstance(name, str):
         raise OptionInvalid(f"job name {name!r} is not text. {rule}.")
@@ -342,7 +344,7 @@ def check_job_name(name: object) -> str:
 
 
 def _process_of(cls: type) -> Callable[..., Any]:
-    """The callable that `process` is for a caller who has an object of the class."""
+    """The callable `process`, as called on an object of the class."""
     raw = inspect.getattr_static(cls, "process", None)
     if raw is None:
         raise OptionInvalid(f"class {cls.__qualname__!r} has no method `process`; it is what a worker calls.")
@@ -353,11 +355,11 @@ def _process_of(cls: type) -> Callable[..., Any]:
             f"class {cls.__qualname__!r} cannot be made without arguments ({error}); a worker makes one object per run."
         ) from None
     except ValueError:
-        pass  # a class written in C has no signature to look at
+        pass  # a class written in C has no signature to inspect
     if isinstance(raw, (staticmethod, classmethod)):
         found: Callable[..., Any] = getattr(cls, "process")  # noqa: B009
         return found
     if not isinstance(raw, types.FunctionType):
         raise OptionInvalid(f"`process` of class {cls.__qualname__!r} is not a method.")
-    # A bound method without an object: partial() would not drop `self` from the signature by name.
+    # A bound method without a real object, because partial() would not drop `self` from the signature by name.
     return types.MethodType(raw, object.__new__(object))

@@ -33,8 +33,8 @@ class HookRow(Struct, frozen=True):
     """One row of the catalogue."""
 
     name: str
-    #: The process that runs it: "caller" (which enqueues or dequeues), "slot" (the child process that runs jobs) or
-    #: "template" (the child process that has imported the jobs and forks the slots).
+    #: The process that runs it: "caller" (the process that enqueues or dequeues), "slot" (the child process that runs
+    #: jobs) or "template" (the child process that has imported the jobs and forks the slots).
     process: str
     #: Its arguments.
     arguments: str
@@ -45,12 +45,12 @@ class HookRow(Struct, frozen=True):
 
     @property
     def for_jobs(self) -> bool:
-        """Whether it belongs to a job, as opposed to a worker."""
+        """Whether it belongs to a job rather than a worker."""
         return not self.arguments.startswith(_WORKER)
 
     @property
     def awaited(self) -> bool:
-        """Whether it may be a coroutine function. An around_process hook holds the run, and is a generator."""
+        """Whether it may be a coroutine function. An around_process hook wraps the run, and is a generator."""
         return self.for_jobs and self.process == "slot" and self.name != "around_process"
 
 
@@ -92,16 +92,16 @@ _AWAITED = tuple(row.name for row in HOOKS if row.awaited)
 
 
 class DontEnqueue(Exception):
-    """Raised by a before_enqueue hook to not enqueue the job, without an error for the caller."""
+    """Raised by a before_enqueue hook to skip the enqueue, without an error for the caller."""
 
-    #: The public module, which is stored in failed jobs.
+    #: The public module name, which is stored in failed jobs.
     __module__ = "palermo.hooks"
 
 
 class DontProcess(Exception):
     """Raised by a before_process hook to skip the job, which then counts as done."""
 
-    #: The public module, which is stored in failed jobs.
+    #: The public module name, which is stored in failed jobs.
     __module__ = "palermo.hooks"
 
 
@@ -132,7 +132,7 @@ class _Registered(Struct, frozen=True):
         return cls(function, Origin.of(function))
 
     def added_to(self, others: Sequence["_Registered"]) -> tuple["_Registered", ...]:
-        """The others without the one that this one replaces, and then this one."""
+        """The other functions without the one that this replaces, followed by this one."""
         return (*(other for other in others if not self._replaces(other)), self)
 
     def _replaces(self, other: "_Registered") -> bool:
@@ -146,7 +146,7 @@ class Hooks:
     def __init__(self, kinds: Sequence[str]) -> None:
         self._kinds = tuple(kinds)
         self._functions: tuple[_Registered, ...] = ()
-        #: The functions of each kind that has any, by name.
+        #: The registered functions of each kind, by name.
         self.by_kind: dict[str, tuple[Callable[..., Any], ...]] = {}
 
     def add(self, function: F) -> F:
@@ -172,7 +172,7 @@ class Hooks:
             self.by_kind[kind] = (*self.of(kind), function)
 
     def of(self, kind: str) -> tuple[Callable[..., Any], ...]:
-        """The functions of one kind, in the order of their names."""
+        """The functions of one kind, ordered by name."""
         return self.by_kind.get(kind, ())
 
 
@@ -189,16 +189,17 @@ def check_hook(name: str, function: Any, kinds: Sequence[str]) -> None:
 
 
 def check_methods(cls: type) -> None:
-    """Raise OptionInvalid for a method of a job class whose name resembles a hook's, because it would never be called.
+    """Raise OptionInvalid for a method of a job class with a name similar to a hook's, because it would never be
+    called.
 
-    Resque calls a run `perform`. Names that begin with an underscore are left alone.
+    In Resque, `perform` is the run. Names that begin with an underscore are ignored.
     """
     for name in dir(cls):
         written = name.lower().replace("perform", "process")
         alike = [kind for kind in JOB_HOOKS if kind[:2] == written[:2]]
         if not alike or kind_of(name, JOB_HOOKS) or not callable(getattr(cls, name, None)):
             continue
-        # A hook's name is two words, and more may follow.
+        # A hook's name starts with two words, and more may follow.
         question = nearest("_".join(written.split("_")[:2]), alike, cutoff=0.8)
         if question:
             raise OptionInvalid(
@@ -298,7 +299,7 @@ def hooks_for(kind: str, definition: HookedJob, instance: object | None = None) 
     For on_success the return value comes before the arguments; for on_failure and on_exhausted, the error. `instance`
     is the object whose `process` runs, so that a class's hooks and its process share state.
     """
-    # Fast path: most jobs have no hooks, and nothing is made for them.
+    # Fast path: most jobs have no hooks, and nothing is created for them.
     own = definition.hooks(kind, instance) if definition.is_class else definition.own_hooks.by_kind.get(kind, ())
     everywhere = registered.by_kind.get(kind, ())
     return (*(partial(function, definition) for function in everywhere), *own) if everywhere else own
@@ -311,7 +312,7 @@ def run_before_hooks(
     kwargs: Mapping[str, Any],
     instance: object | None = None,
 ) -> bool:
-    """Run the hooks of a `before_…` kind. False once one returns False, or raises DontEnqueue or DontProcess."""
+    """Run the hooks of a `before_…` kind. False as soon as one returns False, or raises DontEnqueue or DontProcess."""
     try:
         calls = hooks_for(kind, definition, instance)
         return not calls or all(call(*args, **kwargs) is not False for call in calls)

@@ -1,4 +1,4 @@
-"""The registry of jobs: the jobs that a program has declared, by their wire names."""
+"""The registry: the jobs that a program has declared, by wire name."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class Registry:
-    """Jobs by wire name: all that this process can run."""
+    """Jobs by wire name: all jobs that this process can run."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobDefinition] = {}
 
     def register(self, definition: "JobDefinition") -> None:
-        """Add a job; if the same code is executed again, it replaces itself.
+        """Add a job. If the same code is executed again, the job is replaced.
 
-        Raises JobNameTaken where other code has the name, also in the same file.
+        Raises JobNameTaken if other code has the name, even in the same file.
         """
         known = self._jobs.get(definition.name)
         if known is not None and not _is_again(definition.origin, known.origin):
@@ -39,18 +39,18 @@ class Registry:
         self._jobs[definition.name] = definition
 
     def unregister(self, name: str) -> None:
-        """Forget a job; nothing happens if it is not there."""
+        """Remove a job, if it is registered."""
         self._jobs.pop(name, None)
 
     def get(self, name: str) -> "JobDefinition":
-        """The job of this name. Raises JobNotFound."""
+        """The job with this name. Raises JobNotFound."""
         try:
             return self._jobs[name]
         except KeyError:
             raise JobNotFound(f"no job {name!r} in this worker.{self._advice(name)}") from None
 
     def _advice(self, name: str) -> str:
-        """What to do about a job that is not there."""
+        """What to do about a missing job."""
         module = name.rpartition(".")[0]
         if "<locals>" in name:
             return " It is declared in a function, which a worker does not call: declare it at the top of its module."
@@ -69,11 +69,11 @@ class Registry:
         return f"{guess} {start} the name in @palermo.job."
 
     def find(self, name: str) -> "JobDefinition | None":
-        """The job of this name, or None."""
+        """The job with this name, or None."""
         return self._jobs.get(name)
 
     def defaults(self, default: str = DEFAULT_QUEUE) -> dict[str, str]:
-        """By queue, the job that takes its messages without a job's name. Raises JobNameTaken if there are two."""
+        """By queue, the job that takes messages without a job name. Raises JobNameTaken if there are two."""
         found: dict[str, str] = {}
         for name in self.names():
             queue = self._jobs[name].queue or default
@@ -88,26 +88,26 @@ class Registry:
         return tuple(sorted(self._jobs))
 
     def queues(self, default: str = DEFAULT_QUEUE) -> tuple[str, ...]:
-        """The queues that the jobs name, sorted; `default` stands for those that name none.
+        """The queues that the jobs name, sorted; `default` replaces a missing name.
 
-        Those of groups that subscribe to events are not among them.
+        Queues of groups that subscribe to events are not included.
         """
         return tuple(sorted({one.queue or default for one in self._jobs.values() if one.subscribes is None}))
 
 
-#: The jobs that `@palermo.job` declared in this process.
+#: The jobs declared with `@palermo.job` in this process.
 registry = Registry()
 
 
 def declaring(jobs: Registry, option: str) -> dict[str, Any]:
-    """The value of one option, by job, for the jobs that declare it."""
+    """The value of one option, for each job that declares it."""
     found = {name: getattr(jobs.get(name), option) for name in jobs.names()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _is_again(new: "Origin", known: "Origin") -> bool:
-    """Whether the new code is the known code, executed again: by a reload, in a shell, in a notebook.
+    """Whether the new code is the known code, executed again by a reload, a shell or a notebook.
 
-    A function in a function is made again by each call, perhaps in another branch.
+    Each call of an outer function creates its inner function again, possibly in another branch.
     """
     return new.is_same_name(known) and ("<locals>" in new.name or not new.is_written_beside(known))

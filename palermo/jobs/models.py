@@ -1,11 +1,11 @@
 """Pydantic models as the arguments and results of jobs, by annotation.
 
-A parameter whose annotation names a model gets that model. What is enqueued is validated in the caller, travels as
-plain JSON values, and is validated again in the worker. So pages, other programs and other languages read and write
-it. The same holds for a result whose annotation names a model.
+A parameter annotated with a model gets that model. Arguments are validated in the caller, sent as plain JSON values,
+and validated again in the worker. So pages, other programs and other languages can read and write them. The same
+applies to a result annotated with a model.
 
-This is the only module that imports pydantic for jobs, and only if a program has imported it: no annotation can name a
-model otherwise.
+This is the only module that imports pydantic for jobs, and only if the program has imported it: otherwise no
+annotation can name a model.
 """
 
 import sys
@@ -18,19 +18,19 @@ from palermo.errors import ArgumentsInvalid, DecodeError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
-#: The most errors of one value that are named.
+#: Maximum number of errors listed for one value.
 _MAX_ERRORS = 5
 
 
-#: What the text begins with that stands for the output of a step among the arguments of another.
+#: Prefix of the text that replaces the output of a step in the arguments of another step.
 MARK = "~output-"
 
 
 class JobModels:
-    """The parameters and the result of one job that are models, or hold some."""
+    """The parameters and the result of one job that are models or contain models."""
 
     def __init__(self, job: str, adapters: "Mapping[str, TypeAdapter[Any]]", signature: Signature) -> None:
-        """`adapters` are those of parameters by their names, and that of the result as `return`."""
+        """`adapters` are those of the parameters, by name, and that of the result as `return`."""
         self._job = job
         self._adapters = adapters
         parameters = signature.parameters.values()
@@ -42,7 +42,7 @@ class JobModels:
 
     @classmethod
     def of(cls, job: str, hints: Mapping[str, Any], signature: Signature, *, batched: bool) -> "JobModels | None":
-        """The models in these evaluated annotations; None if there are none. A batch's parameter is a list of items."""
+        """The models in these evaluated annotations, or None. A batch's parameter is a list of items."""
         if "pydantic" not in sys.modules:
             return None
         from pydantic import TypeAdapter
@@ -56,7 +56,7 @@ class JobModels:
     def validated(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], *, decoded: bool
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments as the annotations have them; `decoded` for those from a message, which are JSON's values.
+        """The arguments, converted to the annotations. `decoded` means that they come from a message, as JSON values.
 
         Raises ArgumentsInvalid.
         """
@@ -72,11 +72,11 @@ class JobModels:
         return self._each(args, kwargs, validate)
 
     def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Validated arguments as JSON's values."""
+        """Validated arguments as JSON values."""
         return self._each(args, kwargs, lambda _, adapter, value: _plain(adapter, value))
 
     def written_result(self, value: Any) -> Any:
-        """What the job returned, validated, as JSON's values. Raises ValueError."""
+        """The job's return value, validated, as JSON values. Raises ValueError."""
         adapter = self._adapters.get("return")
         if adapter is None:
             return value
@@ -84,7 +84,7 @@ class JobModels:
         return _plain(adapter, valid)
 
     def read_result(self, value: Any) -> Any:
-        """A kept result as the annotation has it. Raises DecodeError."""
+        """A kept result, converted to the annotation. Raises DecodeError."""
         adapter = self._adapters.get("return")
         if adapter is None:
             return value
@@ -125,7 +125,8 @@ def _holds_model(hint: Any) -> bool:
 
 
 def _validated(adapter: "TypeAdapter[Any]", value: Any, *, decoded: bool, failed: Callable[[str], Exception]) -> Any:
-    """The value as the annotation has it. A strict model takes from JSON what it does not take from Python."""
+    """The value, converted to the annotation. A strict model accepts some types from JSON that it rejects from
+    Python."""
     from pydantic import ValidationError
     from pydantic_core import PydanticSerializationError, to_json
 
@@ -139,7 +140,7 @@ def _validated(adapter: "TypeAdapter[Any]", value: Any, *, decoded: bool, failed
             return way()
         except ValidationError as error:
             first = first or error
-        except PydanticSerializationError:  # not a value of JSON's
+        except PydanticSerializationError:  # not a JSON value
             continue
     assert first is not None
     raise failed(_why(first)) from None

@@ -1,12 +1,12 @@
-"""The modules that hold a program's jobs: given by name or by pattern, and the search below them for a job by its name.
+"""The modules with a program's jobs: names and patterns, and the search below them for a job by its name.
 
-The border of that search: the name of a job in a message never makes a process import a module unless this module lies
-below one that the user named, is a Python file in the package there, and has the word palermo in its source. With it
-come the packages in which it lies. So a message cannot import a module of another package, of the standard library, or
-a script beside the jobs.
+Security limit of that search: a job name in a message imports a module only if the module is below one that the user
+named, is a Python file in that package, and contains the word palermo in its source. The packages above it are
+imported too. A message therefore cannot import a module of another package, of the standard library, or a script
+beside the jobs.
 
-A module that cannot be imported is told in one line. The user's frames are a note of the error (PEP 678), which the
-command line prints above the line.
+An import error is reported in one line. The user's frames are in a note of the error (PEP 678), which the command
+line prints above the line.
 """
 
 import importlib
@@ -33,11 +33,11 @@ _MENTIONED = b"palermo"
 
 
 def expand(given: Iterable[str]) -> tuple[str, ...]:
-    """The names of the modules that these names and patterns mean, each once.
+    """The module names that these names and patterns match, without duplicates.
 
-    `shop.*` is the package shop and all modules below it, at any depth; `shop.*.tasks` those below it whose names end
-    so. Modules named `__main__` are programs, and never meant. Imports nothing but the packages above a pattern's first
-    wildcard. Raises SettingInvalid for a pattern that matches no module.
+    `shop.*` matches the package shop and all modules below it, at any depth; `shop.*.tasks` the modules below it
+    with names that end so. Modules named `__main__` are programs, and never match. Imports only the packages above a
+    pattern's first wildcard. Raises SettingInvalid for a pattern that matches no module.
     """
     found: dict[str, None] = {}
     for name in given:
@@ -47,14 +47,14 @@ def expand(given: Iterable[str]) -> tuple[str, ...]:
 
 
 class JobModules:
-    """The modules that the user gave, and the search below them for a job that is not declared yet."""
+    """The modules that the user gave, and the search below them for an undeclared job."""
 
     def __init__(self, given: Iterable[str]) -> None:
         """`given` are names and patterns, as for `expand`."""
         self._given = tuple(given)
 
     def load(self, job: str) -> None:
-        """Import the module within the border that may declare this job; does nothing if there is none.
+        """Import the module within the limit that may declare this job, if it exists.
 
         Raises JobNotFound if the module cannot be imported.
         """
@@ -96,12 +96,12 @@ def _matching(pattern: str) -> Iterator[str]:
     if pattern == f"{root}.*":
         meant.insert(0, root)
     if not meant:
-        raise SettingInvalid(f"the module pattern {pattern!r} matches no module: no module below {root} fits it.")
+        raise SettingInvalid(f"the module pattern {pattern!r} matches no module: no module below {root} does.")
     yield from meant
 
 
 def _below(package: str, locations: Sequence[str]) -> Iterator[str]:
-    """The names of all modules below a package, none of which is imported."""
+    """The names of all modules below a package, without importing them."""
     for module in sorted(iter_modules(locations, f"{package}."), key=lambda each: each.name):
         if module.name.rpartition(".")[2].startswith("__"):
             continue
@@ -111,11 +111,11 @@ def _below(package: str, locations: Sequence[str]) -> Iterator[str]:
 
 
 def _find(module: str) -> ModuleSpec | None:
-    """Where a module is, without importing it or the packages above it; None if it is nowhere."""
+    """The spec of a module, without importing it or the packages above it; None if it doesn't exist."""
     top, *names = module.split(".")
     try:
         spec = find_spec(top)
-    except ValueError:  # it is there, and has no spec: a module that a program made by hand
+    except ValueError:  # it exists without a spec: a module created by a program
         return None
     for name in names:
         if spec is None or spec.submodule_search_locations is None:
@@ -142,7 +142,7 @@ def _import(module: str, job: str) -> None:
         ) from error
 
 
-# -- import them, and say why one cannot be imported
+# -- import them, and report why one cannot be imported
 
 E = TypeVar("E", bound=Exception)
 
@@ -151,9 +151,9 @@ _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Import the modules that these names and patterns mean, with the current directory importable.
+    """Import the modules that these names and patterns match, with the current directory importable.
 
-    Raises SettingInvalid for one that cannot be imported.
+    Raises SettingInvalid for a module that cannot be imported.
     """
     given = tuple(modules)
     if given:
@@ -162,13 +162,13 @@ def import_modules(modules: Iterable[str]) -> None:
     for module in expand(given):
         try:
             importlib.import_module(module)
-        except Exception as error:  # what a user's module does when imported may raise anything
+        except Exception as error:  # importing a user's module may raise anything
             text = f"module {module!r} cannot be imported: {describe(error)}{import_advice(module, error)}"
             raise with_user_frames(SettingInvalid(text), error) from error
 
 
 def import_advice(name: str, error: BaseException) -> str:
-    """What to do about a name that is no module's, or that of a module which is not there; else nothing."""
+    """Advice about a name that isn't a module name, or about a missing module; else ""."""
     if name.endswith(".py") or "/" in name:
         module = ".".join(part for part in name.removesuffix(".py").split("/") if part.strip("."))
         return f". Name the module, and not its file: {module}"
@@ -178,10 +178,10 @@ def import_advice(name: str, error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line: its class, its text, and the place in the user's code where it was raised."""
+    """An error in one line: its class, its text, and the line of the user's code that raised it."""
     from traceback import walk_tb  # for errors only
 
-    # An error that our code raises is about the line of the user's that called it.
+    # An error raised by our code is attributed to the user's line that called it.
     lines = ((frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__))
     places = [f" ({file}, line {line})" for file, line in lines if _is_users(file)]
     text = " ".join(str(error).split())
@@ -189,14 +189,14 @@ def describe(error: BaseException) -> str:
 
 
 def with_user_frames(told: E, error: BaseException) -> E:
-    """The error `told`, with the traceback of `error` as a note, if there are frames of the user's in it."""
+    """The error `told`, with the traceback of `error` as a note if it contains frames of the user's code."""
     if text := user_traceback(error):
         told.add_note(text)
     return told
 
 
 def user_traceback(error: BaseException) -> str:
-    """The traceback of an error without the frames of Palermo and of the import system; "" if no others are in it."""
+    """The traceback of an error without the frames of Palermo and of the import system; "" if no frames are left."""
     from traceback import TracebackException  # for errors only
 
     whole = TracebackException.from_exception(error)
@@ -206,7 +206,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def _drop_frames(whole: "TracebackException | None") -> bool:
-    """Drop the frames that are not the user's, also of the causes; returns whether any are left."""
+    """Drop frames outside the user's code, also in the causes; returns whether any are left."""
     if whole is None:
         return False
     kept = whole.stack[:] = [frame for frame in whole.stack if _is_users(frame.filename)]
@@ -214,5 +214,5 @@ def _drop_frames(whole: "TracebackException | None") -> bool:
 
 
 def _is_users(file: str) -> bool:
-    """Whether this file's code is neither Palermo's nor the import system's."""
+    """Whether this file belongs neither to Palermo nor to the import system."""
     return not file.startswith(("<frozen", _OWN)) and file != importlib.__file__

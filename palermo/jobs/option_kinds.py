@@ -1,7 +1,7 @@
-"""The kinds of values that the options of a job take, and how a value of each kind is read.
+"""The kinds of values of job options, and how a value of each kind is read.
 
-Law: a kind imports what it needs when it reads its first value, so that a module which only declares jobs stays quick
-to import.
+Law: a kind imports what it needs when it reads its first value, so that a module that only declares jobs imports
+quickly.
 """
 
 from collections.abc import Callable
@@ -17,18 +17,18 @@ from palermo.errors import OptionInvalid
 
 
 class Kind(Struct, frozen=True):
-    """Text or another value that needs no check, or is checked where it is used."""
+    """Text, or another value that needs no check or is checked where it is used."""
 
-    #: What stands for a value of this kind in the help of a command.
+    #: Placeholder for a value of this kind in command help.
     metavar: ClassVar[str] = "TEXT"
 
     def read(self, name: str, value: Any) -> Any:
-        """The value of the option of this name, in seconds if it is a duration. Raises OptionInvalid."""
+        """The checked value of the named option; durations are converted to seconds. Raises OptionInvalid."""
         return value
 
 
 class Checked(Kind, frozen=True):
-    """A value that `check` raises an error for if it is not valid."""
+    """A value for which `check` raises an error if it is invalid."""
 
     check: Callable[[Any], object]
 
@@ -72,7 +72,7 @@ class Seconds(Kind, frozen=True):
 
 
 class Count(Kind, frozen=True):
-    """A whole number between bounds."""
+    """An integer between bounds."""
 
     metavar: ClassVar[str] = "N"
     least: int
@@ -109,7 +109,7 @@ class Number(Kind, frozen=True):
 
 
 class Choice(Kind, frozen=True):
-    """One of some words."""
+    """One of a set of words."""
 
     metavar: ClassVar[str] = "HOW"
     words: tuple[str, ...]
@@ -122,7 +122,7 @@ class Choice(Kind, frozen=True):
 
 
 class UniqueFor(Choice, frozen=True):
-    """One of some words, or a duration."""
+    """One of a set of words, or a duration."""
 
     def read(self, name: str, value: Any) -> Any:
         if value in self.words:
@@ -152,13 +152,13 @@ class Tenant(Key, frozen=True):
 
 
 class Rate(Checked, frozen=True):
-    """A number of runs in a time, such as 100/min."""
+    """A rate, such as 100/min."""
 
     metavar: ClassVar[str] = "N/TIME"
 
 
 class Headers(Kind, frozen=True):
-    """Headers of the user's own."""
+    """The user's own headers."""
 
     metavar: ClassVar[str] = "NAME=TEXT"
 
@@ -187,21 +187,21 @@ def check_unique_key(value: object) -> None:
 
 
 def check_rate(value: object) -> None:
-    """Raise OptionInvalid unless this is a number of runs in a time, such as 100/min."""
+    """Raise OptionInvalid unless this is a rate, such as 100/min."""
     from palermo.core import limits
 
     limits.Rate.parse(value)
 
 
 def check_limit_key(value: object) -> None:
-    """Raise OptionInvalid unless limits can count by this key."""
+    """Raise OptionInvalid unless this is a valid limit key."""
     from palermo.core.limits import check_key
 
     check_key(value)
 
 
 def check_tenant(value: object) -> None:
-    """Raise OptionInvalid unless this can name a tenant."""
+    """Raise OptionInvalid unless this is a valid tenant name."""
     if not is_tenant(value):
         raise OptionInvalid(
             f"option tenant={value!r} is not a tenant; give text of 1 to 255 bytes without spaces at either end,"
@@ -210,7 +210,7 @@ def check_tenant(value: object) -> None:
 
 
 def check_backoff(value: object) -> None:
-    """Raise OptionInvalid unless a policy can compute delays by this."""
+    """Raise OptionInvalid unless a policy can compute delays with this."""
     from palermo.core.backoff import CustomBackoff, backoff
     from palermo.jobs.origin import signature_of
 

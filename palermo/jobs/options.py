@@ -1,7 +1,8 @@
-"""The table of a job's options: each is declared once, with its type, the kind of its value, and what it means.
+"""The table of job options: each is declared once, with its type, the kind of its value, and its meaning.
 
-Law: everything that knows options reads this table: the decorators and `.options()`, messages, the journal, the frames
-to a slot, `palermo enqueue`, the API and the reference. A new option is a row here, and the code that obeys it.
+Law: all code that handles options reads this table: the decorators and `.options()`, messages, the journal, the
+frames to a slot, `palermo enqueue`, the API and the reference. A new option is a row here, and the code that
+implements it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,19 +46,19 @@ from palermo.jobs.option_kinds import (
 if TYPE_CHECKING:
     from palermo.core.retry_policy import ErrorTypes
 
-#: The words that options take.
+#: The words that options accept.
 Unique = Literal["until_start", "until_done"]
 OnDuplicate = Literal["return", "raise", "replace", "rerun"]
 BackoffName = Literal["exponential", "linear", "fixed"]
 Missed = Literal["skip", "once", "all"]
 
-#: A name, a duration, several one after the other, a shape such as palermo.Exponential, or a function of one's own.
+#: A name, a duration, several in order, a shape such as palermo.Exponential, or a custom function.
 BackoffOption = BackoffName | Duration | Sequence[Duration] | Callable[..., Any]
 
 #: Text, or a function of the job's arguments that returns it.
 KeyOption = str | Callable[..., str]
 
-#: One call's arguments for enqueue_many: positional in a tuple or list, named in a dict.
+#: One call's arguments for enqueue_many: positional in a tuple or list, or keyword arguments in a dict.
 Arguments = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
 
@@ -66,14 +67,14 @@ class Option(Struct, frozen=True):
 
     #: How its value is read.
     kind: Kind
-    #: What it means, in one sentence: for `--help`, the API and the reference.
+    #: Its meaning, in one sentence: for `--help`, the API and the reference.
     help: str
-    #: Whether a step of a workflow takes it; its id makes it unique already.
+    #: Whether a workflow step accepts it. A step is unique by its id.
     in_steps: bool = True
 
 
-# The rows, in groups by where they are allowed. In all of them, None leaves the decision to the job's declaration, or
-# to the settings. A duration is a number of seconds, or a timedelta.
+# The rows, grouped by where they are allowed. None means that the job's declaration, or the settings, decide. A
+# duration is a number of seconds, or a timedelta.
 
 
 class _Encoding(TypedDict, total=False):
@@ -106,7 +107,7 @@ class _Result(TypedDict, total=False):
 
 
 class _OneByOne(TypedDict, total=False):
-    """What a job in a batch cannot have: with it, the job would wait or end alone."""
+    """Options that a job in a batch cannot have, because they make a single job wait or end."""
 
     rerun_after: Annotated[
         Duration | None,
@@ -210,11 +211,11 @@ class ManyOptions(_Waiting, _OneByOne, _Run, _Result, _Call, _Encoding, total=Fa
 
 
 class EnqueueOptions(ManyOptions, _Id, total=False):
-    """The options of `.options()`, and of `enqueue` by name."""
+    """The options of `.options()`, and of an `enqueue` by name."""
 
 
 class StepOptions(EnqueueOptions, total=False):
-    """The options of `.options()`: those of an enqueue, and one for steps of workflows."""
+    """The options of `.options()`: those of an enqueue, and one for workflow steps."""
 
     may_fail: Annotated[
         bool | int | None,
@@ -227,7 +228,7 @@ class SubscribeOptions(_Run, _Retrying, _Result, total=False):
 
 
 class BatchOptions(_Declaration, _Waiting, _Run, _Retrying, _RecurringOptions, _Encoding, total=False):
-    """The options of `@palermo.job` for a job that is called with a list."""
+    """The options of `@palermo.job` for a batch job."""
 
     batch: Annotated[
         Required[int], Option(Count(1, MOST_BATCH), "Maximum number of jobs in one call, which gets a list.")
@@ -240,7 +241,7 @@ class BatchOptions(_Declaration, _Waiting, _Run, _Retrying, _RecurringOptions, _
 class JobOptions(
     _Declaration, _Waiting, _OneByOne, _Run, _Retrying, _Result, _RecurringOptions, _Encoding, total=False
 ):
-    """The options of `@palermo.job` for a job that is called once for each message."""
+    """The options of `@palermo.job` for a job that is called once per message."""
 
     default: Annotated[bool, Option(FLAG, "Take the messages of its queue that name no job.")]
 
@@ -257,7 +258,7 @@ class PublishOptions(_Id, _Encoding, total=False):
     """The options of `palermo.publish`."""
 
 
-#: The names of the options that each of these takes.
+#: The names of the options in each of these.
 RECURRING_OPTIONS = tuple(_RecurringOptions.__annotations__)
 JOB_OPTIONS = tuple(JobOptions.__annotations__ | BatchOptions.__annotations__)
 SUBSCRIBE_OPTIONS = tuple(SubscribeOptions.__annotations__)
@@ -269,11 +270,10 @@ WORKFLOW_OPTIONS = tuple(WorkflowOptions.__annotations__)
 #: The options that a job in a batch cannot have.
 ONE_BY_ONE = tuple(_OneByOne.__annotations__)
 
-#: The options that a definition of a job has.
+#: The options that a job definition has.
 DECLARED_OPTIONS = tuple(name for name in JOB_OPTIONS + WORKFLOW_OPTIONS if name not in (*RECURRING_OPTIONS, "name"))
 
-#: The options that a job may declare and that each of its messages carries, besides its queue. Declared retries belong
-#: to the worker's policy.
+#: The declared options that each message carries, apart from the queue. Declared retries belong to the worker's policy.
 CARRIED_OPTIONS = frozenset(DECLARED_OPTIONS) & frozenset(ENQUEUE_OPTIONS) - {"queue", "retries"}
 
 #: All options, by name.
@@ -283,10 +283,10 @@ OPTIONS: Mapping[str, Option] = {
     for name, annotation in declared.__annotations__.items()
 }
 
-#: The options that a step of a workflow cannot have.
+#: The options that a workflow step cannot have.
 NOT_IN_STEPS = tuple(name for name, option in OPTIONS.items() if not option.in_steps)
 
-#: Options of Celery, Dramatiq, RQ and Sidekiq, whose names look like those of options that do something else.
+#: Options of Celery, Dramatiq, RQ and Sidekiq whose names are similar to those of different options here.
 _ELSEWHERE = {
     "autoretry_for": "retry_on",
     "countdown": "delay",
@@ -308,10 +308,9 @@ _ELSEWHERE = {
 
 
 def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str) -> dict[str, Any]:
-    """The options that are given, without those that are None; durations are in seconds.
+    """The given options, without those that are None; durations are in seconds.
 
-    Raises OptionInvalid for an option that is unknown here, or that has a value without meaning, and QueueNameInvalid
-    and IdInvalid.
+    Raises OptionInvalid for an unknown option or an invalid value, and QueueNameInvalid and IdInvalid.
     """
     given: dict[str, Any] = {}
     for name, value in options.items():
@@ -330,7 +329,8 @@ def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str)
 def split_arguments(
     arguments: Arguments, given_to: str = "enqueue_many"
 ) -> tuple[list[Any] | tuple[Any, ...], Mapping[str, Any]]:
-    """Split one call's arguments, as `given_to` takes them, into positional and named. Raises OptionInvalid."""
+    """Split one call's arguments, in the form for `given_to`, into positional and keyword ones. Raises
+    OptionInvalid."""
     match arguments:
         case tuple() | list():
             return arguments, {}

@@ -1,6 +1,6 @@
-"""Hides values in arguments: those whose names match the setting web_redact, wherever they are nested.
+"""Hides argument values whose names match the setting web_redact, at any depth.
 
-`unmasked` puts hidden values in their places again, in arguments that a form sends back.
+`unmasked` restores hidden values in arguments that a form sends back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from palermo.core.message import Message
 from palermo.errors import ArgumentsInvalid
 from palermo.jobs import registry
 
-#: Stands in the place of a hidden value. A form that sends it back means the value that it stands for.
+#: Replaces a hidden value. In a form it stands for the original value.
 MASK = "••••••"
 
 R = TypeVar("R", bound=Row)
@@ -24,12 +24,11 @@ W = TypeVar("W", bound=WorkerRow)
 
 
 def masked_row(row: R, patterns: Sequence[str], names: Sequence[str] | None = None) -> R:
-    """A job's row as it may be shown, with some values hidden.
+    """A job's row with hidden values masked.
 
-    Named arguments go by their names, values of mappings by their keys, and positional arguments by
-    the signature's names if the job's code is imported here. If the arguments cannot be decoded, and the preview
-    or the signature holds such a name, the whole preview is hidden. `names` are the signature's if the caller
-    knows them.
+    Keyword arguments are matched by name, mapping values by key, and positional arguments by parameter name if the
+    job's code is imported here. If the arguments cannot be decoded, and the preview or the signature contains such a
+    name, the whole preview is hidden. `names` are the parameter names if the caller has them.
     """
     args, kwargs, text = row["args"], row["kwargs"], row["preview"]
     if headers := row.get("headers"):
@@ -57,7 +56,7 @@ def masked_arguments(row: R, patterns: Sequence[str], names: Sequence[str] | Non
 
 
 def masked_value(value: Any, patterns: Sequence[str]) -> Any:
-    """A JSON value as it may be shown: values of mappings go by their keys."""
+    """A JSON value with hidden mapping values masked, by key."""
     match value:
         case dict():
             wanted = tuple(patterns)
@@ -73,7 +72,7 @@ def masked_value(value: Any, patterns: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=4_096)
 def is_hidden(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a value of this name is hidden."""
+    """Whether a value with this name is hidden."""
     return any(fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
 
 
@@ -82,13 +81,13 @@ def _words(text: str) -> list[str]:
 
 
 def parameters(job: str | None) -> Sequence[str]:
-    """The names of a job's parameters; none if its code is not imported here."""
+    """The names of a job's parameters; empty if its code is not imported here."""
     definition = registry.find(job) if job else None
     return [] if definition is None else list(definition.signature.parameters)
 
 
 def masked_preview(message: Message, serializers: Serializers, patterns: Sequence[str]) -> str | None:
-    """The preview of a message as its row shows it. A search looks through nothing else of its arguments."""
+    """The preview of a message as its row shows it. It is the only part of the arguments that a search reads."""
     if not patterns:
         return message.preview
     args, kwargs = arguments_of(message, serializers, max_bytes=MAX_SHOWN) or (None, None)
@@ -101,14 +100,14 @@ def masked_preview(message: Message, serializers: Serializers, patterns: Sequenc
 
 
 def masked_worker(row: W, patterns: Sequence[str]) -> W:
-    """A worker's row as it may be shown: the same for the jobs that it runs."""
+    """A worker's row with hidden values masked in the jobs that it runs."""
     return cast(W, {**row, "jobs": [masked_row(job, patterns) for job in row["jobs"]]})
 
 
 def unmasked(edited: Any, original: Any) -> Any:
-    """The edited value, with each mask that was left in it replaced by the original at the same key or index.
+    """The edited value, with each remaining mask replaced by the original at the same key or index.
 
-    Raises ArgumentsInvalid for a mask without a value behind it: it was moved, or the original is not known.
+    Raises ArgumentsInvalid for a mask without an original value, because it was moved or the original is unknown.
     """
     match edited:
         case str() if edited == MASK:

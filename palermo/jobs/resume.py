@@ -1,4 +1,4 @@
-"""Loops that go on where the last run of their job was: `palermo.resume`."""
+"""Loops that continue where the job's last run stopped: `palermo.resume`."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence, Sized
 from itertools import islice
@@ -31,18 +31,18 @@ def resume(
 ) -> Iterable[T] | AsyncIterable[T]:
     """Iterate over the items of `source`; the next run of the job continues after the finished items.
 
-    An item is finished when the loop asks for the next one. The place is kept when the worker stops, and when the job
-    is retried or requeued. If the worker is killed, the items of the last second may be repeated.
+    An item is finished when the loop asks for the next one. The position is kept when the worker stops, and when the
+    job is retried or requeued. If the worker is killed, the items of the last second may be repeated.
 
     With `key`, `source` is a function. It is called with the key of the last finished item, or None at first, and
     returns the items after it. `key` is called with an item and returns at most 1 kB of JSON, or of a type that
-    Palermo's JSON supports. If it returns None, the place is not saved. Without `key`, the place is the number of
-    finished items, so `source` must have the same items in the same order in each run.
+    Palermo's JSON supports. If it returns None, the position is not saved. Without `key`, the position is the number
+    of finished items, so `source` must have the same items in the same order in each run.
 
     Give each loop of a job its own `name`. A loop that has ended has no items in the next run. If `total` or
-    `len(source)` is known, the loop reports progress. An asynchronous source needs `async for`. Outside a job, it only
-    iterates. Raises TypeError if `source` and `key` don't fit, UsageError for a second loop of the same name or a loop
-    in a batch job, and EncodeError for a key that can't be saved.
+    `len(source)` is known, the loop reports progress. An asynchronous source needs `async for`. Outside a job, it
+    only iterates. Raises TypeError if `source` and `key` don't fit, UsageError for a second loop of the same name or
+    a loop in a batch job, and EncodeError for a key that can't be saved.
     """
     if callable(source) != (key is not None):
         wrong = "a function, and there is no key" if callable(source) else "no function, and there is a key"
@@ -59,7 +59,7 @@ def resume(
 
 
 class _Loop(Generic[T]):
-    """What `resume` returns: for `for` or for `async for`, as its source is."""
+    """The return value of `resume`: for `for` or `async for`, depending on its source."""
 
     def __init__(self, source: Any, key: Callable[[T], object] | None, name: str, total: int | None) -> None:
         self._source = source
@@ -105,7 +105,7 @@ class _Loop(Generic[T]):
         run.end()
 
     def _items(self, run: "_Run[T]", kind: type) -> Any:
-        """The items after the finished ones, or all if the loop goes by position."""
+        """The items after the finished ones; all of them if the loop counts positions."""
         items = self._source if self._key is None else self._source(run.last)
         if isinstance(items, kind):
             return items
@@ -131,10 +131,11 @@ class _Run(Generic[T]):
         self._total = total
         self._item_key: object = None
         self._key_text = ""
-        #: Whether the loop has ended in an earlier run.
+        #: Whether the loop ended in an earlier run.
         self.ended = not place
         self._done = place[0] if place else 0
-        #: The key of the last done item, and how many items of the source are done: one of them says where to go on.
+        #: The key of the last finished item, and the number of finished items: one of them is the position to continue
+        #: at.
         self.last = place[1] if len(place) > 1 else None
         self.skipped = self._done if key is None else 0
 
@@ -144,7 +145,7 @@ class _Run(Generic[T]):
             self._state.end_if_stopping()
 
     def take(self, item: T) -> None:
-        """Report the progress before an item, and note its key: the loop may change the item."""
+        """Report the progress before an item, and compute its key, because the loop may change the item."""
         if self._state is None:
             return
         if self._key is not None:
@@ -153,7 +154,7 @@ class _Run(Generic[T]):
         self._progress()
 
     def done(self) -> None:
-        """The loop asks for the next item, so the last one is done."""
+        """The loop asks for the next item, so the last one is finished."""
         self._done += 1
         if self._state is not None and (self._key is None or self._key_text):
             self._state.move(self._name, self._done, self._item_key, self._key_text)

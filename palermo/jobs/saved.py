@@ -1,8 +1,9 @@
-"""What a job has saved for its next run: the value of `current_job().save`, and where its loops of `resume` are.
+"""The state that a job has saved for its next run: the value of `current_job().save`, and the positions of `resume`
+loops.
 
-Its message carries it in the header `saved`, as JSON: {"value": …, "loops": {name: [done, key]}}. `done` counts the
-items that are done. The key is missing in a loop by position, and a loop that has ended is []. An item is done when the
-loop asks for the next one, so what is saved is never ahead of the work.
+The message carries it in the header `saved`, as JSON: {"value": …, "loops": {name: [done, key]}}. `done` is the
+number of finished items. A loop that counts positions has no key, and a loop that has ended is []. An item is
+finished when the loop asks for the next one, so the saved position is never ahead of the work.
 """
 
 import json
@@ -13,12 +14,12 @@ from palermo.core.arguments import about, brief
 from palermo.core.message import MAX_SAVED
 from palermo.errors import DecodeError, EncodeError, HeaderInvalid, UsageError
 
-#: The most characters of a value in an error.
+#: Maximum number of characters of a value shown in an error.
 _SHOWN = 80
 
 
 class SavedState:
-    """What one run finds saved, and saves."""
+    """The saved state of one run: what it loaded and what it saves."""
 
     def __init__(
         self,
@@ -30,17 +31,19 @@ class SavedState:
         report: Callable[[str], None],
         end_if_stopping: Callable[[], None],
     ) -> None:
-        """`text` is the header, and `job` names the job in errors. `write` and `read` are those of a serializer.
+        """`text` is the header; `job` is the job's name for errors. `write` and `read` are a serializer's methods.
 
         `report` gets the new text. `end_if_stopping` raises the error that ends the run once the worker stops.
-        Raises HeaderInvalid for a text that Palermo has not written, and DecodeError for a value that cannot be read.
+        Raises HeaderInvalid for a text that Palermo has not written, and DecodeError for a value that cannot be
+        read.
         """
         self._job = job
         self._write = write
         self._read = read
         self._report = report
         self.end_if_stopping = end_if_stopping
-        #: By the name of a loop, where it is: the number of its done items, and its last key; empty once it has ended.
+        #: The position of each loop, by name: the number of finished items, and the last key; empty once the loop has
+        #: ended.
         self.loops: dict[str, Sequence[Any]] = {}
         self.value: Any = None
         #: The loops of this run.
@@ -58,7 +61,8 @@ class SavedState:
         self.value, self._value_text = value, text
 
     def begin(self, name: str) -> Sequence[Any]:
-        """Begin a loop: returns its place, which is empty if the loop has ended. Raises UsageError for a second one."""
+        """Start a loop: returns its position, which is empty if the loop has ended. Raises UsageError for a second
+        one."""
         if name in self._begun:
             raise UsageError(
                 f"job {self._job} has two loops of palermo.resume named {name!r}, and the second one would begin where"
@@ -72,13 +76,14 @@ class SavedState:
         return self._json(key, _key_of(name))
 
     def move(self, name: str, done: int, key: object = None, text: str = "") -> None:
-        """Record that `done` items of a loop are done; `text` is the JSON of the last one's key. Raises EncodeError."""
+        """Record that `done` items of a loop are finished; `text` is the JSON of the last one's key. Raises
+        EncodeError."""
         place = f"[{done},{text}]" if text else f"[{done}]"
         self._send(self._value_text, {**self._loop_texts, name: place}, key if text else done, _key_of(name))
         self._loop_texts[name] = place
 
     def end(self, name: str) -> None:
-        """The loop has ended: in the next run it has no items."""
+        """Record that the loop has ended: in the next run it has no items."""
         self._send(self._value_text, {**self._loop_texts, name: "[]"}, name, "the name of a loop")
         self._loop_texts[name] = "[]"
 
@@ -102,7 +107,7 @@ class SavedState:
         except EncodeError as error:
             raise EncodeError(f"{what}, {brief(value):.{_SHOWN}}, cannot be saved: {about(str(error), 'it')}") from None
         if b'"class":' in data:
-            self._read(data)  # now, and not in the run that needs it
+            self._read(data)  # check now rather than in the next run
         return data.decode()
 
     def _send(self, value: str, loops: dict[str, str], shown: object, what: str) -> None:

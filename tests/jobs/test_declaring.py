@@ -325,7 +325,7 @@ def test_a_queue_has_one_default_job() -> None:
     assert declared.defaults("jobs") == {"events": "a", "jobs": "b"}
 
     declared.register(define(lambda: None, name="c", queue="events", default=True))
-    with pytest.raises(OptionInvalid, match="excludes batch"):
+    with pytest.raises(OptionInvalid, match="cannot be combined with batch"):
         define(lambda bodies: None, name="a", default=True, batch=5)
     with pytest.raises(JobNameTaken, match="queue 'events' has two default jobs, 'a' and 'c'"):
         declared.defaults("jobs")
