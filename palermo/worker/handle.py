@@ -41,8 +41,8 @@ class WorkerHandle:
     def stop(self, timeout: Duration | None = None) -> int:
         """Let running jobs finish, for at most `timeout`, end the worker, and return its exit code.
 
-        `timeout` is seconds, or a timedelta. Without one the worker's own shutdown timeout holds. Jobs that are cut
-        off return to their queue.
+        `timeout` is in seconds, or a timedelta. Without it, the worker's own shutdown timeout applies. Interrupted
+        jobs return to their queue.
         """
         if self.alive:
             self._process.terminate()
@@ -103,11 +103,11 @@ def start_worker(
 ) -> WorkerHandle:
     """Start `palermo worker` on these modules, in its own process that imports them from the current directory.
 
-    Returns once the worker has imported the modules, without waiting for its connection to the broker.
-    The worker gets `settings`, or else those that `palermo.connect` chose for this process. With the latter, `url` and
-    `overrides` take precedence. They travel in the environment, where no listing of processes shows them. Timeouts and
-    `max_lifetime` are seconds, or timedeltas; `max_memory` is megabytes. The worker writes its log to the file `log`,
-    or else to this process's stderr. `log_format` is "text" or "json", `pool` "process", "thread" or "async".
+    Returns once the worker has imported the modules, without waiting for its connection to the broker. The worker
+    gets `settings`, or else the settings that `palermo.connect` chose for this process; `url` and `overrides` take
+    precedence over the latter. They are passed in the environment, where no process listing shows them. Timeouts and
+    `max_lifetime` are seconds, or timedeltas; `max_memory` is megabytes. The worker writes its log to the file
+    `log`, or else to this process's stderr. `log_format` is "text" or "json", `pool` "process", "thread" or "async".
     Raises SettingInvalid, QueueNameInvalid, and WorkerFailed for a module that cannot be imported.
     """
     if pool not in POOLS:

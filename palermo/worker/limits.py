@@ -19,13 +19,13 @@ MEMORY_EVERY = 1.0
 
 
 class Limits(Struct, frozen=True, kw_only=True, dict=True):
-    """The limits of one worker's jobs and slots; None is no limit. Raises SettingInvalid for an impossible value."""
+    """The limits of one worker's jobs and slots; None means no limit. Raises SettingInvalid for an invalid value."""
 
-    #: Seconds that one run may take, for jobs that have no timeout of their own.
+    #: Maximum seconds of one run, for jobs without their own timeout.
     timeout: float | None = None
-    #: Seconds that a job gets after JobTimeout was raised in it, before its process is killed.
+    #: Seconds between JobTimeout in a job and the kill of its process.
     timeout_grace: float = 5.0
-    #: Jobs after which a slot gets a fresh process; 1 is a process per job.
+    #: Number of jobs after which a slot gets a fresh process; 1 means a process per job.
     max_jobs: int | None = None
     #: Resident size in MB (1,000,000 bytes) above which a running job is killed, and a slot replaced after its job.
     max_memory: float | None = None
@@ -41,7 +41,7 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
             raise SettingInvalid(f"timeout grace is {self.timeout_grace}; it must be a number of seconds, 0 or more.")
 
     def limited(self, message: Message, timeouts: Mapping[str, float], reruns: Mapping[str, float]) -> Message:
-        """The message with the limits that hold for it: its own, else its job's as declared, else the worker's."""
+        """The message with its effective limits: its own, else the job's declared ones, else the worker's."""
         timeout, rerun_after = message.timeout, message.rerun_after
         timeout = timeouts.get(message.job, self.timeout) if timeout is None else timeout
         rerun_after = reruns.get(message.job) if rerun_after is None else rerun_after
@@ -63,7 +63,7 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         return self.memory_excess(pid)
 
     def memory_excess(self, pid: int | None, *, times: float = 1) -> str:
-        """Why a process has too much memory: more than `times` the limit; "" if it has not."""
+        """A reason if a process uses more than `times` the memory limit, else ""."""
         if self.max_memory is None or pid is None:
             return ""
         size = resident(pid) / 1e6
@@ -72,16 +72,16 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         return f"its resident size was {size:.0f} MB, above {self.max_memory:g} MB"
 
 
-# The errors that are raised in a job, or that it ends with, when it is told to end.
+# The errors that are raised in a job to end it, or that it ends with.
 
 
 def timed_out(seconds: float) -> JobTimeout:
-    """The error of a job whose timeout is over."""
+    """The error of a job that exceeded its timeout."""
     return JobTimeout(f"the job ran longer than its timeout of {seconds:g} s")
 
 
 def cancelled() -> JobCancelled:
-    """The error of a job that someone cancelled."""
+    """The error of a cancelled job."""
     return JobCancelled("the job was cancelled; clean up and leave")
 
 
@@ -91,14 +91,14 @@ def terminated() -> JobTerminated:
 
 
 def rerun_timeout(seconds: float) -> RerunTimeout:
-    """The error of a run that is killed because its `rerun_after` is over."""
+    """The error of a run that is killed after its `rerun_after`."""
     return RerunTimeout(
         f"the job's process was killed: it was still running after {seconds:g} seconds, its rerun_after"
     )
 
 
 def resident(pid: int) -> int:
-    """The bytes of RAM that a process has, shared memory included; 0 if the process is gone."""
+    """Resident memory of a process in bytes, including shared memory; 0 if the process is gone."""
     try:
         if sys.platform == "linux":
             pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
@@ -109,13 +109,13 @@ def resident(pid: int) -> int:
 
 
 def processor_time(pid: int) -> float:
-    """The seconds of processor time that a process has used; 0 if it is gone.
+    """Processor time of a process in seconds; 0 if it is gone.
 
-    On Linux with those of its children that have ended, so that the sum over the processes of a worker never falls.
+    On Linux it includes ended children, so that the sum over the processes of a worker never falls.
     """
     try:
         if sys.platform == "linux":
-            # The name of the program, in brackets, may hold anything.
+            # The program's name, in brackets, may contain anything.
             numbers = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
             return sum(map(int, numbers[11:15])) / os.sysconf("SC_CLK_TCK")
         days, _, clock = _listed(pid, "time").rpartition("-")
@@ -128,7 +128,7 @@ def processor_time(pid: int) -> float:
 
 
 def _listed(pid: int, what: str) -> str:
-    """What `ps` tells of a process; "" if it is gone."""
+    """A value that `ps` prints for a process; "" if it is gone."""
     import subprocess
 
     with suppress(subprocess.TimeoutExpired):

@@ -1,9 +1,8 @@
-"""The log of a worker: one line for each event, as text or as JSON with the same keys.
+"""The log of a worker: one line per event, as text or as JSON with the same keys.
 
-Every line that is logged in a job names the job. Palermo's own lines have a text and a tail of keys:
-``log.info("job started id=%s job=%s", …)``. The formatters read keys and values from that format string, so the code
-writes an event once for both formats. Lines of other libraries and of the jobs are events without a tail; the
-formatters add the job.
+Every line that is logged in a job names the job. Palermo's own lines have a text and a tail of keys: ``log.info("job
+started id=%s job=%s", …)``. The formatters read keys and values from that format string, so an event is written once
+for both formats. Lines of other libraries and of the jobs are events without a tail; the formatters add the job.
 """
 
 import json
@@ -26,10 +25,10 @@ from palermo.jobs.current import CurrentJob, current_job
 from palermo.settings.environment import colours_refused
 from palermo.worker.signals import block_in_this_thread
 
-#: The attributes that every log record gets, for the user's own formats: %(palermo_id)s. Empty outside of a job.
+#: Attributes of every log record, for the user's own formats: %(palermo_id)s. Empty outside of a job.
 ATTRIBUTES = ("palermo_id", "palermo_job", "palermo_queue", "palermo_attempt")
 
-#: The attribute with the headers of the job that are its program's own; "" for none.
+#: The attribute with the job's own headers (not Palermo's); "" for none.
 _HEADERS = "palermo_headers"
 
 _CONVERSION = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
@@ -38,7 +37,7 @@ _NEEDS_QUOTES = re.compile(r'[\s"\'=\x00-\x1f\x7f-\x9f\u2028\u2029]|^$')
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
-#: The attributes that every record has by itself; all others came by `extra`.
+#: Standard attributes of a record; all others come from `extra`.
 _USUAL = (
     frozenset(logging.makeLogRecord({}).__dict__)
     | {"message", "asctime", "taskName", "stacks"}
@@ -47,10 +46,10 @@ _USUAL = (
 
 
 def configure(*, level: str = "info", format: str = "text", stream: TextIO | None = None) -> None:
-    """Have this process, and those it forks, log to `stream` (stderr). Every record then names its job.
+    """Make this process, and those it forks, log to `stream` (stderr). Every record then names its job.
 
-    To be called before user code is imported: a `logging.basicConfig` in user code then changes
-    nothing, and a handler that it adds can still use ATTRIBUTES in its format.
+    Call this before user code is imported: a `logging.basicConfig` in user code then changes nothing, and a handler
+    that it adds can still use ATTRIBUTES in its format.
     """
     target = sys.stderr if stream is None else stream
     coloured = target.isatty() and not colours_refused()
@@ -62,7 +61,7 @@ def configure(*, level: str = "info", format: str = "text", stream: TextIO | Non
 
 
 def write_in_background() -> None:
-    """Have this process log in a thread: what it does must not wait for the reader of its log."""
+    """Log in a thread, so that this process never waits for the reader of its log."""
     for handler in _own_handlers():
         handler.write_in_background()
 
@@ -77,19 +76,18 @@ def _own_handlers() -> "list[LineHandler]":
     return [handler for handler in logging.root.handlers if isinstance(handler, LineHandler)]
 
 
-#: The most bytes that wait.
+#: Maximum number of waiting bytes.
 BUFFER = 4_000_000
 
 
 class LineWriter:
-    """Writes lines to an open file in a thread of its own: a reader that stops reading must not stop the worker's loop.
+    """Writes lines to an open file in its own thread, so that a blocked reader cannot stop the worker's loop.
 
-    Lines wait in a buffer of bounded size. If it is full, lines are dropped, and a line says how many as soon as the
-    log is read again.
+    Lines wait in a buffer of bounded size. If it is full, lines are dropped, and a later line reports how many.
     """
 
     def __init__(self, file: int, dropped_line: Callable[[int], str], *, buffer: int = BUFFER) -> None:
-        """`file` is a descriptor; `dropped_line` gives the line that says how many lines were dropped."""
+        """`file` is a descriptor; `dropped_line` returns the line that reports the number of dropped lines."""
         self._file = file
         self._dropped_line = dropped_line
         self._buffer = buffer
@@ -101,7 +99,7 @@ class LineWriter:
         threading.Thread(target=self._run, name="palermo log", daemon=True).start()
 
     def put(self, line: str) -> None:
-        """Have the line written soon. Never waits for the file."""
+        """Queue the line. Never waits for the file."""
         data = line.encode(errors="backslashreplace") + b"\n"
         with self._changed:
             if self._size + len(data) > self._buffer:
@@ -139,7 +137,7 @@ class LineWriter:
                 left = left[os.write(self._file, left) :]
             except BlockingIOError:  # another program has set O_NONBLOCK on the file
                 select.select([], [self._file], [])
-            except OSError:  # closed, or nothing can read it any more
+            except OSError:  # closed, or no reader is left
                 return
 
 
@@ -150,11 +148,11 @@ class LineHandler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self.setFormatter(formatter)
         self._lines = formatter
-        #: Writes the lines in a thread of its own, if they are not written at once.
+        #: Writes the lines in its own thread; None if they are written directly.
         self._writer: LineWriter | None = None
 
     def write_in_background(self) -> None:
-        """From now on write in a thread. To be called in a process that does not fork any more."""
+        """Write in a thread from now on. Only for a process that does not fork afterwards."""
 
         def dropped_line(count: int) -> str:
             text = "log lines dropped, since nothing read the log lines=%d"
@@ -175,9 +173,9 @@ class LineHandler(logging.StreamHandler[TextIO]):
             self.handleError(record)
 
     def gets_alone(self, logger: logging.Logger) -> bool:
-        """Whether nothing but this handler sees the records of the logger: no other handler, filter or factory.
+        """Whether only this handler sees the records of the logger: no other handler, filter or factory.
 
-        Nor a function that stands in for one of logging's own, as sentry_sdk puts it there.
+        Nor a function that replaces one of logging's own, as sentry_sdk does.
         """
         factory = logging.getLogRecordFactory()
         return (
@@ -190,7 +188,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         )
 
     def write(self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...]) -> None:
-        """Write what the record with these values would become."""
+        """Write the line that the record with these values would become."""
         try:
             line = self._lines.line(time.time(), level, logger.name, text, args)
             with self.lock or nullcontext():
@@ -216,9 +214,10 @@ def _handlers(logger: logging.Logger | None) -> list[logging.Handler]:
 
 
 def log_event(logger: logging.Logger, level: int, text: str, *args: Any) -> None:
-    """Do as `logger.log(level, text, *args)`, for the lines that a worker's parent writes for each job.
+    """Do the same as `logger.log(level, text, *args)`, for the lines that a worker's parent writes for each job.
 
-    Fast path: no record is made that only LineHandler would see. A line of benchmarks.drain: 65 µs without, 28 with.
+    Fast path: no record is created that only LineHandler would see. A line of benchmarks.drain: 65 µs without, 28
+    with.
     """
     if logger.isEnabledFor(level):
         handlers = logging.root.handlers
@@ -229,14 +228,14 @@ def log_event(logger: logging.Logger, level: int, text: str, *args: Any) -> None
 
 
 class NamingRecords:
-    """Makes log records that name the current job.
+    """Creates log records that name the current job.
 
-    A factory, not a filter: the filters of a logger do not see the records of the loggers below it, and the filters
-    of a handler are lost when user code replaces the handler.
+    A factory, not a filter: a logger's filters do not see the records of its child loggers, and a handler's filters
+    are lost when user code replaces the handler.
     """
 
     def __init__(self, plain: Callable[..., logging.LogRecord]) -> None:
-        #: Makes the records.
+        #: Creates the records.
         self.plain = plain
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
@@ -255,7 +254,7 @@ def _named(job: CurrentJob) -> dict[str, Any]:
 
 
 def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-    """The event of a record, and its tail by key. Values are as they were given, numbers rounded as in the format."""
+    """The event of a record, and its tail by key. Values are unchanged, except for numbers rounded by the format."""
     text, args = record.msg, record.args
     if record.name.startswith("palermo") and isinstance(text, str) and isinstance(args, tuple):
         event, tail = _split(text, args)
@@ -269,21 +268,21 @@ def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
 
 
 class _Format(NamedTuple):
-    """A format string taken apart: the event, how many arguments it has, and of each pair of the tail what follows."""
+    """A parsed format string: the event, and the pairs of the tail."""
 
     event: str
     arguments: int
-    #: The key, the number of its argument, and how a fraction is rounded; "" for what is none.
+    #: The key, the number of its argument, and the rounding of a fraction; "" for other values.
     pairs: tuple[tuple[str, int, str], ...]
-    #: How many arguments the whole text has.
+    #: Number of arguments of the whole text.
     all_arguments: int
     #: Whether each conversion is %s or %d. Then `text % args` makes the same line, if no value needs quotes.
     plain: bool
 
 
-@lru_cache(maxsize=1_000)  # events are constants of the code
+@lru_cache(maxsize=1_000)  # events are constants in the code
 def _format(text: str) -> _Format | None:
-    """The format string taken apart; None if it has no tail."""
+    """The parsed format string; None if it has no tail."""
     pairs = list(_PAIR.finditer(text))
     if not pairs:
         return None
@@ -314,7 +313,7 @@ def _time(created: float) -> str:
     return f"{_second(second)}.{millisecond:03d}Z"
 
 
-#: In milliseconds. A float of today has errors of a fraction of it: .123 must not become .122.
+#: In milliseconds. A current timestamp as a float has errors of a fraction of it: .123 must not become .122.
 _HALF_A_MICROSECOND = 0.0005
 
 
@@ -329,7 +328,7 @@ def _trace(record: logging.LogRecord) -> str:
         parts.append("".join(traceback.format_exception(record.exc_info[1])).rstrip())
     elif record.exc_text:
         parts.append(record.exc_text)
-    # `extra={"stacks": …}` is how the worker shows tracebacks and stacks of its child processes.
+    # The worker uses `extra={"stacks": …}` to show tracebacks and stacks of its child processes.
     parts += [text for text in (record.stack_info, getattr(record, "stacks", "")) if text]
     return "\n".join(parts)
 
@@ -341,7 +340,7 @@ class LineFormatter(logging.Formatter):
         return self._line(record.created, record.levelname, record.name, *fields(record), _trace(record))
 
     def line(self, created: float, level: int, logger: str, text: str, args: tuple[Any, ...]) -> str:
-        """The line of a record of Palermo's own with these values."""
+        """The line of a Palermo record with these values."""
         return self._line(created, logging.getLevelName(level), logger, *_split(text, args), "")
 
     def _line(self, created: float, level: str, logger: str, event: str, tail: dict[str, Any], trace: str) -> str:
@@ -384,7 +383,7 @@ class TextFormatter(LineFormatter):
         if trace:
             line += f"\n{trace}"
         line = _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", line.replace("\r\n", "\n"))
-        # Indented, so that no text from a job can look like an event of its own.
+        # Indented, so that no text of a job can look like a separate event.
         return f"{_time(created)} {self._level(level)} " + line.replace("\n", "\n    ")
 
     def _level(self, level: str) -> str:
@@ -392,6 +391,6 @@ class TextFormatter(LineFormatter):
 
 
 def _word(value: Any) -> str:
-    """A value as one word: in Python's quotes if it holds a blank or another character that would end the word."""
+    """A value as one word: quoted as in Python if it contains a space or another character that would end the word."""
     text = str(value)
     return repr(text) if _NEEDS_QUOTES.search(text) else text

@@ -1,4 +1,4 @@
-"""The options that a worker is started with, and the error of a worker that cannot start."""
+"""A worker's options, and the errors of a worker that cannot start."""
 
 from msgspec import Struct, field
 
@@ -9,49 +9,49 @@ from palermo.settings.settings import Settings
 from palermo.worker.limits import Limits
 from palermo.worker.signals import TERM_TIMEOUT
 
-#: The kinds of pool; docs/guides/pools.md says what each can do.
+#: The kinds of pool, described in docs/guides/pools.md.
 POOLS = ("process", "thread", "async")
 
 
 class WorkerFailed(PalermoError):
-    """The worker cannot start: its modules cannot be imported, or give it nothing to do. The text is one line."""
+    """The worker cannot start: its modules cannot be imported, or have no queue to serve. The text is one line."""
 
 
 class WorkerMisused(WorkerFailed, UsageError):
-    """The worker cannot start: an option names something that neither Palermo nor its modules bring."""
+    """The worker cannot start: an option names something that neither Palermo nor the modules define."""
 
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
-    """Everything that decides how a worker runs. Raises SettingInvalid for an impossible value."""
+    """All options that decide how a worker runs. Raises SettingInvalid for an invalid value."""
 
     settings: Settings
-    #: The modules that hold the user's jobs, by their import names; the current directory is importable.
+    #: The modules with the user's jobs, by import name; the current directory is importable.
     modules: tuple[str, ...]
     #: None for every queue that the modules' jobs name.
     queues: QueueSelection | None = None
     #: What a slot is: a process, a thread of one shared process, or a coroutine in it.
     pool: str = "process"
-    #: How many slots the worker has; each runs one job at a time.
+    #: Number of slots; each runs one job at a time.
     concurrency: int = 1
-    #: The number of jobs that a slot may hold: the one that it runs, and those that wait for it to end.
+    #: Number of jobs that a slot may hold: the running one, and waiting ones.
     prefetch: int = 1
-    #: Whether to end with code 0 once all queues are empty, and with 3 if the broker cannot be reached for 30 s.
+    #: Whether to exit with code 0 once all queues are empty, or with 3 if the broker is unreachable for 30 s.
     burst: bool = False
-    #: Whether a burst waits for jobs that it has put aside because of a limit or a rate.
+    #: Whether a burst waits for jobs that were deferred because of a limit or a rate.
     burst_waits_for_limits: bool = True
     accept: Accept = field(default_factory=Accept.default)
-    #: Seconds that running jobs get after TERM or INT (25 if None) and after QUIT (without end if None).
+    #: Seconds that running jobs get after TERM or INT (None: 25) and after QUIT (None: no limit).
     shutdown_timeout: float | None = None
-    #: Seconds that a job gets after JobTerminated was raised in it, before its process is killed.
+    #: Seconds between JobTerminated in a job and the kill of its process.
     term_timeout: float = TERM_TIMEOUT
-    #: Whether the functions that jobs gave to atexit run when the process of the jobs ends.
+    #: Whether the atexit functions of jobs run when their process ends.
     run_atexit: bool = False
     limits: Limits = field(default_factory=Limits)
-    #: Whether TERM and INT mean what they mean to a Resque worker.
+    #: Whether TERM and INT have the meaning that they have for a Resque worker.
     resque_signals: bool = False
-    #: Whether it may be the leader, which brings delayed jobs to their queues when they are due.
+    #: Whether it may become the leader, which moves delayed jobs to their queues when they are due.
     scheduler: bool = True
-    #: The path of a file that holds the parent's pid while the worker lives.
+    #: The path of a file that contains the parent's pid while the worker runs.
     pidfile: str | None = None
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""What a process of the worker does to itself: its title, its standard streams, its tie to its parent, its exit.
+"""Changes that a worker process makes to itself: title, standard streams, link to its parent, exit.
 
-The titles, as `ps` shows them, cost so little that a no-op job does not notice.
+Setting a title, as `ps` shows it, is cheap enough for a no-op job.
 """
 
 import atexit
@@ -23,15 +23,15 @@ _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _SS_DISABLE = 2
 
-#: The most characters of a title.
+#: Maximum number of characters of a title.
 _MAX_TITLE = 1_000
 
 
 def set_title(text: str) -> None:
-    """Show this text in `ps` instead of the command line, which may hold a password. Costs about 1 µs."""
+    """Show this text in `ps` instead of the command line, which may contain a password. Costs about 1 µs."""
     text = text[:_MAX_TITLE]
     if not text.isprintable():
-        # The publisher chooses a job's name and id: a title cannot hold a NUL, and must not drive a terminal.
+        # The publisher chooses a job's name and id. A title cannot contain a NUL, and must not control a terminal.
         text = "".join(letter if letter.isprintable() else "?" for letter in text)
     setproctitle.setproctitle(text)
 
@@ -45,7 +45,7 @@ def nameless_file() -> int:
 
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    # Each write goes to the present end of the file, even after another process has emptied it.
+    # Each write goes to the current end of the file, even after another process has truncated it.
     fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
     return descriptor
 
@@ -61,7 +61,7 @@ def flush() -> None:
 
 
 def usable_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The processors that this process may use: those it is bound to, or fewer if its container has less time."""
+    """Number of processors that this process may use: those it is bound to, or fewer if its container has a quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         allowed, period = quota.read_text().split()
@@ -70,15 +70,15 @@ def usable_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
         return bound
 
 
-#: Titles of single jobs that a slot may show in one second.
+#: Number of single-job titles that a slot may show per second.
 _BURST = 20
 
 
 class SlotTitle:
     """A slot's title: "idle", or the job it runs.
 
-    A slot cannot look at the clock while its job runs, so it sets the title when a job begins. With very short jobs
-    that would take most of the time. So after 20 titles in one second the title says only that there are many jobs,
+    A slot cannot check the clock while its job runs, so it sets the title when a job starts. With very short jobs
+    that would take most of the time. So after 20 titles in one second, the title says only that there are many jobs,
     until the next second.
     """
 
@@ -87,9 +87,9 @@ class SlotTitle:
         self._prefix = f"palermo slot {slot}: "
         self._show = show
         self._second = 0
-        #: How many titles of single jobs it may still show in that second; negative once it says that there are many.
+        #: Number of single-job titles left in that second; negative once the title says that there are many.
         self._left = _BURST
-        #: Whether the title does not say idle, so that it is out of date once no job runs.
+        #: Whether the title does not say idle, so that it is outdated once no job runs.
         self.stale = True
 
     def working(self, job: str, id: str, now: float) -> None:
@@ -124,15 +124,16 @@ class Title:
         *,
         show: Callable[[str], None] = set_title,
     ) -> None:
-        """`text` gives the title of now; `call_soon` calls a function within a tenth of a second, not at once."""
+        """`text` returns the current title; `call_soon` calls a function within a tenth of a second, not
+        immediately."""
         self._text = text
         self._call_soon = call_soon
         self._show = show
-        #: Whether it will be shown soon.
+        #: Whether an update is scheduled.
         self._queued = False
 
     def update(self) -> None:
-        """Show the title soon. Cheap, as it is called for every job; any thread may call it."""
+        """Schedule an update. Cheap, because it is called for every job; any thread may call it."""
         if not self._queued:
             self._queued = True
             self._call_soon(self._update)
@@ -161,10 +162,10 @@ def parent_title(*, state: str, queues: str, busy: int, slots: int) -> str:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when the process `parent`, which forked it, ends in any way.
+    """Make the kernel kill this process when the process `parent`, which forked it, ends in any way.
 
-    Linux only; elsewhere the end of file on the socket pair ends an idle child, and a
-    busy one when its job is done.
+    Linux only. Elsewhere the end of file on the socket pair ends an idle child immediately, and a busy one after its
+    job.
     """
     if sys.platform == "linux":
         import ctypes
@@ -176,11 +177,11 @@ def die_with(parent: int) -> None:
 
 
 def use_ordinary_signal_stack() -> None:
-    """Have signal handlers run on the ordinary stack.
+    """Run signal handlers on the ordinary stack.
 
-    If faulthandler has made an alternate stack, Python's handlers run there. It has room for one frame and 8 kB. A
-    frame takes 3 to 11 kB, depending on the processor, and each of several signals at once needs a frame. If the stack
-    is too small for them, the kernel ends the process.
+    If faulthandler has created an alternate stack, Python's handlers run there. It has room for one frame and 8 kB.
+    A frame takes 3 to 11 kB, depending on the processor, and each of several simultaneous signals needs a frame. If
+    the stack is too small for them, the kernel ends the process.
     """
     if sys.platform == "linux":
         import ctypes
@@ -206,12 +207,12 @@ def close_stdin() -> None:
 
 
 def forget_atexit() -> None:
-    """Forget what was given to atexit before the fork: it belongs to the process that forked this one."""
+    """Drop the atexit functions from before the fork: they belong to the process that forked this one."""
     atexit._clear()
 
 
 def end_by_atexit() -> NoReturn:
-    """End this process, after the functions that its jobs gave to atexit. An error in one of them is printed."""
+    """Run the atexit functions of this process's jobs, then end it. An error in one of them is printed."""
     atexit._run_exitfuncs()
     exit_now(0)
 

@@ -1,4 +1,4 @@
-"""The jobs, hooks and subscriptions of the user's modules, as far as the worker's loop must know of them."""
+"""The registrations of the user's modules that the worker's loop needs: jobs, hooks and subscriptions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,23 +18,23 @@ class Registered(PlainWithMessages, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     #: The kinds of worker hooks that are registered.
     hooks: frozenset[str]
-    #: By job, the seconds that a run may take if its message does not say.
+    #: By job, the timeout in seconds if its message has none.
     timeouts: Mapping[str, float] = field(default_factory=dict)
-    #: By job, the seconds of its `rerun_after` if its message does not say.
+    #: By job, the seconds of its `rerun_after` if its message has none.
     reruns: Mapping[str, float] = field(default_factory=dict)
     #: The queues for which a job with a priority is declared.
     prioritized: frozenset[str] = frozenset()
-    #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.
+    #: By batch job, the maximum number of jobs in one call, and the seconds that the first one waits for more.
     batches: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    #: By queue, the job that takes its messages without a job's name.
+    #: By queue, the job that takes messages without a job name.
     defaults: Mapping[str, str] = field(default_factory=dict)
     #: The jobs that are declared unique, for programs that enqueue them without their code.
     unique: tuple[UniqueJob, ...] = ()
     #: By job, the names of its parameters, if the journal hides one of them.
     parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: The recurring jobs, as they are put on the broker.
+    #: The recurring jobs, as stored on the broker.
     recurring: tuple[RecurringEntry, ...] = ()
     #: The modules that may have declared recurring jobs.
     modules: tuple[str, ...] = ()
-    #: The groups that subscribe to events, each with whether it begins from the start.
+    #: The groups that subscribe to events, each with whether it starts with the stored events.
     subscriptions: tuple[tuple[Subscription, bool], ...] = ()

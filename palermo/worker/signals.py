@@ -1,8 +1,8 @@
 """The signals of a worker, in one table that the code and the documentation read.
 
-Signals are for the parent. A terminal or a supervisor may send one to every process that it finds. The template and
+Signals are for the parent. A terminal or a supervisor may send one to every process in the group. The template and
 the slots survive that because their handlers do nothing. They install handlers instead of SIG_IGN, because programs
-that a job starts inherit an ignored signal but not a handler.
+started by a job inherit an ignored signal but not a handler.
 """
 
 import os
@@ -140,9 +140,9 @@ def listen_without_loop(act: Callable[[SignalRow], object]) -> None:
 
 
 def end_before_start() -> None:
-    """Have TERM, INT and QUIT end this process, whose worker has not started; the other signals wait until it has.
+    """Let TERM, INT and QUIT end this process before its worker has started; other signals wait until it has.
 
-    The process then ends with the exit code 0, as a worker without running jobs does, and one line on stderr.
+    The process then exits with code 0, like a worker without running jobs, and one line on stderr.
     """
     ending = tuple(row.number for row in SIGNALS if row.action.ends)
     for number in ending:
@@ -151,17 +151,17 @@ def end_before_start() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    # No exception: it could be raised, and lost, in any import.
+    # No exception, because it could be raised, and lost, in any import.
     with suppress(OSError):
         os.write(2, f"palermo: {signal.Signals(number).name[3:]} ended the worker before it had started\n".encode())
     os._exit(0)
 
 
 def ignore_signals(loop: "asyncio.AbstractEventLoop") -> None:
-    """Have this process, which is about to end, ignore further signals, so that it ends with its exit code.
+    """Ignore further signals in this process, which is about to end, so that it ends with its exit code.
 
-    An event loop that is closed restores the defaults of the signals that it handles, so they are taken from it first.
-    To take them restores the defaults too, so the signals are blocked in the meantime: the default of INT raises.
+    A closed event loop restores the defaults of the signals that it handles, so they are removed from it first.
+    Removing them also restores the defaults, so the signals are blocked in the meantime: the default of INT raises.
     """
     blocked_signals.block()
     for row in SIGNALS:
@@ -171,9 +171,9 @@ def ignore_signals(loop: "asyncio.AbstractEventLoop") -> None:
 
 
 def survive() -> None:
-    """Have this process, a child of the worker, survive signals that were meant for the parent.
+    """Make this process, a child of the worker, survive signals that are meant for the parent.
 
-    A process that a job forks (multiprocessing) gets the defaults back: Process.terminate() must end it.
+    A process that a job forks (multiprocessing) gets the defaults back, because Process.terminate() must end it.
     """
     for number in SURVIVED:
         signal.signal(number, _ignore)
@@ -208,12 +208,12 @@ def _restore_defaults() -> None:
 
 
 def block_in_this_thread() -> None:
-    """Block all signals in this thread, so that they reach the main thread: it runs the job, or the parent's loop."""
+    """Block all signals in this thread, so that they reach the main thread, which runs the job or the parent's loop."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def kill(pid: int) -> None:
-    """Kill a child and its process group, so that the processes which its job started end with it."""
+    """Kill a child and its process group, including processes that its job started."""
     for send in (os.killpg, os.kill):
         with suppress(OSError):
             send(pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """The supervisor of `palermo worker --workers N` and `--reload`: starts workers, passes signals on, starts new ones.
 
-Law: it does not talk to the broker and imports nothing of the user's. Every worker is a whole one, in a process group
-of its own, with the supervisor's stderr as its log. If the supervisor is killed, Linux sends TERM to its workers.
+Law: it does not talk to the broker and imports no user code. Every worker is complete, in its own process group, and
+logs to the supervisor's stderr. If the supervisor is killed, Linux sends TERM to its workers.
 """
 
 import ctypes
@@ -22,33 +22,32 @@ from palermo.worker.signals import SIGNALS, Action, SignalRow, describe_status, 
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds between two looks at the workers, and between two looks at the code.
+#: Seconds between two checks of the workers, and between two checks of the code.
 _LOOK_EVERY, _CODE_EVERY = 0.1, 0.5
 
-#: The least seconds between two starts of a worker that ends again and again.
+#: Minimum seconds between two starts of a worker that ends repeatedly.
 _RESTART_EVERY = 2.0
 
-#: Folders that hold no code of the user's.
+#: Folders without user code.
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 _PR_SET_PDEATHSIG = 1
 
-#: The row of each action of a signal.
+#: The row of each signal action.
 _ROWS = {row.action: row for row in SIGNALS}
 
 
 def supervise(workers: int, *, restarts: bool = True, watched: Path | None = None) -> int:
     """Run this command in this number of workers until they end, and return the highest of their exit codes.
 
-    Unless `restarts` is false, a worker that ends with another code than 0 without being told to is replaced.
-    With a folder to watch, they start again when a Python file in it changes. Takes the process over, as run_worker
-    does.
+    Unless `restarts` is false, a worker that ends unexpectedly with a code other than 0 is replaced. With a folder
+    to watch, workers restart when a Python file in it changes. Takes over the process, like run_worker.
     """
     return _Supervisor(workers, restarts, watched).run()
 
 
 class _Place:
-    """The place of one worker: its process, and what is known of it."""
+    """The place of one worker: its process and state."""
 
     def __init__(self) -> None:
         #: The process of the worker; None before its start, while it waits for the code to change, and once it is over.
@@ -69,7 +68,7 @@ class _Place:
         self._pipe = os.fdopen(reading, "rb", buffering=0)
         os.set_blocking(reading, False)
         self._told, self.began, self.waits = b"", time.monotonic(), False
-        # The worker inherits that, so a signal that is passed on waits until the worker obeys it.
+        # The worker inherits the mask, so a signal that is passed on waits until the worker obeys it.
         blocked_signals.block()
         try:
             self.process = subprocess.Popen(
@@ -107,7 +106,7 @@ class _Supervisor:
         set_title(f"palermo worker: supervises {len(self._places)}")
         listen_without_loop(self._pass_on)
         blocked_signals.unblock()
-        # The others start once the first has imported the modules: what is wrong with these is said once.
+        # The others start once the first has imported the modules, so that an import error is reported only once.
         self._places[0].start()
         code_seen = dict(_code_in(self._watched)) if self._watched else {}
         looked = time.monotonic()
@@ -154,7 +153,7 @@ class _Supervisor:
         elif not (place.started and self._restarts):
             place.process, place.code = None, max(1, status)
             if not place.started:
-                # It has said why, and the others would end in the same way.
+                # It has logged the reason, and the others would end in the same way.
                 self._pass_on(_ROWS[Action.STOP])
         elif time.monotonic() - place.began >= _RESTART_EVERY:
             log.error("worker %s, starting another pid=%d", describe_status(status), process.pid)
@@ -162,7 +161,7 @@ class _Supervisor:
 
 
 def _code_in(folder: Path) -> Iterator[tuple[str, int]]:
-    """The Python files below a folder, each with when it was changed; without virtual environments and the like."""
+    """The Python files below a folder, each with its modification time; without virtual environments and the like."""
     for here, below, names in os.walk(folder):
         below[:] = [
             name
@@ -171,12 +170,12 @@ def _code_in(folder: Path) -> Iterator[tuple[str, int]]:
         ]
         for name in names:
             if name.endswith(".py"):
-                with suppress(OSError):  # deleted just now
+                with suppress(OSError):  # just deleted
                     path = os.path.join(here, name)
                     yield path, os.stat(path).st_mtime_ns
 
 
 def _stop_with_supervisor() -> None:
-    """Have the kernel send TERM to this process when the supervisor ends in any way. Linux only."""
+    """Make the kernel send TERM to this process when the supervisor ends in any way. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(_ROWS[Action.STOP].number), 0, 0, 0)

@@ -127,7 +127,7 @@ def test_a_wrong_backoff_function_is_logged_and_waits(
 
     assert isinstance(result, Retrying)
     assert result.delay == 20.0
-    assert caplog.text.count("backoff failed, waiting as without it id=1 job=job") == 1
+    assert caplog.text.count("backoff function failed, using the default delay id=1 job=job") == 1
 
 
 def test_a_class_that_cannot_be_made_is_retried(bench: Bench) -> None:

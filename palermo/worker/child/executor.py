@@ -1,7 +1,7 @@
 """Runs one message and returns a Result: finds the job, decodes its arguments, calls hooks and the job.
 
-User code and deserialized data may raise anything here. The executor never raises: it returns a Result.
-It knows no processes and no pipes, so it runs in a slot and in a test alike.
+User code and deserialized data may raise anything here. The executor never raises: it returns a Result. It uses no
+processes or pipes, so it works the same in a slot and in a test.
 """
 
 import contextlib
@@ -65,22 +65,22 @@ from palermo.worker.child.run_failures import JobRun, RunFailures, name_of
 
 log = logging.getLogger("palermo.worker")
 
-#: The serializer of results where the job's own is not safe to read: a client must run no code that a worker wrote.
+#: Serializer of results if the job's own is not safe to read: a client must not run code that a worker wrote.
 _SAFE = "json"
 
-#: The most characters of the reason why a result is not kept.
+#: Maximum number of characters of the reason why a result is not kept.
 _MAX_REASON = 500
 
 
 class ReturnValues:
-    """Turns the value that a job returned into the one that the journal keeps.
+    """Serializes the return value of a job for the journal.
 
-    It serializes in the slot, where the value is. A job whose result cannot be kept has done its work anyway: it
-    succeeds, and a client that asks for the result is told why there is none.
+    It serializes in the slot, where the value is. If the result cannot be kept, the job has still done its work: it
+    succeeds, and a client that requests the result gets the reason.
     """
 
     def __init__(self, serializers: Serializers, *, serializer: str = _SAFE, limit: int) -> None:
-        """`serializer` is for jobs that name none; `limit` is in bytes."""
+        """`serializer` is for jobs that don't name one; `limit` is in bytes."""
         self._serializers = serializers
         self._serializer = serializer
         self._limit = limit
@@ -95,7 +95,7 @@ class ReturnValues:
             if definition.models is not None:
                 returned = definition.models.written_result(returned)
             value = StoredResult(serializer.media_type, serializer.dumps(returned))
-        except JobError:  # its time is over, the worker stops, or someone cancelled it
+        except JobError:  # its time limit has passed, the worker stops, or a user cancelled it
             raise
         except Exception as error:  # the value's own code may raise anything
             return Succeeded(refused=f"the result cannot be serialized: {_reason(error)}"[:_MAX_REASON])
@@ -107,9 +107,9 @@ class ReturnValues:
         return serializer if serializer.safe else self._serializers.get(_SAFE)
 
     def ended(self, message: Message, definition: JobDefinition, returned: object, flow: Workflow | None) -> Succeeded:
-        """The result of a job that returned this value, with what it gives to its workflow.
+        """The result of a job that returned this value, with its output for the workflow.
 
-        Raises ResultRefused if later steps cannot have the value.
+        Raises ResultRefused if the value cannot be passed to later steps.
         """
         step = step_of(message.extra) if message.extra else None
         wanted = bool(message.extra.get(OUTPUT)) if step is not None else True
@@ -121,7 +121,7 @@ class ReturnValues:
             return result
         output = self.succeeded(replace(message, keep_result=True), definition, returned)
         if output.refused:
-            raise ResultRefused(f"later steps of the workflow want what job {message.id} returned: {output.refused}")
+            raise ResultRefused(f"later steps of the workflow need the output of job {message.id}: {output.refused}")
         return replace(result, output=output.value)
 
 
@@ -130,50 +130,50 @@ def _reason(error: Exception) -> str:
 
 
 class JobCall:
-    """Collects the messages of one call of a job, and their results: those of a batch have one each."""
+    """Collects the messages of one call of a job, and their results: a batch has one result per message."""
 
     __slots__ = ("_batch", "_items", "_on_mark", "args", "batched", "definition", "kwargs", "later")
 
     def __init__(self, on_mark: OnMark) -> None:
-        """`on_mark` is called with the position of a message whose item of a batch is marked."""
+        """`on_mark` is called with the position of each message whose batch item is marked."""
         self._on_mark = on_mark
-        #: The job; None until there is a message that it can be called for.
+        #: The job; None until a message has been added that it can be called for.
         self.definition: JobDefinition | None = None
-        #: The positional and the keyword arguments of the last message; a job that takes a batch gets `batch` instead.
+        #: The positional and keyword arguments of the last message; a batch job gets `batch` instead.
         self.args: list[Any] = []
         self.kwargs: dict[str, Any] = {}
         #: Whether the job takes a list, with one item for each message.
         self.batched = False
-        #: The coroutines of hooks that are to be awaited when the run has ended.
+        #: Coroutines of hooks to await when the run has ended.
         self.later: list[Coroutine[Any, Any, None]] = []
         self._batch: Batch[Any] | None = None
-        #: For each message itself with its arguments, or its result if the job cannot be called for it.
+        #: For each message: the message with its arguments, or its result if the job cannot be called for it.
         self._items: list[tuple[Message, list[Any], dict[str, Any]] | Result] = []
 
     def add(self, message: Message, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Add the next message: the job can be called for it, with these arguments."""
+        """Add a message that the job can be called for, with these arguments."""
         self._items.append((message, args, kwargs))
         self.definition, self.args, self.kwargs = definition, args, kwargs
         self.batched = definition.batch is not None
 
     def refuse(self, result: Result) -> None:
-        """Give the next message this result: the job cannot be called for it."""
+        """Give the next message this result, because the job cannot be called for it."""
         self._items.append(result)
 
     def batch(self) -> Batch[Any]:
-        """The one argument of a job that takes batches: the list of its messages' arguments."""
+        """The only argument of a batch job: the list of its messages' arguments."""
         called = [(place, item) for place, item in enumerate(self._items) if isinstance(item, tuple)]
         items = ((args or list(kwargs.values()))[0] for _, (_, args, kwargs) in called)
         self._batch = watched(items, lambda position, done: self._on_mark(called[position][0], done))
         return self._batch
 
     def errors(self, error: BaseException | None) -> list[BaseException | None]:
-        """The error of each message of a batch, after the call raised `error` or ended well; None for those done."""
+        """The error of each message of a batch, after the call raised `error` or returned; None for finished ones."""
         assert self._batch is not None
         return self._batch.outcomes(error)
 
     def runs(self, instance: object | None = None, *, hooked: bool = True) -> list[JobRun]:
-        """One run for each message, with its own arguments: a failure is decided for each message."""
+        """One run for each message, with its own arguments, because failures are decided per message."""
         assert self.definition is not None
         return [
             JobRun(message, self.definition, [[*args, *kwargs.values()]], {}, instance, hooked, self.later)
@@ -191,7 +191,7 @@ class JobCall:
 
 SKIPPED = Succeeded(skipped=True)
 
-#: Awaits a coroutine of the user's.
+#: Awaits one of the user's coroutines.
 Wait = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 
 #: Called with an exception that ends a run, and the messages of that run.
@@ -199,13 +199,13 @@ OnError = Callable[[BaseException, Sequence[Message]], None]
 
 
 def ignore_error(error: BaseException, messages: Sequence[Message]) -> None:
-    """Do nothing with the exception."""
+    """Ignore the exception."""
 
 
-#: For a job without around hooks: it costs a third of an empty ExitStack.
+#: For a job without around hooks: costs a third of an empty ExitStack.
 _NOTHING_AROUND: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
-#: The files of Palermo and Python whose frames are cut off at the start of a traceback.
+#: The files of Palermo and Python whose frames are removed from the start of a traceback.
 OWN_FILES = frozenset(
     file
     for file in (
@@ -242,17 +242,17 @@ class Executor:
         on_mark: OnMark = ignore_mark,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_error` gets each exception before its result is decided, for a caller that is in the same process.
+        """`on_error` gets each exception before its result is decided, for a caller in the same process.
 
-        `on_mark` is called at once with the position of each message that a batch job marks. `stopping` tells whether
-        the worker stops, which ends loops of `resume`.
+        `on_mark` is called immediately with the position of each message that a batch job marks. `stopping` returns
+        whether the worker stops, which ends loops of `resume`.
         """
         self._registry = registry
         self._serializers = serializers
         self._accept = accept
         #: The tag of the slot, for current_job and the failure report.
         self._worker = worker
-        #: Where a job is searched for that is not in the registry.
+        #: Where unregistered jobs are searched.
         self._modules = modules
         self._interrupts: Interruptible = interrupts or Interrupts()
         self._return_values = return_values or ReturnValues(serializers, limit=MAX_RESULT)
@@ -264,14 +264,14 @@ class Executor:
         self._loop = job_loop.JobLoop()
 
     def run(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
-        """Run the job and return its result; `reports` takes its progress and log lines in the meantime.
+        """Run the job and return its result; `reports` receives its progress and log lines while it runs.
 
-        The job runs in a context of its own, so that the next one does not see the context variables that it sets.
+        The job runs in its own context, so that the next job does not see the context variables that it sets.
         """
         return contextvars.copy_context().run(_without_waiting, self._run(message, reports, self._in_own_loop))
 
     async def run_async(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
-        """Run a coroutine job, in the loop and the context of the caller, and return its result."""
+        """Run a coroutine job in the caller's loop and context, and return its result."""
         return await self._run(message, reports, self._interrupts.within)
 
     def close(self) -> None:
@@ -279,11 +279,11 @@ class Executor:
         self._loop.close()
 
     def crashed(self, message: Message, failure: Failure) -> RunResult:
-        """Decide the result of a job whose process died under it, and call hooks and failure backends."""
+        """Decide the result of a job whose process died, and call hooks and failure backends."""
         return contextvars.copy_context().run(self._crashed, message, failure)
 
     async def _in_own_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Await a coroutine of the user's in the slot's own loop. Never waits itself."""
+        """Await a user's coroutine in the slot's own loop. Does not itself wait."""
         return self._loop.run(self._interrupts.within(coroutine))
 
     async def _run(self, message: Message, reports: ProgressReports | None, wait: Wait) -> RunResult:
@@ -294,7 +294,7 @@ class Executor:
     async def _call_job(
         self, call: JobCall, message: Message, reports: ProgressReports | None, wait: Wait
     ) -> RunResult:
-        """Do the whole run. Awaits nothing but `wait`."""
+        """Do the whole run. Only `wait` may wait."""
         if call.definition is None:
             return call.ended()
         definition, args, kwargs = call.definition, call.args, call.kwargs
@@ -352,11 +352,12 @@ class Executor:
     ) -> RunResult:
         """The result of a run that raised this error.
 
-        `begun` is whether the job's object had been made, `entered` whether all around hooks had been entered.
+        `begun` is whether the job's object had been created, `entered` whether all around hooks had been entered.
         """
         if begun:
             if self._interrupts.terminated:
-                # The worker made it end, whatever it raised: it goes back as if it had never begun, without hooks.
+                # The worker ended the job, whatever it raised: it returns to its queue as if it had never started,
+                # without hooks.
                 return INTERRUPTED
             if self._interrupts.cancelled:
                 return CANCELLED
@@ -385,9 +386,9 @@ class Executor:
         return call.ended(*results)
 
     def _call_of(self, message: Message, crash: Failure | None = None) -> JobCall:
-        """The call for the message and its companions. Each that cannot be called for gets a failure as its result.
+        """The call for the message and its companions. Messages that the job cannot be called for get a failure.
 
-        It is `crash` if their process died.
+        That failure is `crash` if their process died.
         """
         call = JobCall(self._on_mark)
         for each in (message, *message.companions) if message.companions else (message,):
@@ -395,19 +396,20 @@ class Executor:
                 call.add(each, *self._prepare(each))
             except BaseException as error:
                 if crash is not None:
-                    # Its process died before the arguments were decoded, or they decode differently now: there are no
-                    # arguments to call a hook with.
+                    # The process died before the arguments were decoded, or they now decode differently: hooks have no
+                    # arguments to be called with.
                     log.warning("on_failure hooks not called id=%s error=%r", each.id, str(error))
                     call.refuse(self._run_failures.unrunnable(each, _fatal(crash), crash))
                     continue
-                # Without the traceback: it holds no frame of the user's, and Palermo's say no more than the error text.
+                # Without the traceback: it contains no frames of the user's code, and Palermo's add nothing to the
+                # error text.
                 failure = self._failure(error.with_traceback(None))
                 self._on_error(error, (each,))
                 call.refuse(self._run_failures.unrunnable(each, error, failure))
         return call
 
     def _prepare(self, message: Message) -> tuple[JobDefinition, list[Any], dict[str, Any]]:
-        """The job and its arguments. Raises if the message cannot or may not be run."""
+        """The job and its arguments. Raises if the message cannot or must not be run."""
         if message.defect:
             raise HeaderInvalid(f"{message.defect}. Fix the program that published job {message.id}.")
         if message.expires_at is not None and self._now() >= message.expires_at:
@@ -447,7 +449,7 @@ class Executor:
         return definition, args, kwargs
 
     def _loaded(self, message: Message) -> JobDefinition:
-        """The job, from the module that may declare it, if the message may have that imported. Raises JobNotFound."""
+        """The job, imported from its module if the message is allowed to cause that import. Raises JobNotFound."""
         if self._modules is not None:
             signed = media_type(message.content_type) == SIGNED
             if signed:
@@ -506,11 +508,11 @@ class Executor:
 
 
 def _ignore_saved(text: str) -> None:
-    """Save nothing: the job's process has died."""
+    """Save nothing, because the job's process has died."""
 
 
 def _without_waiting(work: Coroutine[Any, Any, RunResult]) -> RunResult:
-    """What a coroutine that never waits returns."""
+    """The return value of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -519,14 +521,14 @@ def _without_waiting(work: Coroutine[Any, Any, RunResult]) -> RunResult:
 
 
 def _fatal(failure: Failure) -> JobError:
-    """The error, for hooks, of a job whose process ended under it: JobCrashed, JobTimeout or JobOutOfMemory."""
+    """The error passed to hooks for a job whose process ended: JobCrashed, JobTimeout or JobOutOfMemory."""
     kind: type[JobError] = getattr(errors, failure.exception_class.rpartition(".")[2], JobCrashed)
     return kind(failure.message)
 
 
 def _warn_if_plain(message: Message, definition: JobDefinition) -> None:
-    """Log a job that is declared unique, and was enqueued by a program that did not know that."""
-    # A recurring job comes from its declaration: with unique=seconds it needs no key, as its ticks come once.
+    """Log a unique job that was enqueued by a program that did not know that it is unique."""
+    # A recurring job comes from its declaration: with unique=seconds it needs no key, since each tick comes once.
     if message.attempt == 1 and "recurring" not in message.extra and lock_of(message) is None:
         log.warning(
             "job is declared unique and was enqueued without a key, by a program without its code; it runs anyway"

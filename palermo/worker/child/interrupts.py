@@ -1,8 +1,8 @@
-"""Interrupts a running job: for its time limit, for the worker's shutdown, or because someone cancelled it.
+"""Interrupts a running job because of its time limit, the worker's shutdown, or a cancellation.
 
-In a slot of a process pool (`Interrupts`) each raises an exception in the main thread, where the job runs: between two
-bytecodes, or out of a blocking system call. A job in C code, or one that catches the exception, goes on: then the
-parent kills its process (forked_pool.py). `SharedInterrupts` is for a slot that shares its process.
+In a slot of a process pool, `Interrupts` raises an exception in the main thread, which runs the job: between two
+bytecodes, or out of a blocking system call. If the job runs C code or catches the exception, it continues; the
+parent then kills its process (forked_pool.py). `SharedInterrupts` is for a slot that shares its process.
 """
 
 import asyncio
@@ -20,37 +20,38 @@ from palermo.worker.signals import CANCEL, TERMINATE
 
 
 class _Asked:
-    """What the job of a slot was told to do."""
+    """The requests to the job of a slot."""
 
-    #: Whether it was told to end because the worker stops.
+    #: Whether it must end because the worker stops.
     terminated = False
-    #: Whether someone cancelled it.
+    #: Whether it was cancelled.
     cancelled = False
-    #: Whether one of its loops was ended because the worker stops: it is not done, whatever it returns.
+    #: Whether one of its loops was ended because the worker stops: the job is then not done, whatever it returns.
     unfinished = False
 
     def end_loop(self) -> JobTerminated:
-        """The error that ends a loop of the job, which goes back as after JobTerminated. Called by the job."""
+        """The error that ends a loop of the job; the job returns to its queue as after JobTerminated. Called by the
+        job."""
         self.terminated = self.unfinished = True
         return terminated()
 
 
 class Interrupts(_Asked):
-    """Raises exceptions in a job of this process, only while it runs. A job without a timeout costs no system call."""
+    """Raises exceptions in a job of this process while it runs. A job without a timeout costs no system call."""
 
     def __init__(self) -> None:
         self._inside = False
         self._timeout: float | None = None
-        #: The handler of SIGALRM from before the job began: it may be the user's.
+        #: The previous handler of SIGALRM, which may be the user's.
         self._before: Any = signal.SIG_DFL
 
     def install(self) -> None:
-        """Install handlers for the signals by which the parent asks for JobTerminated or JobCancelled."""
+        """Install handlers for the signals that raise JobTerminated or JobCancelled."""
         signal.signal(TERMINATE, self._interrupt)
         signal.signal(CANCEL, self._interrupt)
 
     def enter(self, timeout: float | None) -> None:
-        """The job begins; raise JobTimeout in it after `timeout` seconds, if there is a timeout."""
+        """Mark the start of the job. With a timeout, raise JobTimeout in it after `timeout` seconds."""
         self.terminated = self.cancelled = self.unfinished = False
         self._timeout = timeout
         if timeout is not None:
@@ -60,7 +61,7 @@ class Interrupts(_Asked):
             signal.setitimer(signal.ITIMER_REAL, timeout)
 
     def leave(self) -> None:
-        """The job has ended."""
+        """Mark the end of the job."""
         self._inside = False
         if self._timeout is not None:
             self._timeout = None
@@ -68,12 +69,12 @@ class Interrupts(_Asked):
             signal.signal(signal.SIGALRM, self._before or signal.SIG_DFL)
 
     def end_loop(self) -> JobTerminated:
-        """See above. No signal interrupts the job after that."""
+        """See above. No signal interrupts the job after this."""
         self._inside = False
         return super().end_loop()
 
     async def within(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Await a job's coroutine. An exception that a signal raises ends the loop, which cancels the coroutine."""
+        """Await a job's coroutine. If a signal raises an exception, the loop ends, which cancels the coroutine."""
         return await coroutine
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -91,36 +92,36 @@ class Interrupts(_Asked):
 
 
 class SharedInterrupts(_Asked):
-    """Raises errors in the job of one slot of several in a process, only while it runs. The parent says in which.
+    """Raises errors in the job of one slot in a shared process while it runs. The parent names the slot.
 
-    In a plain function Python raises the error in the job's thread, between two bytecodes: a call that waits
-    (time.sleep, a socket) must return first, and so must C code. A coroutine is cancelled where it awaits, because the
-    locks, groups and timeouts of asyncio clean up after CancelledError; the job then ends with the error that it was
-    cancelled for.
+    In a plain function, Python raises the error in the job's thread, between two bytecodes. A blocking call
+    (time.sleep, a socket) and C code must return first. A coroutine is cancelled where it awaits, because asyncio's
+    locks, groups and timeouts clean up after CancelledError; the job then ends with the error that caused the
+    cancellation.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: Whether a job was given to the slot and has not ended.
+        #: Whether the slot has a job that has not ended.
         self._begun = False
         #: The thread that runs the job; 0 before it runs.
         self._thread = 0
-        #: Whether an error was raised in that thread, and may not have arrived yet.
+        #: Whether an error was raised in that thread and may not have arrived yet.
         self._raised = False
-        #: The error that came before the job ran; and the error that its coroutine was cancelled for.
+        #: The error raised before the job ran; and the error for which its coroutine was cancelled.
         self._early_error: JobError | None = None
         self._cancel_error: JobError | None = None
         #: The task that awaits the job, if it is a coroutine.
         self.task: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        """A job is given to the slot: from now on `interrupt` reaches it."""
+        """Mark that the slot has a job: from now on `interrupt` reaches it."""
         with self._lock:
             self._begun, self.terminated, self.cancelled, self.unfinished = True, False, False, False
             self._early_error = self._cancel_error = None
 
     def enter(self, timeout: float | None) -> None:
-        """The job begins, in this thread. The parent enforces the timeout."""
+        """Mark the start of the job in this thread. The parent enforces the timeout."""
         with self._lock:
             self._thread = threading.get_ident()
             pending, self._early_error = self._early_error, None
@@ -128,7 +129,7 @@ class SharedInterrupts(_Asked):
             raise pending
 
     def leave(self) -> None:
-        """The job has ended: forget an error that has not arrived in it yet."""
+        """Mark the end of the job, and drop an error that has not arrived in it yet."""
         while True:
             try:
                 with self._lock:
@@ -173,7 +174,7 @@ class SharedInterrupts(_Asked):
                 self.task = None
 
 
-#: What the executor calls at the start and the end of each run, and what it reads after the run.
+#: Called by the executor at the start and end of each run, and read after the run.
 Interruptible = Interrupts | SharedInterrupts
 
 
@@ -182,7 +183,7 @@ def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
 
 
 def _class_with_text(error: JobError) -> type[BaseException]:
-    """An exception class with the error's text that takes no arguments: Python can raise only a class in a thread."""
+    """An exception class with the error's text and no arguments, because Python can raise only a class in a thread."""
     kind = type(error)
 
     def init(self: JobError) -> None:

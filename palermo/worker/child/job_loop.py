@@ -1,7 +1,7 @@
-"""The event loop of a slot, in which it runs its `async def` jobs one after another.
+"""The event loop in which a slot runs its `async def` jobs, one after another.
 
-It is kept from job to job, so that a client which a module keeps, of a database or of HTTP, works in each of them. When
-a job ends, the tasks that it leaves behind are cancelled.
+It is kept between jobs, so that a module-level database or HTTP client works in each of them. When a job ends, its
+remaining tasks are cancelled.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ log = logging.getLogger("palermo.worker")
 
 
 class JobLoop:
-    """An event loop, made when a first coroutine is run. One thread at a time may use it."""
+    """An event loop, created for the first coroutine. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Await the coroutine; returns its value, or raises its error. An interrupt may be raised here as well."""
+        """Await the coroutine; returns its value, or raises its error. Interrupts may also be raised here."""
         loop = self._loop
-        if loop is None or loop.is_closed():  # a job may close it
-            # Of the kind that the program's event loop policy chooses, as in asyncio.run.
+        if loop is None or loop.is_closed():  # a job may have closed it
+            # Created by the program's event loop policy, as in asyncio.run.
             loop = self._loop = asyncio.new_event_loop()
             weakref.finalize(self, _close, loop)
         asyncio.set_event_loop(loop)
@@ -37,7 +37,7 @@ class JobLoop:
             asyncio.set_event_loop(None)
 
     def close(self) -> None:
-        """Close the loop, with its generators that have not ended."""
+        """Close the loop and its unfinished generators."""
         if self._loop is not None:
             _close(self._loop)
 
@@ -50,7 +50,7 @@ def _close(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, left: Iterable["asyncio.Task[Any]"], own: "asyncio.Task[Any]") -> None:
-    """Cancel these tasks and wait for their ends. `own` is the job itself, if an interrupt has come."""
+    """Cancel these tasks and wait for them to end. `own` is the job itself, after an interrupt."""
     names = sorted(f"{task.get_name()} ({_function(task)})" for task in left if task is not own)
     if names:
         log.warning("the job left tasks behind, which are cancelled tasks=%s", ", ".join(names))

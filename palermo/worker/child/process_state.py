@@ -1,11 +1,11 @@
-"""Notices the changes that a job has left in its process.
+"""Detects changes that a job has left in its process.
 
-A job may end well and yet spoil its process for the next one: by a lowered limit, another working directory, a signal
-handler, a closed descriptor. The worker replaces such a process. Only state that can be read in about a microsecond
-is checked; docs/guides/pools.md lists what is not.
+A job may succeed and still break its process for the next one: with a lowered limit, another working directory, a
+signal handler, a closed descriptor. The worker replaces such a process. Only state that can be read in about a
+microsecond is checked; docs/guides/pools.md lists the rest.
 """
 
-# signal.getsignal() makes an enum of each answer, which takes 25 times as long.
+# signal.getsignal() converts each answer to an enum, which takes 25 times as long.
 import _signal  # type: ignore[import-not-found]
 import logging
 import os
@@ -18,15 +18,15 @@ from palermo.worker.signals import CANCEL, SURVIVED, TERMINATE
 
 log = logging.getLogger("palermo.worker")
 
-#: The limits that a job may lower for itself. A process without root's rights can never raise them again.
+#: Limits that a job may lower for itself. A process without root privileges can never raise them again.
 _LIMITS = ("NOFILE", "AS", "CPU")
 _NUMBERS = tuple(getattr(resource, f"RLIMIT_{name}") for name in _LIMITS)
 
-#: The signals whose handlers a job must not change, or the next job dies of one or cannot be told to end.
+#: Signals whose handlers a job must not change; otherwise a signal kills the next job, or cannot end it.
 _RESERVED = tuple(int(number) for number in (*SURVIVED, signal.SIGCHLD, signal.SIGPIPE, TERMINATE, CANCEL))
 _SIGNAL_NAMES = {int(one): one.name for one in signal.Signals}
 
-#: The names of the checked values, in their order.
+#: Names of the checked values, in order.
 _NAMES = (
     "connection to the worker",
     "umask",
@@ -43,14 +43,14 @@ _getrlimit, _setitimer, _REAL = resource.getrlimit, signal.setitimer, signal.ITI
 
 
 class PipeLost(Exception):
-    """A job has closed the pipe to the parent, or put another file in its place: the slot must not write to it."""
+    """A job has closed or replaced the pipe to the parent, so the slot must not write to it."""
 
 
 class ProcessState:
-    """The checked state of this process, as it was when this object was made."""
+    """The checked state of this process when this object was created."""
 
     def __init__(self, pipe: int, *, shared: bool = False) -> None:
-        """`pipe` is the descriptor of the pipe to the parent; in a `shared` process jobs run in several threads."""
+        """`pipe` is the descriptor of the pipe to the parent; in a `shared` process, jobs run in several threads."""
         self._pipe = pipe
         self._shared = shared
         self._umask = os.umask(0o077)
@@ -60,14 +60,15 @@ class ProcessState:
         self._pid = os.getpid()
 
     def end_if_forked(self, slot: int) -> None:
-        """End this process if a job in this slot forked it: it has left the job, and its parent runs the job too."""
+        """End this process if a job in this slot forked it and it has returned from the job, which its parent runs
+        too."""
         if os.getpid() != self._pid:
             log.error("a process that a job forked left the job, and is ended: have it call os._exit slot=%d", slot)
             flush()
             os._exit(1)
 
     def changes(self) -> str:
-        """The changes since then, in words; "" for none. Raises PipeLost."""
+        """A description of the changes since then; "" for none. Raises PipeLost."""
         now = self._read()
         if now == self._before:
             return ""
@@ -82,14 +83,14 @@ class ProcessState:
     def _read(self) -> tuple[Any, ...]:
         return (
             _file(self._pipe),
-            # This resets the umask to what it was: no call only reads it.
+            # Sets the umask to its previous value, because no call only reads it.
             os.umask(self._umask),
             _working_directory(),
             *map(_getrlimit, _NUMBERS),
             *map(_signal.getsignal, _RESERVED),
             _file(1),
             _file(2),
-            # Whether an alarm is set: it would end the next job, and reading it also stops it.
+            # Whether an alarm is set: it would end the next job. Reading it also stops it.
             *(() if self._shared else (signal.pthread_sigmask(signal.SIG_BLOCK, ()), _setitimer(_REAL, 0)[0] > 0)),
         )
 
@@ -99,7 +100,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _file(descriptor: int) -> tuple[int, int] | str:
-    """The device and the inode of an open descriptor."""
+    """The device and inode of an open descriptor."""
     try:
         found = os.fstat(descriptor)
     except OSError:

@@ -1,8 +1,8 @@
-"""Sends the progress, the log lines and the saved state of a running job from the slot to the parent.
+"""Sends the progress, log lines and saved state of a running job from the slot to the parent.
 
-The job's own thread only stores its report here. A timeout or a cancellation may raise an exception between any two
-steps of that, and none of them leaves the report broken. Another thread (ReportSender) sends the reports, each job's at
-most once in EVERY seconds. A job's last report is always sent before its result.
+The job's thread only stores its report here. A timeout or a cancellation may raise an exception between any two of
+these steps without corrupting the report. Another thread (ReportSender) sends the reports, at most once in EVERY
+seconds per job. A job's last report is always sent before its result.
 """
 
 import os
@@ -25,32 +25,32 @@ class ReportSender:
     """Sends the reports of all jobs of one process, in a thread that `start` or the first report starts."""
 
     def __init__(self, send: Callable[[int, Report], None]) -> None:
-        """`send` gets the slot and its report. It is called by one thread at a time."""
+        """`send` gets the slot and its report. Only one thread at a time calls it."""
         self._send = send
         #: The pid of the process that it serves.
         self.pid = os.getpid()
         self._lock = threading.Lock()
-        #: The functions that the thread is to call.
+        #: Functions for the thread to call.
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
+        """Start the thread if it isn't running."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="palermo reports", daemon=True)
             self._thread.start()
 
     def put(self, reporter: "Reporter") -> None:
-        """Have the thread send this reporter's report soon. Called by jobs."""
+        """Queue this reporter's report for the thread. Called by jobs."""
         self.call_soon(lambda: self.deliver(reporter))
         self.start()
 
     def call_soon(self, act: Callable[[], None]) -> None:
-        """Have the thread call this function, at most EVERY seconds from now."""
+        """Queue this function for the thread, which calls it at most EVERY seconds later."""
         self._inbox.put(act)
 
     def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
-        """Send this reporter's report now. After the `last` time nothing is sent."""
+        """Send this reporter's report now. Nothing is sent after the `last` one."""
         with self._lock:
             report = reporter.take(last=last)
             if report is not None:
@@ -74,11 +74,11 @@ class Sender(Protocol):
         """Send this reporter's report, now or soon."""
 
     def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
-        """Send this reporter's report now. After the `last` time nothing is sent."""
+        """Send this reporter's report now. Nothing is sent after the `last` one."""
 
 
 class Reporter:
-    """The reports of one run of a job. Its initial values are class attributes, because few jobs report anything."""
+    """The reports of one run of a job. Initial values are class attributes, because few jobs report anything."""
 
     _progress: tuple[float | None, str] | None = None
     _saved: str | None = None
@@ -109,18 +109,18 @@ class Reporter:
         self._put()
 
     def end(self) -> None:
-        """The job has ended: send its last report. Threads that it leaves running report nothing more."""
+        """Mark the end of the job and send its last report. Its remaining threads can't report any more."""
         if self._reported:
             self._sender.deliver(self, last=True)
         else:
             self._over = True
 
     def take(self, *, last: bool) -> Report | None:
-        """Take the report to be sent; None if there is nothing to send."""
+        """The report to send; None if there is nothing to send."""
         if self._over:
             return None
         self._over = last
-        # First of all: a report that is stored from now on is put into the inbox again.
+        # First, so that a report that is stored after this is queued again.
         self._queued = False
         progress, self._progress = self._progress, None
         stored = self._lines
@@ -132,7 +132,7 @@ class Reporter:
         return Report(fraction, text, moved=progress is not None, lines=tuple(lines), saved=saved)
 
     def _put(self) -> None:
-        # A process that the job forked has no such thread, and must not write to the parent.
+        # A process that the job forked does not have this thread, and must not write to the parent.
         if not self._queued and not self._over and os.getpid() == self._sender.pid:
             self._reported = self._queued = True
             self._sender.put(self)

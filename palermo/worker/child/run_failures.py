@@ -1,7 +1,7 @@
-"""Decides the result of a job whose run raised, and calls the hooks of its end and the failure backends.
+"""Decides the result of a failed run, and calls the failure hooks and failure backends.
 
-It runs in the slot, because exceptions, hooks and backoff functions are user code. If one of them raises,
-only its own answer is lost.
+It runs in the slot, because exceptions, hooks and backoff functions are user code. If one of them raises, only its
+own answer is lost.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from palermo.jobs.definition import JobDefinition
 
 log = logging.getLogger("palermo.worker")
 
-#: The most characters of a reason.
+#: Maximum number of characters of a reason.
 _MAX_REASON = 500
 
 
@@ -35,11 +35,11 @@ class JobRun(Struct, frozen=True):
     definition: JobDefinition
     args: Sequence[Any]
     kwargs: dict[str, Any]
-    #: The object whose `process` ran, if there is one.
+    #: The object whose `process` ran, if any.
     instance: object | None = None
     #: Whether the job's hooks can be called.
     hooked: bool = True
-    #: Gets the coroutines of its hooks, which the caller is to await in their order. They raise nothing.
+    #: Coroutines of its hooks, for the caller to await in order. They raise nothing.
     later: list[Coroutine[Any, Any, None]] = []
 
 
@@ -69,7 +69,8 @@ class RunFailures:
         return self._report_failed(run.message, error, failure, run.args, run.kwargs)
 
     def unrunnable(self, message: Message, error: BaseException, failure: Failure) -> Result:
-        """The result of a message that no job could be called with. It is not retried: that would end the same way."""
+        """The result of a message that no job could be called with. It is not retried, because that would fail
+        again."""
         return self._report_failed(message, error, failure, [], {})
 
     def _decide(self, run: JobRun, error: BaseException) -> Decision:
@@ -78,7 +79,7 @@ class RunFailures:
         try:
             return decide(policy, error, message, now=now, chance=chance)
         except BaseException:  # from the user's function, or because of its value
-            log.exception("backoff failed, waiting as without it id=%s job=%s", message.id, message.job)
+            log.exception("backoff function failed, using the default delay id=%s job=%s", message.id, message.job)
             return decide(replace(policy, backoff=quartic), error, message, now=now, chance=chance)
 
     def call_hooks(self, kind: str, run: JobRun, outcome: object) -> None:
@@ -87,7 +88,7 @@ class RunFailures:
             return
         try:
             found = hooks.hooks_for(kind, run.definition, run.instance)
-        except BaseException:  # the class cannot be instantiated: no hooks, and that is the job's error already
+        except BaseException:  # the class cannot be instantiated, which is already the job's error: no hooks
             return
         for hook in found:
             try:
@@ -101,7 +102,7 @@ class RunFailures:
     def _report_failed(
         self, message: Message, error: BaseException, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Result:
-        """Report a failed job to the failure backends. An exception in one of them does not lose the job."""
+        """Report a failed job to the failure backends. If one of them raises, the job is not lost."""
         backends = hooks.failure_backends()
         if not backends:
             return Raised(failure)
@@ -141,7 +142,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def _blamed(error: BaseException, failure: Failure) -> Failure:
-    """The failure to store: for `raise palermo.Retry(…) from error`, that error's with the whole traceback."""
+    """The failure to store: for `raise palermo.Retry(…) from error`, the cause with the whole traceback."""
     cause = _cause(error)
     if cause is error:
         return failure
@@ -150,6 +151,6 @@ def _blamed(error: BaseException, failure: Failure) -> Failure:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The error to blame: for `raise palermo.Retry(…) from error`, that error."""
+    """The error to store: for `raise palermo.Retry(…) from error`, the cause."""
     cause = error.__cause__ if isinstance(error, Retry) else None
     return error if cause is None else cause

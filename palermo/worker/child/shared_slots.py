@@ -63,28 +63,28 @@ log = logging.getLogger("palermo.worker")
 
 
 class JobThreads:
-    """The threads in which the slots run plain functions: at most `most`, which are started as they are needed.
+    """The threads in which the slots run plain functions: at most `most`, started on demand.
 
-    To hand each job to a thread of its own would cost several thread switches, which is more than a short job takes. So
-    a thread that has ended a job takes the next one that waits. Jobs must not wait behind a long job either: if more
-    jobs wait when a thread begins one, it first wakes another thread, which takes the next job as soon as it gets the
+    Handing each job to its own thread would cost several thread switches, more than a short job takes. So a thread
+    that has finished a job takes the next waiting one. Jobs must not wait behind a long job either: if more jobs
+    wait when a thread starts one, it first wakes another thread, which takes the next job as soon as it gets the
     interpreter's lock.
     """
 
     def __init__(self, most: int) -> None:
-        """The caller never gives more than `most` calls that are not done."""
+        """The caller never has more than `most` unfinished calls."""
         self._most = most
         self._count = 0
         self._work: deque[Callable[[], None]] = deque()
-        #: How many calls were given, and how many are done. Several threads write the second without a lock: an
-        #: increment that is lost only makes one thread too many.
+        #: Number of calls given and number finished. Several threads write the second without a lock: a lost increment
+        #: only starts one thread too many.
         self._given = self._done = 0
-        #: Wakes an idle thread; and whether one was woken that has not looked for work yet.
+        #: Wakes an idle thread; and whether a woken thread has not looked for work yet.
         self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._waking = False
 
     def put(self, work: Callable[[], None]) -> None:
-        """Have a thread call `work`. Called by one thread."""
+        """Call `work` in a thread. Called by one thread only."""
         self._work.append(work)
         self._given += 1
         if self._count < min(self._most, self._given - self._done):
@@ -114,23 +114,23 @@ class JobThreads:
                     self._done += 1
         except BaseException:
             log.exception("a thread for jobs ended by an error of its own thread=%s", threading.current_thread().name)
-            # As a slot of a process pool does; the parent finds out whose job it was.
+            # As a slot of a process pool does; the parent determines whose job it was.
             os._exit(70)
 
 
-#: Seconds between two checks of the state of the process while jobs run in it.
+#: Seconds between two checks of the process state while jobs run in it.
 _LOOK_EVERY = 1.0
 
 #: The attributes of coroutines, generators and async generators for their frame, and for what they await.
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _NEXT = ("cr_await", "gi_yieldfrom", "ag_await")
 
-#: The most answers that wait for the end of a turn of the loop: with more, the parent would sit idle in the meantime.
+#: Maximum number of answers collected during one iteration of the loop; with more, the parent would be idle.
 _TOGETHER = 16
 
 
 class Outbox:
-    """Sends frames from many threads. Frames that come while one thread sends go out together in the next call."""
+    """Sends frames from many threads. Frames that arrive while one thread sends are sent together in the next call."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -144,7 +144,7 @@ class Outbox:
         self._flush()
 
     def send_later(self, loop: asyncio.AbstractEventLoop, frame: bytes) -> None:
-        """Send a frame at the end of the loop's turn. Called only by the loop's thread."""
+        """Send a frame at the end of the loop's iteration. Called only by the loop's thread."""
         self._frames.append(frame)
         if len(self._frames) >= _TOGETHER:
             self._flush()
@@ -153,7 +153,7 @@ class Outbox:
             loop.call_soon(self._turn_ended)
 
     def _flush(self) -> None:
-        """Send the frames that wait, or leave them to the thread that is sending now."""
+        """Send the waiting frames, or leave them to the thread that is sending now."""
         while self._frames and self._lock.acquire(blocking=False):
             try:
                 self._write(b"".join([self._frames.popleft() for _ in range(len(self._frames))]))
@@ -182,13 +182,13 @@ class SharedSlot:
 
     def __init__(self, number: int, executor: Executor, interrupts: SharedInterrupts) -> None:
         self.number = number
-        #: The whole frame that is sent for a job that returned.
+        #: The complete frame for a job that returned.
         self.success = len(success := b"+%d" % number).to_bytes(HEADER, "big") + success
         self.executor = executor
         self.interrupts = interrupts
-        #: Takes the job's progress and log lines, while a job runs.
+        #: Receives the job's progress and log lines while a job runs.
         self.reporter: Reporter | None = None
-        #: The thread that runs a plain function for it now; 0 if none does.
+        #: The thread that runs a plain function for it now; 0 if none.
         self.thread = 0
 
 
@@ -215,18 +215,18 @@ class SharedSlots:
             self._sender.call_soon,
         )
         self._state = ProcessState(end.fileno(), shared=True)
-        #: When the state was checked, by the monotonic clock; infinite once the parent has been told of a change.
+        #: When the state was last checked, by the monotonic clock; infinite once a change has been reported.
         self._looked = 0.0
 
     def ready(self) -> None:
-        """Tell the parent that jobs may come."""
+        """Report to the parent that jobs can be sent."""
         self._title.update()
-        # Not at the first report of a job: an interrupt of that job could interrupt the start of the thread.
+        # Not at the first report of a job, because an interrupt of that job could interrupt the start of the thread.
         self._sender.start()
         self.outbox.send(pack_answer(Ready()))
 
     def obey(self, frame: tuple[Any, ...], start: Callable[[SharedSlot, Message], None]) -> None:
-        """Do what a frame says; `start` has a slot run a message."""
+        """Execute a frame; `start` runs a message in a slot."""
         if frame[0] == "run":
             slot = self._take(frame[2])
             slot.reporter = Reporter(self._sender, slot.number)
@@ -243,27 +243,27 @@ class SharedSlots:
                 self.outbox.send(pack_answer(Stack(number, self._stack(number)[:MAX_STACK])))
 
     def close(self) -> None:
-        """Close the event loops of the slots that run nothing."""
+        """Close the event loops of the idle slots."""
         for slot in self._slots.values():
             slot.executor.close()
 
     def run_in_thread(self, slot: SharedSlot, message: Message) -> None:
-        """Have the slot run the message in a thread."""
+        """Run the message of the slot in a thread."""
         self.in_thread(slot, lambda: slot.executor.run(message, slot.reporter))
 
     def in_thread(self, slot: SharedSlot, work: Callable[[], RunResult]) -> None:
-        """Have a thread call `work`, and send the result to the parent."""
+        """Call `work` in a thread, and send the result to the parent."""
         self._threads.put(lambda: self._run(slot, work))
 
     def _run(self, slot: SharedSlot, work: Callable[[], RunResult]) -> None:
         slot.thread = threading.get_ident()
         result = _result(work)
         slot.thread = 0
-        # Before the thread begins another job: if that kills the process, this result must not be lost with it.
+        # Before the thread starts another job: if that kills the process, this result must not be lost.
         self.done(slot, result, self.outbox.send)
 
     def done(self, slot: SharedSlot, result: RunResult, send: Callable[[bytes], None]) -> None:
-        """Tell the parent the result of the slot's job; `send` is a method of the outbox."""
+        """Send the result of the slot's job to the parent; `send` is a method of the outbox."""
         self._state.end_if_forked(slot.number)
         flush()
         reporter, slot.reporter = slot.reporter, None
@@ -280,7 +280,7 @@ class SharedSlots:
             send(pack_answer(Ended(slot.number, result)))
 
     def _changes(self) -> str:
-        """The changes that jobs have left in the process; returned once. Checked when no job runs, and now and then."""
+        """Changes that jobs have left in the process, returned once. Checked when no job runs, and periodically."""
         now = time.monotonic()
         if now - self._looked < (_LOOK_EVERY if self._busy else 0.0):
             return ""
@@ -323,12 +323,12 @@ def _result(work: Callable[[], RunResult]) -> RunResult:
 
 
 def raised(error: BaseException) -> Raised:
-    """The result of a job that was ended by this error outside of the executor."""
+    """The result of a job that this error ended outside of the executor."""
     return Raised(from_exception(error, failed_at=int(clock.now())))
 
 
 def _coroutine_stack(task: asyncio.Task[Any]) -> str:
-    """The stack of a task through all coroutines that await each other, which Task.get_stack does not follow."""
+    """The stack of a task through all awaited coroutines, which Task.get_stack does not follow."""
     frames = []
     waiting: Any = task.get_coro()
     while waiting is not None:
@@ -340,14 +340,14 @@ def _coroutine_stack(task: asyncio.Task[Any]) -> str:
     return f"Task {task.get_name()}:\n{''.join(traceback.StackSummary.from_list(frames).format())}".rstrip()
 
 
-#: Bytes in one read. Above 128 kB the system would map and unmap memory for each read.
+#: Bytes per read. Above 128 kB the system would map and unmap memory for each read.
 _READ = 65_536
 
 
 def serve_threads(end: socket.socket, slots: SharedSlots, leave: Callable[[], NoReturn]) -> NoReturn:
     """Run the jobs of a thread pool in threads, and read the parent's frames in this one.
 
-    Once the parent has closed the socket pair it calls `leave`, which ends the process.
+    When the parent has closed the socket pair, call `leave`, which ends the process.
     """
     frames = FrameBuffer()
     slots.ready()
@@ -364,10 +364,10 @@ def serve_threads(end: socket.socket, slots: SharedSlots, leave: Callable[[], No
 
 
 class AsyncSlots:
-    """Runs the slots of an async pool in one event loop, in which each coroutine job is a task.
+    """Runs the slots of an async pool in one event loop, where each coroutine job is a task.
 
-    Plain functions would block the loop, so they run in threads beside it. Hooks and failure backends of coroutine
-    jobs run in the loop: while one of them blocks, all jobs wait.
+    Plain functions would block the loop, so they run in threads. Hooks and failure backends of coroutine jobs run in
+    the loop: while one of them blocks, all jobs wait.
     """
 
     def __init__(
@@ -382,7 +382,7 @@ class AsyncSlots:
         #: The slot of each task that runs a job.
         self._tasks: dict[asyncio.Task[None], SharedSlot] = {}
         self._loop = new_event_loop()
-        #: Sends an answer at the end of the loop's turn.
+        #: Sends an answer at the end of the loop's iteration.
         self._send = partial(slots.outbox.send_later, self._loop)
 
     def serve(self) -> NoReturn:
@@ -391,7 +391,7 @@ class AsyncSlots:
         self._loop.add_reader(self._end, self._read)
         self._slots.ready()
         while True:
-            # Whatever a job does to the loop, the tasks of the other jobs are still in it: it runs again.
+            # Whatever a job does to the loop, the tasks of the other jobs are still in it, so it runs again.
             try:
                 self._loop.run_forever()
             except BaseException as error:
@@ -441,7 +441,7 @@ class AsyncSlots:
 
 @lru_cache(maxsize=1_024)
 def is_awaitable(definition: JobDefinition | None) -> bool:
-    """Whether the job is a coroutine function, or a class whose `process` is one; False for no job."""
+    """Whether the job is a coroutine function, or a class whose `process` is one; False for None."""
     if definition is None:
         return False
     code = getattr(definition.target, "process", None) if definition.is_class else definition.target

@@ -1,8 +1,8 @@
 """A slot of a process pool: the child process that runs jobs, one after another, in its main thread.
 
-It reads a message, has the executor run it and answers with the result. It never sees its parent's broker session.
-It exits by os._exit, so that threads that a job left behind cannot hold the worker up. The functions that jobs gave to
-atexit run only with the option run_atexit.
+It reads a message, runs it with the executor and sends the result. It has no access to its parent's broker session.
+It exits with os._exit, so that leftover threads of a job cannot delay the worker. The atexit functions of jobs run
+only with the option run_atexit.
 """
 
 import faulthandler
@@ -26,17 +26,17 @@ from palermo.worker.process import SlotTitle, die_with, exit_now, flush, own_gro
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds without a new job after which the title says idle.
+#: Seconds without a new job after which the process title says idle.
 _IDLE_AFTER = 0.05
 
-#: Seconds that the parent has to kill a slot whose job's `rerun_after` is over, before the slot ends itself.
+#: Seconds that the parent has to kill a slot after its job's `rerun_after`, before the slot ends itself.
 _LATER_THAN_PARENT = 1.0
 
 
 def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
-    """Make a freshly forked process a slot; the tie to its parent comes first.
+    """Turn a freshly forked process into a slot, starting with the connection to its parent.
 
-    `stacks` is the descriptor of the file that it writes its stacks to when the parent asks for them.
+    `stacks` is the descriptor of the file to which it writes stacks on request.
     """
     die_with(template)
     own_group()
@@ -44,12 +44,13 @@ def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
     # faulthandler works in C, so it also shows a job that holds the GIL or runs C code.
     faulthandler.register(signals.DUMP, file=stacks, all_threads=True, chain=False)
     use_ordinary_signal_stack()
-    # A process that a job forks must not keep the socket pair open: the parent sees by its end that the slot is gone.
+    # A forked process of a job must not keep the socket pair open, because its end shows the parent that the slot is
+    # gone.
     os.register_at_fork(after_in_child=end.close)
 
 
 def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callable[[], NoReturn]) -> NoReturn:
-    """Run the jobs that the parent sends, until it closes the socket pair; then `leave`."""
+    """Run the jobs that the parent sends, until it closes the socket pair; then call `leave`."""
     pipe = BlockingPipe(end)
     slot = Slot(pipe, SlotTitle(number), executor)
     try:
@@ -66,7 +67,7 @@ def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callabl
 
 
 class Slot:
-    """One slot process: runs the job of each frame that its parent sends."""
+    """A slot process: runs the job of each frame that its parent sends."""
 
     def __init__(self, pipe: BlockingPipe, title: SlotTitle, executor: Executor) -> None:
         self._pipe = pipe
@@ -77,7 +78,7 @@ class Slot:
         title.idle()
 
     def turn(self) -> bool:
-        """Run the next job and answer, or show in the title that there is none. False once the parent is gone.
+        """Run the next job and answer, or show the idle title. False once the parent is gone.
 
         Raises OSError, PipeLost.
         """
@@ -99,8 +100,8 @@ class Slot:
             result = executor.crashed(message, frame[2])
         else:
             if message.rerun_after is not None:
-                # faulthandler does this in C and in a thread of its own: the job ends even if the parent is stopped or
-                # the job holds the GIL. Another worker may have the job by then.
+                # faulthandler does this in C and in its own thread: the job ends even if the parent is stopped or the
+                # job holds the GIL. Another worker may have the job by then.
                 faulthandler.dump_traceback_later(message.rerun_after + _LATER_THAN_PARENT, exit=True)
             try:
                 result = executor.run(message, reporter)
@@ -112,7 +113,7 @@ class Slot:
         flush()
         answer = SUCCESS if result is SUCCEEDED else pack_answer(Ended(self._title.slot, result))
         changes = self._state.changes()
-        # Before the result: else the parent might send the next job to a process that it must replace.
+        # Before the result, or the parent might send the next job to a process that it must replace.
         return changed(changes) + answer if changes else answer
 
 

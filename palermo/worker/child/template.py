@@ -62,12 +62,12 @@ from palermo.worker.process import (
 
 log = logging.getLogger("palermo.worker")
 
-#: Milliseconds after which it looks for dead slots even without a signal: user code may have taken SIGCHLD.
+#: Milliseconds after which it checks for dead slots even without a signal, because user code may have taken SIGCHLD.
 _NET_MS = 5_000
 
 
 class Template:
-    """The template process: its slots, and what it needs to fork one."""
+    """The template process: its slots, and the state for forking them."""
 
     def __init__(
         self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str, stacks: int, marks: SharedMarks
@@ -88,14 +88,15 @@ class Template:
         self._return_values: ReturnValues
 
     def run(self) -> NoReturn:
-        """Import the modules, then obey the parent until it closes the socket."""
+        """Import the modules, then execute the parent's frames until it closes the socket."""
         signals.survive()
         blocked_signals.unblock()
         die_with(self._parent)
         own_group()
         close_stdin()
         set_title("palermo template: importing")
-        # A process that user code forks must not keep this socket open: the parent sees by its end that we are gone.
+        # A process forked by user code must not keep this socket open, because its end shows the parent that we are
+        # gone.
         os.register_at_fork(after_in_child=self._control.close)
         try:
             self._report(self._start())
@@ -105,12 +106,12 @@ class Template:
             misused = isinstance(error, MediaTypeUnknown)
             self._report({"unstartable": f"{name}{error}", "notes": notes, "misused": misused})
             exit_now(1)
-        signals.survive()  # again: the modules may have installed handlers of their own
+        signals.survive()  # again, because the modules may have installed their own handlers
         set_title("palermo template")
         self._serve()
 
     def _start(self) -> dict[str, Any]:
-        """Import the user's modules. Returns what the parent must know of them."""
+        """Import the user's modules. Returns their registrations for the parent."""
         settings = self._options.settings
         client.use(client.Client(settings, warns=False))
         if "" not in sys.path and os.getcwd() not in sys.path:
@@ -147,7 +148,7 @@ class Template:
         )
         for name in selection.names:
             if name not in queues:
-                # Before the parent declares it: RabbitMQ keeps a mistyped queue until somebody deletes it.
+                # Before the parent declares it: on RabbitMQ a mistyped queue exists until an operator deletes it.
                 log.warning("queue is named by no job of these modules queue=%s%s", name, nearest(name, queues))
         for hook in hooks.registered.of("before_first_fork"):
             try:
@@ -156,8 +157,8 @@ class Template:
                 log.debug("before_first_fork hook failed", exc_info=True)
                 failed = WorkerFailed(f"hook {hook.__qualname__} raised {describe(error)}")
                 raise with_user_frames(failed, error) from error
-        # Slots share the imported modules' memory. Without this their first collection would write to, and so copy,
-        # every page.
+        # Slots share the imported modules' memory. Without this, their first collection would write to every page, and
+        # so copy it.
         gc.collect()
         gc.freeze()
         recurring = self._options.modules if self._options.scheduler else ()
@@ -178,7 +179,7 @@ class Template:
             ready = [fd for fd, _ in poll.poll(_NET_MS)]
             if wake.fileno() in ready:
                 wake.recv(4096)
-            # First, so that the parent hears of a death before it hears of the next slot.
+            # First, so that the parent receives a slot's end before the next fork.
             self._reap()
             if self._control.fileno() in ready:
                 self._obey()
@@ -195,7 +196,7 @@ class Template:
             match pickle.loads(payload):
                 case ("fork", number):
                     self._fork(number, socket.socket(fileno=self._ends.popleft()))
-                # The process is still the slot's, or has ended: only the template reaps its slots.
+                # The process still belongs to the slot, or has ended: only the template reaps its slots.
                 case ("kill", number) if number in self._slots:
                     signals.kill(self._slots[number])
                 case ("signal", number, sent) if number in self._slots:
@@ -205,7 +206,7 @@ class Template:
 
     def _fork(self, number: int, end: socket.socket) -> None:
         self._hook("before_fork")
-        # If a module or a hook has enqueued a job, the client has started a thread, and no fork is safe with that.
+        # If a module or a hook has enqueued a job, the client has started a thread, which makes forking unsafe.
         client.default_client().close()
         flush()
         template = os.getpid()
@@ -247,7 +248,7 @@ class Template:
             interrupts = Interrupts()
             interrupts.install()
             slot.serve(end, number=number, executor=self._executor(number, interrupts), leave=leave)
-        # Imported here, because slots of a process pool need none of it.
+        # Imported here, because slots of a process pool don't need it.
         from palermo.worker.child.shared_slots import AsyncSlots, SharedSlots, serve_threads
 
         slots = SharedSlots(end, pool=pool, slots=self._options.concurrency, executor=self._executor)
@@ -272,14 +273,14 @@ class Template:
         for number, pid in list(self._slots.items()):
             try:
                 ended, status = os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:  # user code waited for it
+            except ChildProcessError:  # user code has already waited for it
                 ended, status = pid, 0
             if ended:
                 del self._slots[number]
                 self._report({"exited": number, "status": os.waitstatus_to_exitcode(status)})
 
     def _hook(self, name: str, *more: Any) -> float:
-        """Run the worker hooks of this name. Returns the greatest number of seconds that one returned, else 0."""
+        """Run the worker hooks with this name. Returns the highest number of seconds that one returned, else 0."""
         answer = 0.0
         for hook in hooks.registered.of(name):
             try:
@@ -297,14 +298,14 @@ class Template:
 
 
 def _place(settings: Settings) -> tuple[object, ...]:
-    """What decides where the jobs of a program with these settings are, without user and password."""
+    """The settings that decide where a program's jobs are, without user and password."""
     address = settings.address
     path = address.path if address.path in ("", ":memory:") else os.path.abspath(address.path)
     return address.scheme, address.hosts, address.vhost, address.service, path, settings.exchange, settings.prefix
 
 
 def _seconds(returned: object) -> float:
-    """The seconds that a hook returned. Anything else than a finite number is no answer."""
+    """The seconds that a hook returned. Anything but a finite number is ignored."""
     if isinstance(returned, int | float) and not isinstance(returned, bool) and math.isfinite(returned):
         return float(returned)
     return 0.0
@@ -312,14 +313,14 @@ def _seconds(returned: object) -> float:
 
 @contextmanager
 def _telling_of_enqueues() -> Iterator[None]:
-    """Warn once of each line of a module that enqueues a job while the module is imported."""
+    """Warn once per line of a module that enqueues a job during import."""
     told: set[tuple[str, int]] = set()
 
     def after_enqueue_in_import(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> None:
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code.co_name != "<module>":
             frame = frame.f_back
-        if frame is None:  # in a thread of the module's
+        if frame is None:  # in a thread of the module
             return
         place = str(frame.f_globals.get("__name__")), frame.f_lineno
         if place not in told:
@@ -339,10 +340,10 @@ def _telling_of_enqueues() -> Iterator[None]:
 
 
 def import_module(name: str) -> None:
-    """Import a module of the user's. Raises WorkerFailed for any exception in it."""
+    """Import a user module. Raises WorkerFailed for any exception in it."""
     try:
         importlib.import_module(name)
-    except BaseException as error:  # an import runs user code, sys.exit() included
+    except BaseException as error:  # an import runs user code, including sys.exit()
         log.debug("import failed module=%s", name, exc_info=True)
         text = f"cannot import module {name!r}: {describe(error)}{import_advice(name, error)}"
         raise with_user_frames(WorkerFailed(text), error) from error

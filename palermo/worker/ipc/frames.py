@@ -1,10 +1,10 @@
-"""The frames between the parent of a worker and its children: a length of four bytes, big-endian, and as many bytes.
+"""Frames between a worker's parent and its children: a big-endian length of four bytes, followed by that many bytes.
 
-The parent sends pickled tuples, which its children can trust. Processes that run user code send SUCCESS or a value of
-`FromSlot`, in msgpack, and the parent never unpickles what they send: a value is checked as it is decoded. Anything
-else is an InvalidFrame, and the parent treats the process that sent it as crashed.
+The parent sends pickled tuples, which its children can trust. Processes that run user code send SUCCESS or a value
+of `FromSlot`, in msgpack. The parent never unpickles these: a value is checked as it is decoded. Anything else is an
+InvalidFrame, and the parent treats the process that sent it as crashed.
 
-To a slot goes the message of a job, with only the fields that running it needs.
+A frame to a slot contains only the message fields that running the job needs.
 """
 
 import json
@@ -22,15 +22,15 @@ from palermo.errors import PalermoError
 
 HEADER = 4
 
-#: The whole frame that a slot sends for a job that returned: this common case costs no parsing.
+#: The complete frame for a job that returned. This common case needs no parsing.
 SUCCESS = b"\x00\x00\x00\x01+"
 
-#: The most bytes of a reply: a result, or those of a batch, and what a workflow adds. A failure is at most 70 kB.
+#: Maximum size of a reply in bytes: a result, or those of a batch, and workflow steps. A failure has at most 70 kB.
 MAX_REPLY = 8 * MAX_RESULT + MAX_ADDED
 
 
 class InvalidFrame(PalermoError):
-    """Bytes that are no frame, or a frame without a meaning."""
+    """Bytes that are not a frame, or an unknown frame."""
 
 
 def pack(value: tuple[Any, ...]) -> bytes:
@@ -40,7 +40,7 @@ def pack(value: tuple[Any, ...]) -> bytes:
 
 
 def load(payload: bytes) -> tuple[Any, ...]:
-    """The tuple that `pack` packed. Only for children: nobody but their parent writes to them."""
+    """The tuple that `pack` packed. Only for children, because only their parent writes to them."""
     return pickle.loads(payload)  # type: ignore[no-any-return]
 
 
@@ -62,19 +62,19 @@ def unpack_reply(payload: bytes) -> dict[str, Any]:
 
 
 class FrameBuffer:
-    """Cuts a stream of bytes into the payloads of its frames."""
+    """Splits a stream of bytes into the payloads of its frames."""
 
     __slots__ = ("_data", "_limit", "_wanted")
 
     def __init__(self, limit: int | None = None) -> None:
         self._data = bytearray()
-        #: The bytes that the first incomplete frame will have, as far as its header is known.
+        #: The length of the first incomplete frame, as far as its header is known.
         self._wanted = HEADER
         self._limit = limit
 
     @property
     def empty(self) -> bool:
-        """Whether every byte so far belonged to a whole frame."""
+        """Whether every byte so far belonged to a complete frame."""
         return not self._data
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -102,12 +102,11 @@ class FrameBuffer:
         return found
 
 
-#: The fields that every frame has of its message, in this order.
+#: The message fields in every frame, in this order.
 _USUAL = ("id", "queue", "job", "body", "content_type", "created_at", "preview")
 _usual = attrgetter(*_USUAL)
 
-#: The other fields that running it may need, besides its unknown headers and its companions. They are sent by name, if
-#: they are set.
+#: Other fields that a run may need, apart from unknown headers and companions. They are sent by name, if set.
 _RARE = (
     "content_encoding",
     "arguments",
@@ -125,7 +124,7 @@ _NOTHING_RARE = _rare(Message(id="", queue="", job=""))
 
 
 def fields_of(message: Message) -> tuple[Any, ...]:
-    """What a frame to a slot tells of a message: the fields that running it needs."""
+    """The fields of a message in a frame to a slot."""
     return *_usual(message), None if _rare(message) == _NOTHING_RARE else _rare_fields(message)
 
 
@@ -139,7 +138,7 @@ def _rare_fields(message: Message) -> dict[str, Any]:
 
 
 def unpack_message(sent: tuple[Any, ...]) -> Message:
-    """The message whose fields `fields_of` gave, without the fields that only the broker needs."""
+    """The message with the fields from `fields_of`, without the fields that only the broker needs."""
     id, queue, job, body, content_type, created_at, preview, rare = sent
     found = {
         "id": id,
@@ -157,23 +156,23 @@ def unpack_message(sent: tuple[Any, ...]) -> Message:
     return Message(**found)
 
 
-#: The most lines of a run, the most characters of a line, and the most characters of a progress text.
+#: Maximum number of lines of a run, of characters in a line, and of characters in a progress text.
 MAX_LINES, MAX_LINE, MAX_TEXT = 1_000, 1_000, 200
 
-#: The line that stands in place of the first line above MAX_LINES.
+#: Replaces the first line above MAX_LINES.
 NO_MORE = f"more than {MAX_LINES:,} lines, the rest is not kept"
 
-#: The most characters of a description of changes, since paths may be long, and of a stack.
+#: Maximum number of characters of a description of changes, since paths may be long, and of a stack.
 _MAX_CHANGES, MAX_STACK = 2_000, 100_000
 
 
 class Report(Struct, frozen=True):
-    """The progress and the log lines that a slot reported of its job at one time, and what the job has saved."""
+    """The progress, log lines and saved state that a slot's job has reported."""
 
     #: From 0 to 1; None if the job gave only the text.
     fraction: Annotated[float, Meta(ge=0, le=1)] | None = None
     text: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
-    #: Whether the report has a progress at all.
+    #: Whether the report contains progress.
     moved: bool = False
     lines: Annotated[tuple[Annotated[str, Meta(max_length=MAX_LINE)], ...], Meta(max_length=MAX_LINES + 1)] = ()
     #: None if the job has saved nothing since the last report.
@@ -185,7 +184,7 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Stack(Struct, frozen=True, tag=True):
-    """The stack of the job in a slot; "" if none runs there."""
+    """The stack of the job in a slot; "" if no job runs there."""
 
     slot: int
     text: Annotated[str, Meta(max_length=MAX_STACK)]
@@ -206,7 +205,7 @@ class Ended(Struct, frozen=True, tag=True):
 
 
 class Changed(Struct, frozen=True, tag=True):
-    """Jobs have left changes in the process; the text says which."""
+    """Jobs have left changes in the process; the text describes them."""
 
     changes: Annotated[str, Meta(max_length=_MAX_CHANGES)]
 
@@ -222,7 +221,7 @@ def pack_answer(answer: FromSlot) -> bytes:
     """A frame from a slot to the parent."""
     try:
         payload = _encoder.encode(answer)
-    except UnicodeEncodeError:  # a job's own text may have lone surrogates
+    except UnicodeEncodeError:  # a job's own text may contain lone surrogates
         payload = _encoder.encode(_printable(to_builtins(answer, builtin_types=(bytes,))))
     return len(payload).to_bytes(HEADER, "big") + payload
 
@@ -239,7 +238,7 @@ def _printable(value: Any) -> Any:
 
 
 def unpack_answer(payload: bytes) -> FromSlot:
-    """The answer that `pack_answer` packed, by a process that runs user code. Raises InvalidFrame."""
+    """The answer that `pack_answer` packed, in a process that runs user code. Raises InvalidFrame."""
     try:
         return _decoder.decode(payload)
     except (DecodeError, ValidationError, RecursionError) as error:
@@ -247,5 +246,5 @@ def unpack_answer(payload: bytes) -> FromSlot:
 
 
 def changed(changes: str) -> bytes:
-    """The frame that tells the parent which changes a job has left in its process."""
+    """The frame that reports changes that a job has left in its process."""
     return pack_answer(Changed(changes[:_MAX_CHANGES]))

@@ -1,4 +1,4 @@
-"""The two ends of the socket pair between the parent and a child: one blocks, the other is asyncio's."""
+"""The two ends of the socket pair between the parent and a child: one is blocking, the other belongs to asyncio."""
 
 import asyncio
 import pickle
@@ -11,7 +11,7 @@ from palermo.worker.ipc.frames import HEADER, MAX_REPLY, SUCCESS, FrameBuffer, F
 
 _READ = 65_536
 
-#: Returned by BlockingPipe.read if no frame has come in time.
+#: Returned by BlockingPipe.read if no frame arrives in time.
 TIMED_OUT: tuple[Any, ...] = ("timed out",)
 
 #: The kernel's format of a duration: seconds and microseconds.
@@ -23,7 +23,7 @@ class BlockingPipe:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        #: Sends a whole frame.
+        #: Sends a complete frame.
         self.write: Callable[[bytes], None] = end.sendall
         self._data = b""
         self._timeout: float | None = None
@@ -35,7 +35,7 @@ class BlockingPipe:
     def read(self, within: float | None = None) -> tuple[Any, ...] | None:
         """The next frame from the parent, or None if the parent is gone.
 
-        TIMED_OUT if no frame begins in time. The rest of a frame that has begun may come at any time.
+        TIMED_OUT if no frame starts in time. The rest of a started frame may take any time.
         """
         data = self._data
         if not data:
@@ -57,14 +57,15 @@ class BlockingPipe:
         return pickle.loads(data[HEADER:end])  # type: ignore[no-any-return]
 
     def _filled(self, data: bytes, size: int) -> bytes:
-        """These bytes, and the ones after them up to this size; fewer if the parent is gone."""
+        """These bytes, and the following ones up to this size; fewer if the parent is gone."""
         # For a body of megabytes: without MSG_WAITALL, many small pieces would have to be joined.
         while len(data) < size and (more := self._socket.recv(size - len(data), socket.MSG_WAITALL)):
             data += more
         return data
 
     def _wait_for(self, within: float | None) -> None:
-        """Have the kernel end a read after `within` seconds. A poll before each read would cost a system call a job."""
+        """Make the kernel end a read after `within` seconds. A poll before each read would cost a system call per
+        job."""
         self._timeout = within
         seconds = within or 0.0
         limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
@@ -74,7 +75,7 @@ class BlockingPipe:
 class SlotPipe(asyncio.Protocol):
     """The parent's end of a slot's socket pair. The transport buffers frames that the slot has not read yet."""
 
-    #: Sends a whole frame. A socket pair that has closed is reported by `on_end`, not here.
+    #: Sends a complete frame. A closed socket pair is reported by `on_end`, not here.
     write: Callable[[bytes], None]
 
     def __init__(
@@ -84,7 +85,7 @@ class SlotPipe(asyncio.Protocol):
         on_answer: Callable[[FromSlot], None],
         on_end: Callable[[str], None],
     ) -> None:
-        """`on_success` gets the slot whose job returned: `slot`, unless the child says another one."""
+        """`on_success` gets the slot whose job returned: `slot`, unless the child names another one."""
         self._slot = slot
         self._on_success = on_success
         self._on_answer = on_answer
@@ -94,7 +95,7 @@ class SlotPipe(asyncio.Protocol):
         self._why = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not an isinstance check: uvloop's transport is no subclass.
+        # Not an isinstance check, because uvloop's transport is not a subclass.
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
 
@@ -117,7 +118,7 @@ class SlotPipe(asyncio.Protocol):
         self._frames = None if frames.empty else frames
 
     def abort(self, why: str) -> None:
-        """Close the socket pair because the slot did something wrong; `why` says what."""
+        """Close the socket pair because of an error of the slot; `why` describes it."""
         self._why = why
         self._transport.abort()
 

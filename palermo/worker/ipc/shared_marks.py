@@ -1,7 +1,7 @@
-"""What the slots of a worker share with its parent in memory: the marks of batches that run, and that the worker stops.
+"""Memory that a worker's slots share with its parent: the marks of running batches, and whether the worker stops.
 
-So a mark is there however the slot's process ends, a loop of `palermo.resume` sees the stop in the middle of a job, and
-neither costs a message.
+A mark therefore survives however the slot's process ends, a loop of `palermo.resume` sees the stop in the middle of
+a job, and neither costs a message.
 """
 
 import mmap
@@ -10,19 +10,19 @@ from palermo.jobs.batch import MOST_BATCH
 
 
 class SharedMarks:
-    """The marks of all slots of a worker. Made before the template is forked."""
+    """The marks of all slots of a worker. Created before the template is forked."""
 
     def __init__(self, slots: int) -> None:
-        #: One byte for the stop, behind those of the batches.
+        #: One byte for the stop, after those of the batches.
         self._memory = mmap.mmap(-1, slots * MOST_BATCH + 1)
 
     def clear(self, slot: int, count: int) -> None:
-        """Begin again for the next `count` jobs of this slot, which are run together."""
+        """Clear the marks for the next `count` jobs of this slot, which run together."""
         start = (slot - 1) * MOST_BATCH
         self._memory[start : start + count] = bytes(count)
 
     def mark(self, slot: int, position: int, done: bool) -> None:
-        """Mark one of them as done, or take its mark away. Called in the slot."""
+        """Mark one of them as done, or remove its mark. Called in the slot."""
         self._memory[(slot - 1) * MOST_BATCH + position] = done
 
     def done(self, slot: int, count: int) -> list[bool]:
@@ -31,7 +31,7 @@ class SharedMarks:
         return [mark == 1 for mark in self._memory[start : start + count]]
 
     def stop(self) -> None:
-        """The worker stops. Called in the parent."""
+        """Set that the worker stops. Called in the parent."""
         self._memory[-1] = 1
 
     def stopping(self) -> bool:

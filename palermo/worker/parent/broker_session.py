@@ -1,4 +1,4 @@
-"""Keeps the worker's session with its broker open: opens it again after a loss, with pauses that grow."""
+"""Keeps the worker's session with its broker open: reopens it after a loss, with growing pauses."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PalermoErro
 
 log = logging.getLogger("palermo.worker")
 
-#: The most seconds between two attempts to open a session: the pause is half a second at first, and doubles each time.
+#: Maximum seconds between two attempts to open a session; the pause starts at half a second and doubles each time.
 MAX_PAUSE = 30.0
 
 #: Seconds after which a burst worker gives up.
@@ -25,7 +25,7 @@ BURST_TIMEOUT = 30.0
 _GOOD_AFTER = 5.0
 
 
-#: Seconds that closing a session may take: a lost one may not answer.
+#: Maximum seconds for closing a session: a lost one may not answer.
 _CLOSE_TIMEOUT = 5.0
 
 
@@ -37,7 +37,7 @@ class BrokerSession(Struct, frozen=True, eq=False):
 
 
 class BrokerSessions:
-    """Keeps a session with the broker open: opens another when it is lost."""
+    """Keeps a session with the broker open, and replaces it when it is lost."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class BrokerSessions:
         lost: Callable[[], None],
         ending: Callable[[Broker], Awaitable[None]],
     ) -> None:
-        """`lost` is called as soon as a session is given up, and `ending` is awaited before any session is closed."""
-        #: What the next session is opened with.
+        """`lost` is called as soon as a session is given up; `ending` is awaited before any session is closed."""
+        #: The parameters of the next session.
         self._parameters = session
         self._give_up = give_up
-        #: The attempts to open a session since the last good one, and when the latest session was opened.
+        #: Number of attempts to open a session since the last good one, and when the latest session was opened.
         self._attempts = 0
         self._opened_at: float | None = None
         self._consume = consume
@@ -61,31 +61,32 @@ class BrokerSessions:
         self._on_loss = lost
         self._before_end = ending
         self._ended = asyncio.Event()
-        #: The session to use now, if there is one; `available` is set while there is.
+        #: The current session, if any; `available` is set while it exists.
         self.current: BrokerSession | None = None
         self.available = asyncio.Event()
 
     async def keep_open(self) -> None:
-        """Open a session, wait until it is lost, and open the next. Returns only to give up. Raises as `_open`."""
+        """Open a session, wait until it is lost, and open the next. Returns only to give up. Raises the same as
+        `_open`."""
         while (broker := await self._open()) is not None:
             await self._use(broker)
             self._parameters = broker.after_failure()
-            # A lost session is a megabyte of objects in circles with its errors. The collector comes late: a worker
-            # of 40 slots held nine such sessions, and did not shrink again.
+            # A lost session is a megabyte of objects in reference cycles with its errors. The collector runs late: a
+            # worker of 40 slots held nine such sessions, and its memory did not shrink again.
             del broker
             gc.collect()
 
     async def _open(self) -> Broker | None:
         """Open a session, however long that takes. None only for a worker that gives up, after 30 seconds.
 
-        The first session of a worker must be possible: StoreInvalid, UrlInvalid and BrokerRefused (a wrong password or
-        virtual host) are raised then. Later a full disk, a replaced file or a changed password is waited out as any
-        other trouble.
+        A worker's first session must be possible: StoreInvalid, UrlInvalid and BrokerRefused (a wrong password or
+        virtual host) are raised then. Later, a full disk, a replaced file or a changed password is retried like any
+        other problem.
         """
         started = time.monotonic()
         first = self._opened_at is None
         if self._opened_at is not None and started - self._opened_at < _GOOD_AFTER:
-            # Sessions open and are lost at once: without a pause this would be a storm of attempts.
+            # Sessions that open and are lost immediately would cause a storm of attempts without a pause.
             self._attempts += 1
             await asyncio.sleep(backoff(self._attempts, random.random()))
         else:
@@ -104,7 +105,7 @@ class BrokerSessions:
             self._attempts += 1
             wait = backoff(self._attempts, random.random())
             if self._give_up:
-                # The last attempt comes when the time is up, and not a whole pause before.
+                # The last attempt comes when the time is up, not a whole pause before.
                 wait = min(wait, started + BURST_TIMEOUT - time.monotonic())
             if wait <= 0:
                 log.error("broker unavailable, giving up broker=%s error=%r", self._parameters.address, str(trouble))
@@ -153,7 +154,7 @@ class BrokerSessions:
         self.lose(session, error)
 
     def lose(self, session: BrokerSession, error: Exception) -> None:
-        """Give up a session that is lost or of no use. Only the first call for a session has an effect."""
+        """Give up a session that is lost or unusable. Only the first call for a session has an effect."""
         if session is self.current:
             log.warning("connection lost broker=%s error=%r", session.broker.describe(), str(error))
             self.current = None
@@ -163,10 +164,10 @@ class BrokerSessions:
 
 
 def check_cancelled() -> None:
-    """Raise CancelledError if this task was cancelled. To be called where a broker's error is caught, and work goes on.
+    """Raise CancelledError if this task was cancelled. Call this where a broker's error is caught and work continues.
 
-    `asyncio.gather` forgets that it was cancelled if one of its tasks fails in the same turn of the loop. So it is for
-    a worker that was stopped for a while, and then finds its connection lost and a TERM.
+    `asyncio.gather` drops its own cancellation if one of its tasks fails in the same iteration of the loop. That
+    happens to a worker that was suspended for a while, and then receives both a lost connection and a TERM.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -180,7 +181,8 @@ async def _close(broker: Broker, session: BrokerSession | None) -> None:
                 if session is not None:
                     await session.consumer.close()
     finally:
-        # Also when the worker ends meanwhile: a wait on a silent connection would keep the process alive for ever.
+        # Also when the worker ends in the meantime: waiting on a silent connection would keep the process alive
+        # forever.
         with suppress(PalermoError, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await broker.close()
@@ -188,8 +190,9 @@ async def _close(broker: Broker, session: BrokerSession | None) -> None:
 
 
 def backoff(attempt: int, chance: float) -> float:
-    """The seconds to wait after this many failed attempts: at most 0.5, 1, 2, 4 … 30, and at least half of that.
+    """Seconds to wait after this many failed attempts: at most 0.5, 1, 2, 4 … 30, and at least half of that.
 
-    `chance`, a number from 0 to 1, decides the other half, so that many workers do not come back at the same instant.
+    `chance`, a number from 0 to 1, decides the other half, so that many workers do not reconnect at the same
+    instant.
     """
     return min(MAX_PAUSE, 0.5 * 2.0 ** min(attempt - 1, 10)) * (0.5 + chance / 2)

@@ -1,4 +1,4 @@
-"""Tells of a worker and of its jobs: in the journal, in the log, and in listings while the jobs run."""
+"""Reports a worker and its jobs: in the journal, in the log, and in listings while the jobs run."""
 
 import asyncio
 import logging
@@ -40,8 +40,8 @@ from palermo.worker.parent.shutdown import RestartReason
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds that a job which keeps its result waits for the journal before it is acknowledged; and while the journal is
-#: known to be away.
+#: Seconds that a job with a kept result waits for the journal before it is acknowledged; and while the journal is known
+#: to be unavailable.
 STORE_TIMEOUT, AWAY_TIMEOUT = 10.0, 0.5
 
 #: Seconds that the worker's shutdown waits for its journal.
@@ -50,7 +50,7 @@ _CLOSE_TIMEOUT = 2.0
 #: Seconds between two log lines about queues that refuse results.
 _LOG_EVERY = 60.0
 
-#: The most characters of an error's text.
+#: Maximum number of characters of an error's text.
 _MAX_TEXT = 500
 
 
@@ -59,16 +59,16 @@ CountRun = Callable[[str, str, str, float | None, float | None], None]
 
 
 class JobEvents:
-    """Turns the events of a worker and of its slots into journal records."""
+    """Converts the events of a worker and of its slots to journal records."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         #: Counts a run for the worker's metrics, at every journal level; None without metrics.
         self.count_run: CountRun | None = None
-        #: Whether each run that ends well gets a record.
+        #: Whether each successful run gets a record.
         self._every_run = RecordKind.SUCCEEDED in recorder.wanted
         self._warned = False
-        #: When it was logged last that a queue refuses results, by the monotonic clock.
+        #: When a refused result was last logged, by the monotonic clock.
         self._refusal_logged_at = -math.inf
 
     def worker_started(self, info: WorkerInfo) -> None:
@@ -84,13 +84,13 @@ class JobEvents:
         self.recorder.add(RecordKind.WORKER_UP, said | ({"release": info.release} if info.release else {}))
 
     async def session_ends(self, broker: Broker) -> None:
-        """Write what was run in this session, if it can still be used; else the next session writes it."""
+        """Write the records of this session, if it can still be used; otherwise the next session writes them."""
         if not broker.is_lost:
             await self.recorder.flush(_CLOSE_TIMEOUT)
         self.recorder.detach()
 
     async def worker_ended(self, info: WorkerInfo, code: int | RestartReason) -> None:
-        """Record that the worker ends or starts again, and wait at most 2 s until all records are written."""
+        """Record that the worker ends or restarts, and wait at most 2 s until all records are written."""
         said = {"worker": info.id, "processed": info.processed, "failed": info.failed}
         self.recorder.add(
             RecordKind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"restarts": True})
@@ -103,7 +103,7 @@ class JobEvents:
             )
 
     def recurring_published(self, jobs: Sequence[Message]) -> None:
-        """Record the recurring jobs that were due and that this worker, as the leader, has published."""
+        """Record the due recurring jobs that this worker, as the leader, has published."""
         for job in jobs:
             fields = {"name": job.extra.get(RECURRING, ""), "id": job.id, "job": job.job, "queue": job.queue}
             self.recorder.add(RecordKind.FIRED, fields)
@@ -111,28 +111,28 @@ class JobEvents:
             self.recorder.add(RecordKind.ENQUEUED, {"id": job.id, "job": job.job, "queue": job.queue})
 
     def run_began(self, slot: int, message: Message, at: float) -> None:
-        """Record that a run begins in a slot, at this Unix time."""
+        """Record the start of a run in a slot, at this Unix time."""
         if self._every_run:
             self.recorder.tentative[slot] = partial(_started, slot, message, at)
             self.recorder.remind()
 
     def run_limited(self, slot: int, message: Message, demand: LimitDemand) -> None:
-        """Record that a job was put aside, because its limit or its rate does not let it run now."""
+        """Record that a job was deferred because of its limit or rate."""
         if self._every_run:
             said = {"key": demand.key, "limit": demand.limit, "rate": demand.written}
             said = {name: value for name, value in said.items() if value}
             self.recorder.add(RecordKind.LIMITED, {**_run(slot, message), **said})
 
     def job_reported(self, slot: int, message: Message, kind: RecordKind, said: Mapping[str, Any]) -> None:
-        """Record a log line or the progress that the job in a slot reports."""
+        """Record a log line or the progress of the job in a slot."""
         self.recorder.add(kind, {**_run(slot, message), **said})
 
     async def store_result(
         self, slot: int, message: Message, result: Result, *, began_at: float, ended_at: float, by: str = ""
     ) -> bool:
-        """Store the end of a job that keeps its result, before the job is acknowledged. Returns whether it was written.
+        """Store the end of a job with a kept result before the job is acknowledged. Returns whether it was written.
 
-        Waits 10 s for a journal that is away, or half a second once that is known. Then the job is acknowledged
+        Waits 10 s for an unavailable journal, or half a second once that is known. Then the job is acknowledged
         without its record, because the journal must not stop the work.
         """
         kind, more = _kind(result, by)
@@ -173,8 +173,8 @@ class JobEvents:
     ) -> None:
         """Record that a run has ended with this result.
 
-        If not `settled`, the broker could not store that, and the job may run again. A job that was cancelled before
-        it ran has `began_at` = `ended_at`. `written` is what `store_result` returned.
+        If not `settled`, the broker could not store the settlement, and the job may run again. A job that was
+        cancelled before it ran has `began_at` = `ended_at`. `written` is the return value of `store_result`.
         """
         more: Mapping[str, Any]
         kind, more = (RecordKind.SUCCEEDED, {}) if result is SUCCEEDED else _kind(result, by)
@@ -191,8 +191,8 @@ class JobEvents:
         if not written and kind in self.recorder.wanted:
             said = {**_run(slot, message, wait=wait, took=took), **more}
             if RUN_ENDS[kind] or message.attempt == 1:
-                # Here and not at its enqueue, which would cost a program much: until now the broker has them. A job
-                # that waits for a retry may be cancelled there, and no worker tells of its end.
+                # Here and not at its enqueue, which would cost a program much: until now the broker has the arguments.
+                # A waiting retry may be cancelled there, and no worker records its end.
                 said |= self.recorder.arguments(message)
             self.recorder.add(kind, said, at=ended_at)
 
@@ -221,7 +221,7 @@ class JobEvents:
 
 
 def _run(slot: int | str, message: Message, *, wait: float | None = None, took: float | None = None) -> dict[str, Any]:
-    """The fields that every record of a run has; `wait` and `took` are in seconds.
+    """The common fields of all records of a run; `wait` and `took` are in seconds.
 
     `slot` is the number of a slot of this worker, or the tag of another worker's slot.
     """
@@ -240,12 +240,12 @@ def _run(slot: int | str, message: Message, *, wait: float | None = None, took: 
 
 
 def _times(message: Message, began_at: float, ended_at: float) -> tuple[float | None, float | None]:
-    """The seconds that a job waited and ran; None for those that are unknown, or if it did not run."""
+    """The seconds that a job waited and ran; None if unknown, or if it did not run."""
     return message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
 
 
 def _started(slot: int, message: Message, at: float) -> dict[str, Any]:
-    """The record of a run that began at this Unix time."""
+    """The record of a run that started at this Unix time."""
     return {"kind": RecordKind.STARTED, "at": round(at, 3), **_run(slot, message, wait=message.waited(at))}
 
 
@@ -287,16 +287,16 @@ SETTLED: Mapping[type[Settlement], str] = {
 
 
 def log_step(step: str, slot: int, message: Message, more: str = "", *values: str) -> None:
-    """Log, at the level DEBUG, that a job was received, has started or is settled; `more` ends the line's format."""
+    """Log, at level DEBUG, that a job was received, started or settled; `more` ends the line's format."""
     text = f"job {step} id=%s job=%s queue=%s attempt=%d slot=%d{more}"
     log_event(log, logging.DEBUG, text, *_job_values(slot, message), *values)
 
 
 def log_end(slot: int, message: Message, result: Result, *, began: float, ran: bool, by: str, resumes: bool) -> None:
-    """Log how a run ended that began at the Unix time `began`.
+    """Log how a run ended that started at the Unix time `began`.
 
-    `ran` and `by` are for a cancelled job: whether it had begun, and who cancelled it, "" if nobody said. `resumes`
-    is whether the run has saved something for the next one.
+    For a cancelled job, `ran` is whether it had started, and `by` the user who cancelled it, "" if unknown.
+    `resumes` is whether the run has saved something for the next one.
     """
     named = _job_values(slot, message)
     match result:
@@ -349,7 +349,7 @@ def log_success(slot: int, message: Message, began: float, *, skipped: bool = Fa
 
 
 def _job_values(slot: int, message: Message) -> tuple[str, str, str, int, int]:
-    """The values that every log line about a job has, in the order of the line."""
+    """The values in every log line about a job, in order."""
     return message.id, message.job, message.queue, message.attempt, slot
 
 
@@ -363,18 +363,18 @@ def _error_line(failure: Failure) -> str:
     return f"{failure.exception_class}: {text}"
 
 
-#: Seconds between two journal records of one job's progress, and between two times that the broker gets what a job has
-#: saved. If the worker dies, the items of this time come again.
+#: Seconds between two journal records of one job's progress, and between two times that its saved state is sent to the
+#: broker. If the worker dies, the items of this time are repeated.
 RECORD_EVERY = 1.0
 
-#: How many of a job's newest lines a worker keeps; the journal has them all.
+#: Number of a job's latest lines that a worker keeps; the journal has all of them.
 KEPT_LINES = 100
 
 Write = Callable[[RecordKind, Mapping[str, Any]], None]
 
 
 class Progress:
-    """The progress and log lines of the present job of one slot, and what it has saved."""
+    """The progress, log lines and saved state of the current job of one slot."""
 
     __slots__ = (
         *("_reported", "_save", "_timer", "_unsaved", "_unwritten", "_write"),
@@ -384,23 +384,23 @@ class Progress:
     def __init__(self, write: Write, save: Callable[[str], None]) -> None:
         """`write` records the job's log lines, and its progress at most once a second.
 
-        `save` has the broker keep what the job has saved, at most once a second.
+        `save` stores the job's saved state on the broker, at most once a second.
         """
         self.fraction: float | None = None
         self.text = ""
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        #: What the job has saved; None if it has saved nothing.
+        #: The job's saved state; None if it has saved nothing.
         self.saved: str | None = None
         self._write = write
         self._save = save
         self._timer: asyncio.TimerHandle | None = None
-        #: Whether the job has reported anything, as few jobs do; whether its newest progress is not yet recorded.
+        #: Whether the job has reported anything; whether its latest progress is not yet recorded.
         self._reported = self._unwritten = False
-        #: What it has saved and the broker does not have yet.
+        #: Saved state that the broker does not have yet.
         self._unsaved: str | None = None
 
     def add(self, report: Report) -> None:
-        """Take a report of the job, which runs."""
+        """Add a report of the running job."""
         self._reported = True
         for line in report.lines:
             self.lines.append(line)
@@ -415,7 +415,7 @@ class Progress:
             self._timer = asyncio.get_running_loop().call_later(RECORD_EVERY, self._tick)
 
     def end(self) -> str | None:
-        """The job has ended: record its last progress, and forget the job. Returns what it has saved."""
+        """Record the job's last progress at its end, and reset. Returns its saved state."""
         saved = self.saved
         if self._reported:
             self._forget()

@@ -1,4 +1,4 @@
-"""The main function of the parent process. It is imported after the template is forked, which does not need it."""
+"""The main function of the parent process. Imported after the template is forked, which does not need it."""
 
 import asyncio
 import gc
@@ -26,10 +26,10 @@ _REAP_EVERY = 1.0
 async def run_parent(
     options: WorkerOptions, pool: ForkedPool, *, host: str, metrics: socket.socket | None, starter: IO[bytes] | None
 ) -> int | RestartReason:
-    """Run the worker. Returns its exit code, or why the worker must start again. Raises what run_worker raises.
+    """Run the worker. Returns its exit code, or the reason to restart. Raises the same as run_worker.
 
-    `starter` gets one line, which says why the worker cannot start and is empty if it can; then it is closed.
-    The caller has turned the garbage collector off; this turns it on once the imports are done.
+    One line is written to `starter`, which is then closed: the reason why the worker cannot start, or empty if it
+    can. The caller has disabled the garbage collector; this enables it once the imports are done.
     """
     loop = asyncio.get_running_loop()
     importing = asyncio.ensure_future(pool.start())
@@ -38,8 +38,8 @@ async def run_parent(
     ended: Worker | None = None
 
     def cancel(row: SignalRow) -> None:
-        # Before the modules are imported there is nothing to finish: every signal that ends a worker ends this one
-        # now. On RENEW the worker starts again, since the code may have changed during the import.
+        # Before the modules are imported, no job can run: every signal that ends a worker ends this one immediately. On
+        # RENEW the worker restarts, since the code may have changed during the import.
         if row.action.ends or row.action is Action.RENEW:
             asked.append(row.action)
             importing.cancel()
@@ -51,10 +51,10 @@ async def run_parent(
     orphans = asyncio.ensure_future(_reap_orphans(but=pool.children.template)) if os.getpid() == 1 else None
     set_title(f"palermo worker: importing {','.join(options.modules)}")
     try:
-        # The broker's module takes longest to import. Meanwhile the template imports the jobs.
-        with suppress(PalermoError, ImportError, AttributeError):  # opening a session raises the better error
+        # The broker's module takes longest to import. In the meantime the template imports the jobs.
+        with suppress(PalermoError, ImportError, AttributeError):  # opening the session raises the better error
             opener(options.settings.address)
-        # Frozen, so that the first full collection, which comes before the first job, visits none of what was imported.
+        # Frozen, so that the first full collection, before the first job, skips all imported objects.
         gc.freeze()
         gc.enable()
         registered = await importing
@@ -90,7 +90,7 @@ async def run_parent(
                 loop_watch.close()
             ended = worker
             if isinstance(code, RestartReason):
-                blocked_signals.block()  # until this process has started again
+                blocked_signals.block()  # until this process has restarted
             else:
                 ignore_signals(loop)
             return code
@@ -120,9 +120,9 @@ def _tell_starter(starter: IO[bytes] | None, why: str) -> None:
 
 
 async def _reap_orphans(*, but: int) -> None:
-    """As process 1 of a container, reap about once a second the processes that jobs left behind; never the child `but`.
+    """As process 1 of a container, reap orphaned processes of jobs about once a second; never the child `but`.
 
-    It polls: one SIGCHLD may stand for any number of children.
+    It polls, because one SIGCHLD may stand for any number of children.
     """
     while True:
         await asyncio.sleep(_REAP_EVERY)

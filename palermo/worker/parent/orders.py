@@ -1,7 +1,8 @@
 """The orders to a worker, in one table that the code and the documentation read.
 
-The command line or a program sends an order through the broker to all workers or to named ones. Each of them answers.
-Orders have the same effect as signals, except that the order `resume` also ends `quiet`, while no signal undoes TSTP.
+The command line or a program sends an order through the broker to all workers or to named ones, and each answers.
+Orders have the same effect as signals, except that the order `resume` also ends `quiet`, while no signal undoes
+TSTP.
 """
 
 import asyncio
@@ -80,7 +81,7 @@ class StackDumps:
         self._asking = asyncio.Lock()
 
     async def each(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
-        """The stacks of every running job, then of this process; one after the other, because they share a file."""
+        """The stacks of every running job, then of this process; one after another, because they share a file."""
         async with self._asking:
             for slot in self._slots:
                 jobs, began = slot.jobs, slot.started_at
@@ -101,7 +102,7 @@ class StackDumps:
 
 
 def own_stacks() -> str:
-    """The stacks of this process: of its threads and of its asyncio tasks."""
+    """The stacks of this process's threads and asyncio tasks."""
     parts = [thread_stacks()]
     for task in sorted(asyncio.all_tasks() - {asyncio.current_task()}, key=lambda task: task.get_name()):
         frames = traceback.StackSummary.from_list(
@@ -117,12 +118,12 @@ def own_stacks() -> str:
 #: Seconds that the answer to `cancel` waits for the job to end.
 _CANCEL_TIMEOUT = 3.0
 
-#: The most characters of stacks in an answer, which is one message and has them twice.
+#: Maximum number of characters of stacks in an answer, which is one message and contains them twice.
 _MAX_TEXT = 2_000_000
 
 
 class Orders:
-    """Obeys the orders to one worker."""
+    """Executes the orders to one worker."""
 
     def __init__(
         self,
@@ -133,7 +134,7 @@ class Orders:
         act: Callable[[Action], None],
         state: Callable[[], str],
     ) -> None:
-        """`act` does an action, as on a signal; `state` gives the worker's state."""
+        """`act` does an action, as on a signal; `state` returns the worker's state."""
         self._pool = worker.pool
         self._outcomes = worker.outcomes
         self._slots = slots
@@ -153,15 +154,15 @@ class Orders:
         }
 
     async def obey(self, order: WorkerCommand) -> Mapping[str, Any] | None:
-        """Do what the order says, and return the values of the answer.
+        """Execute the order, and return the values of the answer.
 
-        None if the order does not concern this worker, or has an unknown action.
+        None if the order is not for this worker, or has an unknown action.
         """
         obey = self._handlers.get(order.action)
         if obey is None:
             log.warning("unknown order, nothing done action=%s by=%s", order.action, order.by)
             return None
-        # The page of a worker asks for the memory every few seconds.
+        # The worker's page requests the memory every few seconds.
         if not order.id and not order.ids and order.action != "memory":
             log.info("order received action=%s by=%s", order.action, order.by)
         try:
@@ -190,7 +191,7 @@ class Orders:
         slots = [slot for slot in self._slots if [job.id for job in slot.jobs] == [order.id]]
         if not slots:
             ended = self._outcomes.last(order.id)
-            # A retry that waits has a cancel mark, and the worker that takes it drops it.
+            # A waiting retry has a cancel mark, and the worker that takes it drops it.
             return None if ended is None or isinstance(ended.result, Retrying) else ended.answer()
         self._outcomes.cancelled_by[order.id] = order.by
         runs = [(slot, slot.started_at) for slot in slots]
@@ -224,7 +225,7 @@ class Orders:
         return {"known": [id for id in order.ids if id in known]}
 
     def outcome(self, id: str) -> Mapping[str, Any] | None:
-        """The state of a job that runs here or has ended here; None if this worker does not know it."""
+        """The state of a job that runs or has ended in this worker; None if it is unknown here."""
         for slot in self._slots:
             for message in slot.messages:
                 if message.id == id:

@@ -1,9 +1,9 @@
-"""How jobs ended whose deliveries the broker took back: `Outcomes` keeps them, and `AdoptedJobs` asks for them.
+"""The outcomes of jobs whose deliveries the broker took back: `Outcomes` keeps them, `AdoptedJobs` requests them.
 
 RabbitMQ takes a job back if it is not acknowledged in time, or if its worker's connection is cut, while that worker
-goes on running it. The worker that gets the job next adopts it: it keeps the delivery, runs other jobs in the slot,
-asks the first worker for the outcome and settles the delivery with that. The job runs again only if the first worker
-dies or does not know how it ended.
+still runs it. The worker that gets the job next adopts it: it keeps the delivery, runs other jobs in the slot, asks
+the first worker for the outcome and settles the delivery with it. The job runs again only if the first worker dies
+or does not know the outcome.
 
 Outcomes are kept in memory only, for KEEP_FOR seconds: a worker that has ended cannot be asked.
 """
@@ -31,13 +31,14 @@ from palermo.worker.parent.job_events import JobEvents
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds for which an outcome is kept that the broker does not know, and the most outcomes of each kind.
+#: Seconds for which an outcome is kept that the broker does not have, and maximum number of outcomes of each kind.
 KEEP_FOR = 600.0
 MAX_OUTCOMES = 1_000
 
 
 def fingerprint(message: Message) -> str:
-    """A hash that differs for another message with the same id: one requeued, or enqueued again with the user's id."""
+    """A hash that differs for another message with the same id, either requeued or enqueued again with the user's
+    id."""
     import hashlib
 
     fields = (message.id, message.job, message.attempt, message.created_at, message.run_at, message.body)
@@ -45,26 +46,26 @@ def fingerprint(message: Message) -> str:
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """How one job ended."""
+    """The outcome of one job."""
 
     job: str
     queue: str
     result: Result
-    #: Whether the broker took its result; if not, it has given the job back.
+    #: Whether the broker accepted its result; if not, it has requeued the job.
     settled: bool = False
-    #: The fingerprint of its message, the tag of the slot that ran it, and when the run began and ended, in Unix
-    #: seconds. Only known while the result isn't settled.
+    #: The fingerprint of its message, the tag of the slot that ran it, and when the run started and ended, in Unix
+    #: seconds. Only set while the result isn't settled.
     mark: str = ""
     slot: str = ""
     began_at: float = 0.0
     ended_at: float = 0.0
-    #: Whether the journal has the end already, as for a job that keeps its result.
+    #: Whether the journal already has the end, as for a job with a kept result.
     written: bool = False
-    #: What the run has saved, if it has.
+    #: The run's saved state, if any.
     saved: str | None = None
 
     def answer(self) -> dict[str, Any]:
-        """The values of the answer to the order `outcome`; `result_in` reads the result in it."""
+        """The values of the answer to the order `outcome`; `result_in` reads the result from it."""
         plain: dict[str, Any] = to_builtins(self)
         if self.settled or not self.mark:
             plain = {name: plain[name] for name in ("job", "queue", "result", "settled")}
@@ -72,7 +73,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def result_in(answer: Mapping[str, Any]) -> Result | None:
-    """The result in another worker's answer; None if the job still runs or was interrupted, or if there is none."""
+    """The result in another worker's answer; None if the job still runs or was interrupted, or if it has none."""
     with suppress(ValidationError):
         result = convert(answer, Result)
         return None if isinstance(result, Interrupted) else result
@@ -84,11 +85,11 @@ class Outcomes:
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        #: How the last jobs ended, by id.
+        #: The outcomes of the latest jobs, by id.
         self._ended: dict[str, Outcome] = {}
-        #: The outcomes that the broker does not know, by job, each with when it was kept.
+        #: The outcomes that the broker does not have, by job, each with when it was kept.
         self._lost: dict[str, tuple[float, Outcome]] = {}
-        #: Who had a running job cancelled, by its id.
+        #: The user who cancelled a running job, by job id.
         self.cancelled_by: dict[str, str] = {}
         #: Set when a job ends.
         self.change = asyncio.Event()
@@ -101,7 +102,7 @@ class Outcomes:
         return tuple(self._lost)
 
     def ended(self, message: Message, result: Result, *, settled: bool) -> None:
-        """Remember how a job ended. If it is settled now, an earlier outcome of it is of no use any more."""
+        """Remember the outcome of a job. If it is settled now, an earlier outcome is no longer needed."""
         if settled:
             self._lost.pop(message.id, None)
         result = without_step(result) if settled else result
@@ -111,38 +112,38 @@ class Outcomes:
         self.change.set()
 
     def keep(self, id: str, outcome: Outcome) -> None:
-        """Remember a job that has ended, and whose delivery the broker had taken back. Ignores Interrupted."""
+        """Remember an ended job whose delivery the broker had taken back. Ignores Interrupted."""
         if not isinstance(outcome.result, Interrupted):
             remember(self._lost, id, (self._now(), outcome), most=MAX_OUTCOMES)
 
     def last(self, id: str) -> Outcome | None:
-        """How the last run of the job ended; None if it is not known."""
+        """The outcome of the job's last run; None if unknown."""
         return self._ended.get(id)
 
     def find(self, id: str) -> Outcome | None:
-        """The outcome that another worker may use, else how the last run ended; None if neither is known."""
+        """The outcome for another worker, else the outcome of the last run; None if neither is known."""
         return self._lost[id][1] if id in self.lost else self._ended.get(id)
 
     def known(self, ids: Iterable[str]) -> set[str]:
-        """Those of the jobs of which an outcome is known."""
+        """The jobs with a known outcome."""
         return {*ids} & {*self.lost, *self._ended}
 
 
-#: The most jobs that one worker adopts. Further ones go back to their queue, after a pause in seconds.
+#: Maximum number of jobs that one worker adopts. Further ones go back to their queue, after a pause in seconds.
 MAX_ADOPTED = 100
 _RELEASE_PAUSE = 1.0
 
-#: Seconds between two questions to the other worker, and for which an answer is waited for.
+#: Seconds between two requests to the other worker, and timeout of an answer.
 _ASK_EVERY, _ANSWER_TIMEOUT = 1.0, 1.0
 
-#: After so many questions without an answer the job goes back to its queue; its next worker checks which workers live.
+#: Number of unanswered requests after which the job is requeued; its next worker checks which workers live.
 _MAX_SILENCE = 3
 
 
 class Adoption(Enum):
-    """What became of a delivery whose job another worker began."""
+    """What became of a delivery whose job another worker started."""
 
-    ADOPTED = auto()  #: settled once that worker says how the job ended
+    ADOPTED = auto()  #: settled once that worker reports the outcome
     COPY = auto()  #: that worker runs the job from another message
     NOT_RUNNING = auto()  #: that worker doesn't run the job, or has settled it
 
@@ -160,7 +161,7 @@ class AdoptedJobs:
         failed_per_queue: bool,
         own_outcome: Callable[[str], Mapping[str, Any] | None],
     ) -> None:
-        """`worker` is this worker's id; `own_outcome` gives its own answer about the outcome of a job."""
+        """`worker` is this worker's id; `own_outcome` returns its own answer about the outcome of a job."""
         self._worker = worker
         self._sessions = sessions
         self._stopping = stopping
@@ -170,7 +171,7 @@ class AdoptedJobs:
         self._watching: set[asyncio.Task[None]] = set()
 
     async def adopt(self, session: BrokerSession, delivery: Delivery) -> Adoption:
-        """Adopt a job that another worker began, if that worker still runs it or knows how it ended."""
+        """Adopt a job that another worker started, if that worker still runs it or knows the outcome."""
         try:
             answer = await self._ask(session, delivery)
             if answer is not None and not _is_about(answer, delivery):
@@ -193,7 +194,7 @@ class AdoptedJobs:
         return Adoption.ADOPTED
 
     async def wait(self) -> None:
-        """Wait until all adopted jobs are settled or given back, which happens once the worker stops."""
+        """Wait until all adopted jobs are settled or requeued, which happens once the worker stops."""
         if self._watching:
             await asyncio.wait(set(self._watching))
 
@@ -224,7 +225,7 @@ class AdoptedJobs:
             self._sessions.lose(session, error)
 
     async def _ask(self, session: BrokerSession, delivery: Delivery) -> Mapping[str, Any] | None:
-        """The other worker's answer about the job; {} if it does not know the job, None if it does not answer."""
+        """The other worker's answer about the job; {} if the job is unknown there, None if it does not answer."""
         id, worker = delivery.message.id, delivery.running_at
         if worker == self._worker:
             return self._own_outcome(id) or {}
@@ -280,5 +281,5 @@ class AdoptedJobs:
 
 
 def _is_about(answer: Mapping[str, Any], delivery: Delivery) -> bool:
-    """Whether the answer is about this message: an id may have been used again."""
+    """Whether the answer is about this message: an id may have been reused."""
     return answer.get("mark") == fingerprint(delivery.message)

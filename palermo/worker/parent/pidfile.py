@@ -1,6 +1,6 @@
-"""A file that holds the worker's pid while it lives.
+"""A file that contains the worker's pid while it runs.
 
-The worker owns it through a lock, because the pid of a dead worker may belong to another program by now.
+The worker owns it through a lock, because another program may have the pid of a dead worker by now.
 """
 
 import errno
@@ -16,7 +16,7 @@ from palermo.errors import SettingInvalid
 
 @contextmanager
 def pidfile(name: str) -> Iterator[IO[str]]:
-    """Write the pidfile, and remove it in the end if it is still ours.
+    """Write the pidfile, and remove it at the end if it is still ours.
 
     A child must close the yielded file, or it would hold the lock after the worker's end. Raises SettingInvalid if
     another live worker holds the file, or if it cannot be written.
@@ -24,7 +24,7 @@ def pidfile(name: str) -> Iterator[IO[str]]:
     path = Path(name).absolute()
     try:
         file = _locked(path)
-        # Emptied first: a reader never sees the new number with the rest of an old one.
+        # Truncated first, so that a reader never sees the new number with the rest of an old one.
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -43,7 +43,7 @@ def pidfile(name: str) -> Iterator[IO[str]]:
 def _locked(path: Path) -> IO[str]:
     """The file, opened and locked."""
     while True:
-        # No write follows a symbolic link that somebody put into a shared folder such as /tmp.
+        # Never follow a symbolic link that another user put into a shared folder such as /tmp.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.fdopen(os.open(path, flags, 0o644), "r+", errors="replace")
         try:

@@ -1,4 +1,4 @@
-"""Watches the queues of a worker for the hooks queue_size and queue_empty, and for the end of a burst."""
+"""Watches a worker's queues for the hooks queue_size and queue_empty, and for the end of a burst."""
 
 import asyncio
 import time
@@ -12,22 +12,22 @@ from palermo.worker.parent.serving import Serving, served_queues
 from palermo.worker.parent.shutdown import Shutdown
 from palermo.worker.parent.worker_state import WorkerState
 
-#: Seconds that the end of a burst waits for other consumers of its queues, and between two looks at them.
+#: Seconds that the end of a burst waits for other consumers of its queues, and between two checks for them.
 _OTHERS, _LOOK_EVERY = 5.0, 0.05
 
-#: Seconds that the slots must be idle before the broker is asked, and the longest pause between two questions.
+#: Seconds that the slots must be idle before the broker is asked, and the longest pause between two requests.
 _FIRST, _MAX = 0.02, 1.0
 
-#: The least seconds between two reports of the sizes of the queues.
+#: Minimum seconds between two reports of the queue sizes.
 _PACE_EVERY = 1.0
 
-#: The pause after a report is _PACE_EVERY, or this many times as long as the broker took to answer: so that it also
-#: costs little with many queues.
+#: The pause after a report is _PACE_EVERY, or this multiple of the broker's response time, so that reports stay cheap
+#: with many queues.
 _PAUSE_FACTOR = 20.0
 
 
 async def keep_pace(worker: WorkerState) -> None:
-    """Report the sizes of the queues to the hook again and again, until cancelled; it answers with the pace."""
+    """Report the queue sizes to the hook repeatedly, until cancelled; the hook returns the pace."""
     while True:
         began = time.monotonic()
         try:
@@ -42,12 +42,12 @@ async def keep_pace(worker: WorkerState) -> None:
 
 
 async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> bool:
-    """Whether no job waits in these queues, for a worker that does not subscribe to them any more.
+    """Whether no job waits in these queues, for a worker that no longer subscribes to them.
 
-    A session that looks into a queue of RabbitMQ holds its jobs meanwhile, and nothing waits. So if another session
-    consumes, this waits for it. It may be another worker, so not for longer than _OTHERS.
+    A session that reads a queue of RabbitMQ holds its jobs in the meantime, and none seem to wait. So if another
+    session consumes, this waits for it. It may be another worker, so it waits at most _OTHERS seconds.
     """
-    # The leader of RabbitMQ puts all steps into their queues that became possible by now.
+    # RabbitMQ's leader publishes all steps that have become ready.
     await broker.workflows.next_due()
     deadline = time.monotonic() + _OTHERS
     while not await count_pending(broker, selection, put_aside):
@@ -59,15 +59,15 @@ async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Colle
 
 
 async def count_pending(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> int:
-    """The number of jobs that wait in these queues, and of those put aside for one of these limited keys."""
+    """Number of jobs that wait in these queues, and of those deferred for one of these limit keys."""
     aside = await broker.limits() if put_aside else ()
     waiting = sum(info.waiting for info in aside if info.key in put_aside)
-    # Jobs in a paused queue do not count: a burst must not wait for them forever.
+    # Jobs in a paused queue do not count, because a burst must not wait for them forever.
     return waiting + sum(queue.pending for queue in await served_queues(broker, selection) if not queue.paused)
 
 
 class EmptyQueues:
-    """Notices that no job waits any more in the queues of one worker: it asks the broker while all slots are idle."""
+    """Detects that no job waits any more in a worker's queues: it asks the broker while all slots are idle."""
 
     def __init__(self, worker: WorkerState, serving: Serving, shutdown: Shutdown) -> None:
         self._serving = serving
@@ -110,7 +110,7 @@ class EmptyQueues:
         serving = self._serving
         if not self._worker.options.burst or not self._worker.taking:
             return
-        # Jobs on their way to a slot go back before the last check, so that they are counted.
+        # Jobs on their way to a slot are requeued before the last check, so that they are counted.
         serving.stop()
         await serving.wait()
         session = self._worker.sessions.current

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from palermo import blocked_signals
 
-# Modules that both sides of the fork need are imported before it, so that the processes share their memory.
+# Modules for both sides of the fork are imported before it, so that the processes share their memory.
 from palermo.client import recorded_jobs, recorder  # noqa: F401
 from palermo.contract import broker, tasks  # noqa: F401
 from palermo.core import latest  # noqa: F401
@@ -29,21 +29,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("palermo.worker")
 
-#: Minimum seconds between two restarts, in case the template dies again and again; and seconds between two checks for
-#: a signal in the meantime.
+#: Minimum seconds between two restarts, in case the template dies repeatedly; and seconds between two checks for a
+#: signal in the meantime.
 _RESTART_EVERY, _LOOK_EVERY = 2.0, 0.05
 
 
 def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line never returns
-    """Work until told to stop, and return the exit code.
+    """Run the worker until it is stopped, and return the exit code.
 
-    0: done. 1: running jobs had to be cut off. 3: a burst could not reach its broker. 5: its own watchdog ended it.
-    Takes the process over: to be called in a fresh one, without event loop, threads or
-    connections. Raises WorkerFailed for modules that cannot be imported, SettingInvalid
-    for a pidfile in use, StoreInvalid for a file that cannot be a broker, BrokerRefused if the broker refuses the first
-    session.
+    0: done. 1: running jobs had to be killed. 3: a burst could not reach its broker. 5: its own watchdog ended it.
+    Takes over the process: call it in a fresh one, without event loop, threads or connections. Raises WorkerFailed for
+    modules that cannot be imported, SettingInvalid for a pidfile in use, StoreInvalid for a file that cannot be a
+    broker, BrokerRefused if the broker refuses the first session.
     """
-    # First of all: the command line may hold a password.
+    # First, because the command line may contain a password.
     set_title("palermo worker: starting")
     # Until the template has its own handlers, and the parent's event loop listens.
     blocked_signals.block()
@@ -69,9 +68,9 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         pool = _fork_pool(options, host=host, in_child=in_child)
         logs.write_in_background()
         stack.callback(logs.drain)
-        # Until run_parent has imported its modules: the collector would visit again and again what stays.
+        # Until run_parent has imported its modules: the collector would visit permanent objects repeatedly.
         gc.disable()
-        # Imported only after the fork: the template and the slots would have these modules in their memory too.
+        # Imported only after the fork, or the template and the slots would have these modules in memory too.
         import asyncio
 
         from palermo.event_loop import new_event_loop
@@ -92,16 +91,16 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
             return code
     logs.drain()
     flush()
-    gc.collect()  # Locks that a lost session left end with their objects: exec would end them as a death does.
+    gc.collect()  # Locks of a lost session are released with their objects; exec would release them as a crash does.
     # The same command in the same process, so that a supervisor that watches this pid sees no change.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]) -> "ForkedPool":
-    """Fork the template of the pool that the options name, and return the pool.
+    """Fork the template of the configured pool, and return the pool.
 
-    To be called before there is an event loop, a connection or a thread. In the template, `in_child` closes what only
-    the parent may hold. Modules that only one side needs are imported on that side.
+    Call this before there is an event loop, a connection or a thread. In the template, `in_child` closes everything
+    that only the parent may hold. Modules that only one side needs are imported on that side.
     """
     ours, theirs = socket.socketpair()
     stacks, marks = nameless_file(), SharedMarks(options.concurrency)
@@ -133,6 +132,6 @@ def _fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None
 
 
 def _rest_until(instant: float) -> None:
-    """Wait until then by the monotonic clock, or until a signal has come, which the worker obeys as it starts again."""
+    """Wait until then by the monotonic clock, or until a signal arrives, which the worker obeys as it restarts."""
     while (left := instant - time.monotonic()) > 0 and not blocked_signals.one_waits():
         time.sleep(min(left, _LOOK_EVERY))

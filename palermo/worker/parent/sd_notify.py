@@ -1,7 +1,7 @@
-"""Tells a service manager such as systemd that the worker is ready, alive or stopping (sd_notify(3)).
+"""Reports to a service manager such as systemd that the worker is ready, alive or stopping (sd_notify(3)).
 
-It sends datagrams of NAME=value lines to the socket that NOTIFY_SOCKET names, without a library. It never blocks: a
-service manager that does not read must not hold up a worker.
+It sends datagrams of NAME=value lines to the socket in NOTIFY_SOCKET, without a library. It never blocks, so a
+service manager that does not read cannot delay a worker.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from palermo.contract.worker_info import WorkerInfo
 from palermo.core.text import count
 from palermo.settings.environment import ServiceManager, service_manager
 
-#: The most seconds between two checks of the worker's state.
+#: Maximum seconds between two checks of the worker's state.
 _EVERY = 5.0
 
-#: Seconds until a datagram that the socket could not take is sent again.
+#: Seconds until a datagram is resent that did not fit into the socket.
 _SEND_AGAIN_AFTER = 0.1
 
 
 class Notifier:
-    """Tells one service manager about one worker."""
+    """Reports one worker to one service manager."""
 
     def __init__(self, manager: ServiceManager) -> None:
-        # A name that begins with @ is an abstract socket of Linux, outside of the file system: its first byte is zero.
+        # A name that starts with @ is an abstract socket of Linux, outside of the file system: its first byte is zero.
         self._address = "\0" + manager.address[1:] if manager.address.startswith("@") else manager.address
         self._every = min(_EVERY, manager.watchdog / 2) if manager.watchdog else _EVERY
         self._watchdog = bool(manager.watchdog)
@@ -34,7 +34,7 @@ class Notifier:
 
     @classmethod
     def found(cls) -> "Notifier | None":
-        """A notifier for the service manager that the environment names; None if it names none."""
+        """A notifier for the service manager in the environment; None if no service manager is set."""
         manager = service_manager()
         return None if manager is None else cls(manager)
 
@@ -57,11 +57,11 @@ class Notifier:
         `available` is set while the worker has a session with the broker, `stopping` once it stops.
         """
         if self._watchdog:
-            # After a restart in the same process, the service manager's watchdog is running already.
+            # After a restart in the same process, the service manager's watchdog is already running.
             self._send("WATCHDOG=1")
         await wait_for_any(available, stopping)
         said = set[str]()
-        # A worker with --burst may have both behind it by now.
+        # A worker with --burst may already have finished both.
         ready = ["READY=1"] if available.is_set() or not stopping.is_set() else []
         while True:
             facts, signs = [*ready, _status(report(), available)], list[str]()
@@ -69,7 +69,7 @@ class Notifier:
                 signs.append("WATCHDOG=1")
             if stopping.is_set():
                 facts.append("STOPPING=1")
-                # The worker decides how long stopping may take: --shutdown-timeout after TERM, for ever after QUIT.
+                # The worker decides how long stopping may take: --shutdown-timeout after TERM, no limit after QUIT.
                 signs.append(f"EXTEND_TIMEOUT_USEC={int(self._every * 3 * 1_000_000)}")
             lines = [*(fact for fact in facts if fact not in said), *signs]
             if lines and not self._send(*lines):
@@ -80,13 +80,13 @@ class Notifier:
             await (asyncio.sleep(self._every) if stopping.is_set() else wait_for_any(stopping, timeout=self._every))
 
     def _send(self, *lines: str) -> bool:
-        """Send a datagram; False if the socket is full, so that the caller may try again."""
+        """Send a datagram; False if the socket is full, so that the caller can try again."""
         try:
             self._socket.sendto("\n".join(lines).encode(), self._address)
         except BlockingIOError:
             return False
         except OSError:
-            pass  # nobody listens there
+            pass  # no process listens there
         return True
 
 

@@ -1,7 +1,7 @@
-"""Whether the slots of a worker take jobs, and the tasks in which they do.
+"""Whether a worker's slots take jobs, and the tasks in which they do.
 
-A worker takes jobs unless an operator has paused it or made it quiet, a burst looks for the last jobs, or it stops. A
-pause ends by a signal or an order, `quiet` only by an order.
+A worker takes jobs unless an operator has paused it or made it quiet, a burst checks for the last jobs, or it stops.
+A pause is ended by a signal or an order, `quiet` only by an order.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ log = logging.getLogger("palermo.worker")
 
 
 async def served_queues(broker: Broker, selection: QueueSelection) -> list[QueueInfo]:
-    """The queues that exist and that the selection names."""
+    """The existing queues that the selection names."""
     found = {queue.name: queue for queue in await broker.queues()}
     return [found[name] for name in selection.select(found) if name in found]
 
 
 class Serving:
-    """The slots of one worker, which take jobs or do not."""
+    """The slots of one worker, taking jobs or not."""
 
     def __init__(self, slots: Sequence[SlotTask], worker: WorkerState, *, slot_lost: Callable[[], object]) -> None:
         """`slot_lost` is called when a bug has ended a slot's task."""
@@ -39,11 +39,11 @@ class Serving:
 
     @property
     def allowed(self) -> bool:
-        """Whether nothing keeps the worker from taking jobs."""
+        """Whether the worker may take jobs."""
         return not self.paused and not self.quiet and not self._worker.stopping.is_set()
 
     def start(self) -> None:
-        """Have every slot whose task has ended take jobs again."""
+        """Start every slot task that has ended."""
         self._worker.taking = True
         for slot in self._slots:
             if slot.task is None or slot.task.done():
@@ -64,7 +64,7 @@ class Serving:
         self._worker.on_change()
 
     async def stop_deliveries(self, session: BrokerSession) -> None:
-        """Have the broker deliver nothing more to the slots."""
+        """Stop the broker's deliveries to the slots."""
         with suppress(PalermoError):
             for slot in self._slots:
                 if self._worker.taking:
@@ -96,7 +96,7 @@ class Serving:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            # A bug. The slot would be idle for ever, so it is better to end and be started again.
+            # A bug. The slot would be idle forever, so the worker ends and can be restarted.
             log.critical("slot lost, ending", exc_info=error)
             self._slot_lost()
         elif self._worker.taking:

@@ -1,8 +1,8 @@
-"""The duties of a worker during a session with the broker, besides running jobs.
+"""The worker's duties during a session with the broker, apart from running jobs.
 
-Before it takes jobs it subscribes its groups and announces its unique jobs. Then it stands for leader, so that delayed
-and recurring jobs get to their queues when they are due, declares its recurring jobs, and drops failed jobs that are
-too old or too many: at the beginning, and after failures once a minute at most.
+Before it takes jobs, it subscribes its groups and announces its unique jobs. Then it runs for leader, so that
+delayed and recurring jobs reach their queues when they are due, declares its recurring jobs, and removes failed jobs
+beyond the limits: at the start, and after failures at most once a minute.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from palermo.worker.registered import Registered
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds that the worker waits before it takes jobs until its unique jobs are announced.
+#: Maximum seconds that the worker waits for its unique jobs to be announced before it takes jobs.
 _ANNOUNCE_TIMEOUT = 1.0
 
-#: Seconds at the beginning of a session in which the worker only takes jobs, unless it is a burst, which ends when it
-#: finds no jobs: a leader has a lot of code to import and a lot to read.
+#: Seconds at the start of a session in which the worker only takes jobs: a leader has a lot of code to import and a lot
+#: to read. Not for a burst, which ends when it finds no jobs.
 _JOBS_FIRST = 0.1
 
-#: Seconds that the end of the duties may take, such as giving up the leadership: a lost session may not answer.
+#: Maximum seconds for ending the duties, such as giving up the leadership: a lost session may not answer.
 _END_TIMEOUT = 5.0
 
 
@@ -53,14 +53,14 @@ class SessionDuties:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def prepare(self, broker: Broker) -> None:
-        """Do what comes before the worker takes jobs. Raises BrokerError."""
+        """Do the duties that come before the worker takes jobs. Raises BrokerError."""
         await subscribe_groups(broker, self._registered.subscriptions)
         announcing = self._start(broker, self._announce)
-        # If that is quick: an alarm of RabbitMQ keeps records from being stored, and jobs go on.
+        # Only if it is quick: an alarm of RabbitMQ prevents storing records, but jobs continue.
         await asyncio.wait({announcing}, timeout=_ANNOUNCE_TIMEOUT)
 
     def begin(self, broker: Broker) -> None:
-        """Begin the other duties: the worker takes jobs now."""
+        """Start the other duties, now that the worker takes jobs."""
         if self._retention.wanted:
             self._start(broker, self._trim_failed_jobs)
         if self._options.scheduler:
@@ -68,7 +68,7 @@ class SessionDuties:
             self._start(broker, self._declare)
 
     def job_failed(self) -> None:
-        """Drop failed jobs that are too old or too many soon."""
+        """Schedule the removal of failed jobs beyond the limits."""
         self._failure.set()
 
     async def end(self) -> None:
@@ -100,7 +100,7 @@ class SessionDuties:
         await _until_stored(
             "recurring jobs are not declared",
             broker,
-            # A schedule that was removed while this worker ran begins now, not when the worker began.
+            # A schedule that was removed while this worker ran begins now, not when the worker started.
             lambda: declare(
                 broker, registered.recurring, since=clock.now(), modules=registered.modules, configures=configures
             ),
@@ -117,7 +117,7 @@ class SessionDuties:
 async def _guarded(duty: Callable[[Broker], Coroutine[Any, Any, None]], broker: Broker) -> None:
     try:
         await duty(broker)
-    except Exception:  # the edge of the worker: a broker's bug must be seen, and must not end the worker
+    except Exception:  # the edge of the worker: a broker's bug must be visible, but must not end the worker
         log.exception("a duty of the worker ended by a bug duty=%s broker=%s", duty.__name__, broker.describe())
 
 
@@ -134,9 +134,9 @@ async def _until_stored(what: str, broker: Broker, store: Callable[[], Awaitable
 
 
 async def subscribe_groups(broker: Broker, subscriptions: Iterable[tuple[Subscription, bool]]) -> None:
-    """Subscribe these groups to their events. A group that begins from the start gets the stored events too.
+    """Subscribe these groups to their events. A group that begins from the start also gets the stored events.
 
-    The first time this takes as long as copying all of these to the group.
+    The first time, this takes as long as copying all of these to the group.
     """
     for subscription, from_start in subscriptions:
         copied = await broker.events.subscribe(subscription, from_start=from_start)
@@ -157,10 +157,10 @@ async def declare(
     modules: Sequence[str] = (),
     configures: bool = False,
 ) -> None:
-    """Put recurring jobs on the broker that are missing or differ there; a missing one makes up for ticks `since`.
+    """Store missing or changed recurring jobs on the broker; a missing one makes up for ticks `since`.
 
-    Entries that these modules no longer declare are removed; if the worker `configures` a schedule, also entries from
-    other configurations' schedules.
+    Entries that these modules no longer declare are removed; if the worker `configures` a schedule, also entries
+    from other configurations' schedules.
     """
     found = {entry.name: entry for entry in await broker.recurring()}
     names = set[str]()

@@ -1,4 +1,4 @@
-"""The shutdown of a worker: when its jobs are done, after a timeout, immediately, or to start again."""
+"""The shutdown of a worker: when its jobs are done, after a timeout, immediately, or as a restart."""
 
 import asyncio
 import logging
@@ -11,10 +11,10 @@ from palermo.worker.signals import SHUTDOWN_TIMEOUT, Action, ShutdownAction
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds that settling may still take once no job runs any more.
+#: Maximum seconds for settling once no job runs any more.
 SETTLE_TIMEOUT = 5.0
 
-#: Seconds that the worker_exit hooks may take.
+#: Maximum seconds for the worker_exit hooks.
 EXIT_TIMEOUT = 5.0
 
 #: Exit codes of the worker. Those of the command line itself are in palermo/cli/command_group.py.
@@ -22,14 +22,14 @@ DONE, FORCED, UNREACHABLE, STALLED = 0, 1, 3, 5
 
 
 class RestartReason(Enum):
-    """Why the worker starts again in the same process instead of ending."""
+    """Why the worker restarts in the same process instead of ending."""
 
     REQUESTED = "told to"  #: by the signal HUP
     TEMPLATE_DIED = "template died"  #: and no slot can be forked without it
 
 
 class Shutdown:
-    """The shutdown of one worker: what was asked for so far, and the timers that enforce it."""
+    """The shutdown of one worker: the requests so far, and the timers that enforce it."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class Shutdown:
         self._timers: list[asyncio.TimerHandle] = []
         self._interrupts = 0
         self._restart = self._forced = self._stalled = False
-        #: Whether all jobs were killed, so that only their settling is left to wait for.
+        #: Whether all jobs were killed, so that only settling remains.
         self.killed = False
         self.begun = asyncio.Event()
-        #: The exit code, or why the worker starts again; set when the shutdown is complete.
+        #: The exit code, or the reason to restart; set when the shutdown is complete.
         self.end: asyncio.Future[int | RestartReason] = asyncio.get_running_loop().create_future()
 
     @property
     def final(self) -> bool:
-        """Whether the worker ends, and does not start again."""
+        """Whether the worker ends without a restart."""
         return self.begun.is_set() and not self._restart
 
     def obey(self, action: ShutdownAction) -> None:
-        """Do what a signal asks for. A later signal may make the shutdown faster, never slower."""
+        """Obey a signal. A later signal may make the shutdown faster, never slower."""
         if action is Action.RENEW and self.begun.is_set():
             return
         self._restart = action is Action.RENEW
@@ -74,7 +74,7 @@ class Shutdown:
             self.kill()
 
     def give_up(self) -> None:
-        """End as after TERM, with the exit code STALLED: the worker gets no jobs any more."""
+        """End as after TERM, with exit code STALLED, because the worker gets no jobs any more."""
         self._restart, self._stalled = False, True
         self.stop(self._timeout)
 

@@ -1,8 +1,8 @@
-"""The task of one slot in the parent: it takes a job, has it run and settles it, again and again.
+"""The task of one slot in the parent: it repeatedly takes a job, runs it and settles it.
 
-The task sleeps in `Consumer.receive` while it waits for a job. The consumer offers a plain job to `_take` in the turn
-of the loop in which it comes. The slot gets it at once, and its success is acknowledged in the turn in which it
-arrives. The task sleeps through both.
+The task sleeps in `Consumer.receive` while it waits for a job. The consumer offers a plain job to `_take` in the
+iteration of the loop in which it arrives. The slot gets it immediately, and its success is acknowledged in the
+iteration in which it arrives. The task sleeps through both.
 """
 
 import asyncio
@@ -69,19 +69,19 @@ from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
 
-#: The most limit keys that one worker remembers, some 15 MB. A key may be a customer's: a worker that runs for days
-#: meets millions.
+#: Maximum number of limit keys that one worker remembers, about 15 MB. A key may be a customer's: a worker that runs
+#: for days meets millions.
 _MOST_PUT_ASIDE = 100_000
 
-#: The most seconds between two attempts to store a result that the broker refuses, and the most attempts for a retry.
+#: Maximum seconds between two attempts to store a result that the broker refuses, and maximum attempts for a retry.
 _MAX_PAUSE, _RETRY_ATTEMPTS = 5.0, 4
 
-#: The most seconds until a slot that keeps the pace sees that the pace has changed.
+#: Maximum seconds until a slot with a pace notices a changed pace.
 _REST = 0.5
 
 
 class SlotTask:
-    """One slot as the parent sees it."""
+    """One slot, as seen by the parent."""
 
     __slots__ = (
         *("_admitted", "_free", "_plain", "_saving", "_settling", "_taken", "_worker"),
@@ -92,20 +92,20 @@ class SlotTask:
         self.number = number
         #: The slot's name in consumer tags and failures.
         self.tag = tag
-        #: The progress and the log lines of the job that it runs.
+        #: The progress and the log lines of its running job.
         self.progress = Progress(self._job_reported, self._save)
         self._worker = worker
         self._taken: list[Delivery] = []
         #: The job that it runs or waits for permission to run, and whether it has that permission.
         self._admitted: Message | None = None
         self.permitted = False
-        #: When it began, in Unix seconds.
+        #: When the job started, in Unix seconds.
         self.started_at = 0.0
-        #: The session, the delivery and the message of the plain job that it runs while its task sleeps; the task that
-        #: settles it.
+        #: The session, delivery and message of the plain job that it runs while its task sleeps; the task that settles
+        #: it.
         self._plain: tuple[BrokerSession, Delivery, Message] | None = None
         self._settling: asyncio.Task[None] | None = None
-        #: The tasks that have the broker keep what the job has saved.
+        #: The tasks that store the job's saved state on the broker.
         self._saving: set[asyncio.Task[None]] = set()
         #: Set while no plain job runs.
         self._free = asyncio.Event()
@@ -126,11 +126,11 @@ class SlotTask:
 
     @property
     def jobs(self) -> tuple[RunningJob, ...]:
-        """The jobs that it runs now: one, or several of a batch."""
+        """The running jobs: one, or several of a batch."""
         return tuple(self._running(one.message) for one in self._taken)
 
     def _named(self, message: Message) -> Message:
-        """The message; one that names no job with the default job of its queue."""
+        """The message; a message without a job name gets the default job of its queue."""
         if message.job or (job := self._worker.registered.defaults.get(message.queue)) is None:
             return message
         return replace(message, job=job)
@@ -153,7 +153,7 @@ class SlotTask:
 
     @property
     def demand(self) -> tuple[str, str] | None:
-        """The limit key and the id of the job that it runs or waits to run; None if that has no limit."""
+        """The limit key and id of the job that it runs or waits to run; None if that has no limit."""
         message = self._admitted
         if message is None or (demand := demand_of(message)) is None:
             return None
@@ -161,12 +161,12 @@ class SlotTask:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The messages of the jobs that it runs now, or of the one that it waits for permission to run."""
+        """The messages of the running jobs, or of the job that waits for permission to run."""
         waiting = () if self._admitted is None else (self._admitted,)
         return tuple(one.message for one in self._taken) or waiting
 
     async def serve(self) -> None:
-        """Take jobs and have them run, until the worker takes no more. To be cancelled only while `waiting`."""
+        """Take jobs and run them until the worker takes no more. Cancel this only while `waiting`."""
         worker = self._worker
         sessions = worker.sessions
         await worker.pool.prepare(self.number)
@@ -193,7 +193,7 @@ class SlotTask:
                 sessions.lose(session, error)
 
     def _log_received(self, delivery: Delivery) -> None:
-        """Log that the broker has handed out a job. It may still wait for a key or a limit."""
+        """Log a received job. It may still wait for a key or a limit."""
         log_step("received", self.number, delivery.message, " redelivered=%s", "yes" if delivery.redelivered else "no")
 
     @contextmanager
@@ -212,7 +212,7 @@ class SlotTask:
         return min(pace, self.started_at + pace - clock.now())
 
     async def _work(self, session: BrokerSession, delivery: Delivery) -> None:
-        """Run the job, if no other worker runs it and it gets the unique key and the permit that it needs."""
+        """Run the job, if no other worker runs it and it gets its unique key and its permit."""
         found = Adoption.NOT_RUNNING
         if delivery.running_at and not delivery.cancelled:
             found = await self._worker.adopted_jobs.adopt(session, delivery)
@@ -230,7 +230,7 @@ class SlotTask:
             self._admitted, self.permitted = None, False
 
     async def _get_permit(self, session: BrokerSession, delivery: Delivery) -> bool:
-        """Whether the job's limit or rate lets it run, after a short wait. If not, the broker has the job again."""
+        """Whether the job's limit or rate lets it run, after a short wait. If not, the job is back on the broker."""
         try:
             wait = await session.consumer.permit(delivery)
         except DeliveryLost:
@@ -248,7 +248,7 @@ class SlotTask:
         taken = [delivery]
         most, wait = self._worker.registered.batches.get(delivery.message.job, (1, 0.0))
         if delivery.redelivered or delivery.cancelled or runs_alone(delivery.message):
-            return taken  # whether a worker died of it, or ran it already, must be known of this job alone
+            return taken  # a job during which a worker died, or that ran already, must be judged alone
         until = time.monotonic() + wait
         while len(taken) < most and self._worker.taking:
             more = await session.consumer.next_for_batch(delivery, wait=max(0.0, until - time.monotonic()))
@@ -301,14 +301,14 @@ class SlotTask:
         by: str = "",
         written: bool = False,
     ) -> None:
-        """Record and count the end of a run; `times` are its beginning and its end. See JobEvents.run_ended."""
+        """Record and count the end of a run; `times` are its start and its end. See JobEvents.run_ended."""
         self._worker.job_events.run_ended(
             self.number, message, result, began_at=times[0], ended_at=times[1], settled=settled, by=by, written=written
         )
         self._worker.job_ended(message, result, settled=settled)
 
     def reported(self, report: Report) -> None:
-        """Take a report of its job; one that comes after the end of the job is left out."""
+        """Add a report of its job; a report that arrives after the end of the job is dropped."""
         if self._taken:
             self.progress.add(report)
 
@@ -317,7 +317,7 @@ class SlotTask:
         self._worker.job_events.job_reported(self.number, self._taken[0].message, kind, said)
 
     def _save(self, text: str) -> None:
-        """Have the broker keep what the job has saved, for the next worker if this one dies."""
+        """Store the job's saved state on the broker, for the next worker if this one dies."""
         if (session := self._worker.sessions.current) is not None:
             spawn(self._saving, self._keep_saved(session, self._taken[0], text))
 
@@ -326,10 +326,10 @@ class SlotTask:
             await session.consumer.save(delivery, text)
         except PalermoError as error:
             id = delivery.message.id
-            log.warning("what a job has saved is not kept if this worker dies now id=%s error=%r", id, str(error))
+            log.warning("saved state not stored, it is lost if this worker dies now id=%s error=%r", id, str(error))
 
     async def _result_of(self, message: Message) -> RunResult:
-        """Have the pool run the job, and wait for its result."""
+        """Run the job in the pool and return its result."""
         result: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
         self._worker.pool.run(self.number, message, lambda found: None if result.done() else result.set_result(found))
         return await result
@@ -338,13 +338,13 @@ class SlotTask:
     # benchmarks.drain threads: 196, 288 without.
 
     def _take(self, session: BrokerSession, delivery: Delivery) -> bool:
-        """Have a plain job run. False if the worker takes no jobs or keeps a pace, or the job may run in a batch."""
+        """Run a plain job. False if the worker takes no jobs or keeps a pace, or the job may run in a batch."""
         worker, message = self._worker, delivery.message
         if not message.job:
             message = self._named(message)
         if self._plain is not None or not worker.taking or worker.pace or message.job in worker.registered.batches:
             return False
-        # First of all: the slot begins while the rest is noted here.
+        # First, so that the slot starts while the rest is recorded here.
         worker.pool.run(self.number, message, self._plain_ended)
         self._plain, self._taken, self.started_at = (session, delivery, message), [delivery], clock.now()
         self._free.clear()
@@ -365,7 +365,7 @@ class SlotTask:
             try:
                 session.consumer.acknowledge(delivery)
             except (BrokerUnavailable, DeliveryLost):
-                pass  # `settle` raises the same, and `_finish` handles it
+                pass  # `settle` raises the same error, and `_finish` handles it
             else:
                 self._taken = []
                 if log.isEnabledFor(logging.INFO):
@@ -392,7 +392,7 @@ class SlotTask:
             self._plain_settled()
 
     def _plain_settled(self) -> None:
-        """The slot is free again. If the worker takes no more jobs, cancel the task, which waits for one."""
+        """Free the slot. If the worker takes no more jobs, cancel the task, which waits for one."""
         self._plain = None
         self._free.set()
         if self.listening and not self._worker.taking and self.task is not None:
@@ -409,7 +409,7 @@ class SlotTask:
         *,
         saved: str | None,
     ) -> None:
-        """Log and record how a job ended, and settle it with what it has saved."""
+        """Log and record how a job ended, and settle it with its saved state."""
         worker, message = self._worker, self._named(delivery.message)
         began_at = self.started_at
         by, settled, written = "", False, False
@@ -421,10 +421,11 @@ class SlotTask:
             written = await worker.job_events.store_result(
                 self.number, message, result, began_at=began_at, ended_at=ended_at, by=by
             )
-            # The journal has the returned value now. The records of how the job ended do without it.
+            # The journal has the returned value now. The records of the end don't need it.
             result = without_value(result)
             per_queue = worker.options.settings.failed_per_queue
-            # A job that runs again without delay must be due at once by every clock, or it would wait for the leader.
+            # A job that runs again without delay must be due immediately by every clock, or it would wait for the
+            # leader.
             at_once = isinstance(result, Retrying) and not result.delay
             now = clock.wall_clock() if at_once else clock.now()
             settlement = settle(message, result, worker=self.tag, now=now, failed_per_queue=per_queue, saved=saved)
@@ -457,10 +458,10 @@ class SlotTask:
     async def _settle(self, session: BrokerSession, delivery: Delivery, settlement: Settlement) -> bool:
         """Settle the delivery. False if the broker refused that, and the job has gone back to its queue.
 
-        A full queue of failed jobs (overflow reject-publish) refuses a failure, and a full job queue a retry. If the
-        worker acknowledged such a job, it would be lost. If it gave the job back at once, the job would run again, as
-        often as it is refused. So the slot keeps the delivery and tries again, until the worker stops. A retry goes
-        back after a few seconds, since this slot may be the one that makes room in the queue.
+        A full failed queue (overflow reject-publish) refuses a failure, and a full job queue a retry. If the worker
+        acknowledged such a job, it would be lost. If it requeued the job immediately, the job would run again each
+        time it is refused. So the slot keeps the delivery and tries again, until the worker stops. A retry goes back
+        after a few seconds, since this slot may be the one that makes room in the queue.
         """
         worker, message = self._worker, delivery.message
         for attempt in itertools.count(1):

@@ -1,8 +1,8 @@
-"""Watches of the worker over itself: does it still get jobs, does its loop still turn?
+"""The worker's watchdogs over itself: does it still get jobs, and does its loop still run?
 
-The first asks the broker, only while a slot is idle, whether jobs wait in the worker's queues. If some do at several
-checks in a row, and no slot gets one, the worker is stalled. Then the worker opens another session, and if that does
-not help, it ends.
+The first asks the broker, only while a slot is idle, whether jobs wait in the worker's queues. If jobs wait at
+several consecutive checks and no slot gets one, the worker is stalled. Then the worker opens another session, and if
+that does not help, it ends.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from palermo.worker.signals import block_in_this_thread
 
 log = logging.getLogger("palermo.worker")
 
-#: The least seconds between two checks.
+#: Minimum seconds between two checks.
 CHECK_EVERY = 5.0
 
-#: The pause after a check is CHECK_EVERY, or this many times as long as the check took: so checks cost next to nothing.
+#: The pause after a check is CHECK_EVERY, or this multiple of the check's duration, so checks cost next to nothing.
 PAUSE_FACTOR = 200.0
 
-#: The number of checks in a row at which the same queue must have waiting jobs.
+#: Number of consecutive checks at which the same queue must have waiting jobs.
 CHECKS = 4
 
 #: Seconds in which the broker must answer a check.
 ANSWER_TIMEOUT = 30.0
 
-#: Seconds that the loop may stand still. Time while the process is stopped or the machine asleep does not count.
+#: Maximum seconds without progress of the loop. Time while the process is stopped or the machine asleep does not count.
 LOOP_TIMEOUT = 60.0
 
 
 class StallWatchdog:
-    """Notices that the worker gets no jobs although some wait in its queues."""
+    """Detects that the worker gets no jobs although some wait in its queues."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class StallWatchdog:
         idle: Callable[[], BrokerSession | None],
         give_up: Callable[[], None],
     ) -> None:
-        """`idle` gives the session on which a slot waits for a job now; `give_up` ends the worker."""
+        """`idle` returns the session on which a slot waits for a job now; `give_up` ends the worker."""
         self._worker = worker
         self._idle = idle
         self._give_up = give_up
-        #: How many jobs the worker had taken when another session was opened; None once a check has shown that the
+        #: Number of jobs the worker had taken when another session was opened; None once a check has shown that the
         #: worker gets jobs.
         self._reopened_at: int | None = None
         #: Whether the latest check got no answer in time.
@@ -115,7 +115,7 @@ class StallWatchdog:
         )
 
     async def _served_queues(self, session: BrokerSession) -> set[str]:
-        """The queues that the worker serves, without the paused ones; none if the broker does not answer."""
+        """The queues that the worker serves, without the paused ones; empty if the broker does not answer."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 queues = await served_queues(session.broker, self._worker.selection)
@@ -125,7 +125,7 @@ class StallWatchdog:
 
 
 class LoopWatchdog:
-    """Ends the process if the loop stands still. Nothing else would, and its jobs run again in other workers."""
+    """Ends the process if the loop is blocked. Nothing else would, and its jobs run again in other workers."""
 
     def __init__(self) -> None:
         self._turned = False
@@ -135,7 +135,7 @@ class LoopWatchdog:
         threading.Thread(target=self._watch, name="palermo-loop-watch", daemon=True).start()
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._over.set()
         self._timer.cancel()
 
@@ -145,14 +145,14 @@ class LoopWatchdog:
 
     def _watch(self) -> None:
         block_in_this_thread()
-        # It counts this thread's own steps, not the clock: a process that was stopped has done nothing wrong.
+        # It counts this thread's own steps, not the clock: a stopped process is not at fault.
         step, still = LOOP_TIMEOUT / 10, 0
         while still * step < LOOP_TIMEOUT:
             if self._over.wait(step):
                 return
             still = 0 if self._turned else still + 1
             self._turned = False
-        # The log may be a full pipe that nothing reads, so the writing gets one second and no more.
+        # The log may be a full pipe without a reader, so writing gets only one second.
         writing = threading.Thread(target=_write_stacks, daemon=True)
         writing.start()
         writing.join(1.0)

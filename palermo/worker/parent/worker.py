@@ -1,9 +1,9 @@
 """One worker, from its first session with the broker to its last job.
 
-Each slot has a task that takes a job, has it run and settles it (slot_task.py). Another task keeps the session
-with the broker open. When the session is lost, running jobs finish, and the worker drops their results, because
-the broker has given the jobs back already. The worker ends when it is told to, when a burst finds its queues empty,
-or when the pool cannot run jobs any more.
+Each slot has a task that takes a job, runs it and settles it (slot_task.py). Another task keeps the session with the
+broker open. When the session is lost, running jobs finish, and the worker drops their results, because the broker
+has already requeued the jobs. The worker ends when it is stopped, when a burst finds its queues empty, or when the
+pool can't run jobs any more.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ log = logging.getLogger("palermo.worker")
 
 
 class Worker:
-    """One worker, in the event loop of its caller. It does nothing to the process: no signal, no title, no exit."""
+    """One worker, in the event loop of its caller. It does not touch the process: no signal, no title, no exit."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Worker:
         pid: int,
         show_title: Callable[[str], None],
     ) -> None:
-        """`show_title` shows the state of the worker to people who list processes."""
+        """`show_title` shows the state of the worker in process listings."""
         selection = options.queues or QueueSelection(registered.queues)
         self._about = WorkerInfo(
             id=f"pid:{pid}@{host}",
@@ -123,7 +123,7 @@ class Worker:
         self._orders = Orders(self.shared, self._slots, self._stack_dumps, act=self.order, state=lambda: self.state)
 
     async def run(self) -> int | RestartReason:
-        """Work until the end. Returns the exit code, or why the worker must start again.
+        """Work until the end. Returns the exit code, or the reason to restart.
 
         Raises StoreInvalid or UrlInvalid for a broker that can never be opened.
         """
@@ -137,7 +137,7 @@ class Worker:
         self._title.update()
         job_events, sessions = self.shared.job_events, self.shared.sessions
         job_events.worker_started(self.report())
-        # A signal may have come before.
+        # A signal may have arrived before.
         if self._serving.allowed:
             self._serving.start()
         watchdog = StallWatchdog(self.shared, idle=self._serving.idle, give_up=self._shutdown.give_up)
@@ -170,7 +170,7 @@ class Worker:
         return code
 
     def log_end(self) -> None:
-        """Log that the worker has stopped: its last line, once its processes have ended too."""
+        """Log that the worker has stopped: its last line, after its processes have ended."""
         shared = self.shared
         log.info("worker stopped id=%s processed=%d failed=%d", self._about.id, shared.processed, shared.failed)
 
@@ -187,7 +187,7 @@ class Worker:
         self.order(row.action)
 
     def order(self, action: Action) -> None:
-        """Do what a signal or an order through the broker asks for."""
+        """Execute the action of a signal or an order."""
         serving, stopping = self._serving, self.shared.stopping.is_set()
         match action:
             case Action.KILL_JOBS:
@@ -282,7 +282,7 @@ class Worker:
     # Hooks, background tasks, title, end.
 
     async def _exit_hook(self) -> None:
-        """Have the hook worker_exit run, last of all: the worker has left its broker. A hook that hangs is given up."""
+        """Run the hook worker_exit last, after the worker has left its broker. A hanging hook is killed."""
         try:
             await asyncio.wait_for(self.shared.hook("worker_exit"), EXIT_TIMEOUT)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""The state of a worker that its slots and its other parts share."""
+"""The state that a worker's slots and its other parts share."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,36 +30,36 @@ class WorkerState(Struct, kw_only=True, eq=False):
     job_events: JobEvents
     #: Set once the worker stops.
     stopping: asyncio.Event
-    #: Called when a slot has taken a job, and when one has settled a job or could not; and if the job failed.
+    #: Called when a slot has taken a job, and when it has settled a job or could not; and if the job failed.
     on_change: Callable[[], None]
     on_failure: Callable[[], None]
-    #: Set when no job may wait any more: one has ended, or the worker has begun.
+    #: Set when queues may have become empty: a job has ended, or the worker has started.
     may_be_empty: asyncio.Event = field(default_factory=asyncio.Event)
     #: Whether the slots take jobs: false while the worker is paused, and once it stops.
     taking: bool = True
-    #: The minimum number of seconds between the starts of two jobs in a slot, as the hook queue_size wants it.
+    #: Minimum number of seconds between the starts of two jobs in a slot, set by the hook queue_size.
     pace: float = 0.0
-    #: The limit keys of deferred jobs, the latest ones: a burst is not over until these jobs have run.
+    #: The latest limit keys of deferred jobs: a burst is not over until these jobs have run.
     put_aside: dict[str, None] = field(default_factory=dict)
-    #: How many jobs it has taken, runs now, has ended, and has seen fail.
+    #: Number of jobs taken, running, ended and failed.
     taken: int = 0
     busy: int = 0
     processed: int = 0
     failed: int = 0
 
     async def hook(self, name: str) -> None:
-        """Have the worker hooks of this name run, if there are any."""
+        """Run the worker hooks with this name, if any."""
         if name in self.registered.hooks:
             await self.pool.hook(name)
 
     def job_began(self) -> None:
-        """A slot has taken a job."""
+        """Record that a slot has taken a job."""
         self.busy += 1
         self.taken += 1
         self.on_change()
 
     def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
-        """A slot has settled a job, or could not."""
+        """Record that a slot has settled a job, or could not."""
         self.busy -= 1
         self.outcomes.ended(message, result, settled=settled)
         if not isinstance(result, (Interrupted, Cancelled)):

@@ -1,1 +1,1 @@
-"""The process, thread and async pools, as the parent process sees them: it forks, limits, kills and replaces slots."""
+"""The process, thread and async pools, in the parent process: they fork, limit, kill and replace slots."""

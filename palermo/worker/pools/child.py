@@ -1,6 +1,6 @@
-"""A child of the template as the parent sees it, the jobs that run in it, and the place that it has in the pool.
+"""A child of the template as the parent sees it, the jobs that run in it, and its place in the pool.
 
-In a process pool each slot has a child of its own. In a thread or async pool all slots share one.
+In a process pool each slot has its own child. In a thread or async pool all slots share one.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from palermo.worker.pools.children import CannotFork, Children, Process, SlotLos
 
 log = logging.getLogger("palermo.worker")
 
-#: The most frames that wait for the end of a turn of the loop: with more, the child would be idle in the meantime.
+#: Maximum number of frames collected during one iteration of the loop; with more, the child would be idle.
 _TOGETHER = 16
 
 
@@ -36,13 +36,13 @@ class Run(Struct, eq=False):
     message: Message
     #: Called with its result.
     done: Callable[[RunResult], None]
-    #: The child that it runs in, while it runs.
+    #: The child that runs it, while it runs.
     child: "Child | None" = None
     #: The error that this job ends with, if its child is being killed because of it.
     kill_error: JobError | None = None
-    #: Whether someone cancelled it.
+    #: Whether it was cancelled.
     cancelled: bool = False
-    #: The timer of its timeout, or of the grace after a timeout or a cancellation.
+    #: The timer of its timeout, or of the grace period after a timeout or a cancellation.
     timer: asyncio.TimerHandle | None = None
     #: The timer of its `rerun_after`.
     rerun_timer: asyncio.TimerHandle | None = None
@@ -55,10 +55,10 @@ class Owner(Protocol):
         """A run has this result, and has left the child."""
 
     def run_lost(self, child: "Child", run: Run, why: str) -> None:
-        """The child has died under a run, which has left it."""
+        """The child has died during a run, which has left it."""
 
     def timed_out(self, run: Run, timeout: float) -> None:
-        """A run has taken as long as its timeout."""
+        """A run has reached its timeout."""
 
     def kill_job(self, run: Run, error: JobError) -> None:
         """End a run by force: it ends with this error."""
@@ -67,8 +67,8 @@ class Owner(Protocol):
         """The job of this slot reports its progress or log lines."""
 
 
-#: The signal that interrupts the job of its own process, by the error that it raises there. A timeout needs none:
-#: such a process watches it by itself.
+#: The signal that interrupts a job in its own process, by the error that it raises there. A timeout needs none, because
+#: such a process watches it itself.
 _SIGNALS: Mapping[type[JobError], int] = {JobCancelled: signals.CANCEL, JobTerminated: signals.TERMINATE}
 
 
@@ -76,28 +76,28 @@ class Child(Process):
     """A child process, the jobs that run in it, and the answers that the parent waits for."""
 
     def __init__(self, number: int, place: "Place", owner: Owner, *, retired: bool) -> None:
-        """A child that is `retired` from the beginning is for a single job."""
+        """A child that is `retired` from the start is for a single job."""
         super().__init__(number)
         self.place = place
         #: The jobs that run in it now, by slot.
         self.runs: dict[int, Run] = {}
-        #: How many jobs ran in it when it ended.
+        #: Number of jobs that ran in it when it ended.
         self.lost_jobs = 0
-        #: Whether it takes no more jobs, and ends when those in it have ended.
+        #: Whether it takes no more jobs, and ends when its jobs have ended.
         self.retired = retired
-        #: Whether it is being killed because of those of its jobs that have a `kill_error`.
+        #: Whether it is being killed because of jobs with a `kill_error`.
         self.being_killed = False
-        #: Whether it was killed because one of its jobs, nobody knows which, took too much memory.
+        #: Whether it was killed because one of its jobs, not known which, used too much memory.
         self.killed_for_memory = False
         #: Since when it has been above its memory limit, by the monotonic clock.
         self.over_memory_since: float | None = None
-        #: How many jobs it has begun, and when it was forked, by the monotonic clock.
+        #: Number of jobs it has started, and when it was forked, by the monotonic clock.
         self.jobs_begun = 0
         self.forked_at = time.monotonic()
         self._owner = owner
-        #: By slot, the results of jobs that crashed, which the child is asked for.
+        #: By slot, the requested results of crashed jobs.
         self._results: dict[int, asyncio.Future[RunResult]] = {}
-        #: The stacks that it was asked for, by slot; None if the child ends before it answers.
+        #: The requested stacks, by slot; None if the child ends before it answers.
         self._stacks: dict[int, asyncio.Future[str | None]] = {}
         self._frames: list[bytes] = []
 
@@ -107,7 +107,7 @@ class Child(Process):
         return self.pipe
 
     def write(self, frame: tuple[Any, ...]) -> None:
-        """Send this frame: at once to the process of one slot, else with the others of this turn of the loop."""
+        """Send this frame: immediately to a single slot's process, otherwise with the others of this loop iteration."""
         packed = pack(frame)
         if not self.place.shared:
             if self.pipe is not None:
@@ -125,7 +125,7 @@ class Child(Process):
             self.pipe.write(b"".join(frames))
 
     def start(self, run: Run) -> None:
-        """Have the child run this job, and start the timers of the job's limits."""
+        """Run this job in the child, and start the timers of the job's limits."""
         self.jobs_begun += 1
         self.runs[run.slot] = run
         run.child = self
@@ -139,7 +139,7 @@ class Child(Process):
             )
 
     def leave(self, run: Run) -> None:
-        """Note that this job no longer runs in the child, which ends if it is retired, and stop the job's timers."""
+        """Record that this job has left the child, which ends if it is retired, and stop the job's timers."""
         run.child = None
         del self.runs[run.slot]
         if run.timer is not None:
@@ -150,7 +150,7 @@ class Child(Process):
             self.place.end_if_idle(self)
 
     def interrupt(self, run: Run, error: JobError) -> None:
-        """Have this error raised in the job."""
+        """Raise this error in the job."""
         if self.place.shared:
             self.write(("tell", run.slot, type(error).__name__, str(error)))
         elif (signal := _SIGNALS.get(type(error))) is not None:
@@ -160,7 +160,7 @@ class Child(Process):
                 self.place.retire(self, "a job was cancelled in it")
 
     def result_after_crash(self, slot: int, message: Message, failure: Failure) -> asyncio.Future[RunResult]:
-        """Have the child decide the result of a job that ended with this failure. Raises SlotLost, at once or later."""
+        """Let the child decide the result of a job that ended with this failure. Raises SlotLost, now or later."""
         if self.pipe is None:
             raise SlotLost
         result = self._results[slot] = asyncio.get_running_loop().create_future()
@@ -169,7 +169,7 @@ class Child(Process):
 
     async def stack(self, slot: int, within: float) -> str | None:
         """The stack of the job in a slot, "" if no job runs there; None if the child doesn't answer in time."""
-        # A frame whose answer is still under way is not sent again: the second answer would look like nonsense.
+        # A frame whose answer is still pending is not sent again, because the second answer would look invalid.
         if slot not in self._stacks:
             self._stacks[slot] = asyncio.get_running_loop().create_future()
             self.write(("stack", slot))
@@ -209,7 +209,7 @@ class Child(Process):
             self.pipe.abort("sent an answer that nobody asked for")
 
     def _disconnected(self, why: str) -> None:
-        if self.pipe is None:  # the parent ended this child itself
+        if self.pipe is None:  # the parent itself ended this child
             return
         self.pipe = None
         self.lost_jobs = len(self.runs)
@@ -229,7 +229,7 @@ class Child(Process):
 class Place:
     """A place in the pool: its current child takes jobs, retired ones finish theirs.
 
-    The next child of one slot is forked when the last one has ended, since both have the slot's number.
+    The next child of a slot is forked when the last one has ended, since both have the slot's number.
     """
 
     def __init__(
@@ -241,12 +241,12 @@ class Place:
         *,
         slot: int | None,
     ) -> None:
-        """`spawn` runs a coroutine in the background. `slot` is the one whose place it is; None for all slots."""
+        """`spawn` runs a coroutine in the background. `slot` is the slot of this place; None for all slots."""
         self.children = children
         self.shared = slot is None
-        #: The children that live; of the retired ones those in which jobs run.
+        #: The living children; retired ones only while jobs run in them.
         self.living: set[Child] = set()
-        #: The child that takes jobs now; None if there is none ready.
+        #: The child that takes jobs now; None if no child is ready.
         self.current: Child | None = None
         self._limits = limits
         self._owner = owner
@@ -257,11 +257,11 @@ class Place:
         self._starting: asyncio.Task[None] | None = None
 
     async def ready_child(self) -> Child:
-        """The child that takes jobs now; started if there is none. Raises CannotFork."""
+        """The child that takes jobs now; started if it doesn't exist. Raises CannotFork."""
         while (child := self.current) is None:
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.ensure_future(self._start_current())
-                # Retrieve the error: those that wait may have been cancelled by the time it fails.
+                # Retrieve the error, because the waiting callers may have been cancelled when it fails.
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
             starting = self._starting
             await asyncio.wait({starting})
@@ -277,7 +277,7 @@ class Place:
         await self._launch(retired=False)
 
     async def _number_free(self) -> None:
-        """Wait until a new child may have the number of the last one."""
+        """Wait until a new child can have the number of the last one."""
         if not self.shared and self._latest is not None:
             await asyncio.wait([self._latest.end_reason])
 
@@ -285,7 +285,7 @@ class Place:
         return await self.children.launch(lambda: Child(next(self._numbers), self, self._owner, retired=retired))
 
     def child_ready(self, child: Child) -> None:
-        """A child waits for jobs: all of them, or a single one if it is retired already."""
+        """Record that a child is ready for all jobs, or for a single one if it is already retired."""
         self.living.add(child)
         if not child.retired:
             self.current = self._latest = child
@@ -298,7 +298,7 @@ class Place:
                 self.retire(child, why)
 
     def retire(self, child: Child, why: str, *, level: int = logging.INFO) -> None:
-        """Give the child no more jobs, end it once no job runs in it, and have a fresh one ready for the next jobs."""
+        """Give the child no more jobs, end it once no job runs in it, and start a fresh one for the next jobs."""
         if child.retired:
             return
         child.retired, self.current = True, None
@@ -326,7 +326,7 @@ class Place:
         self.retire(child, f"{who} changed its process: {changes}", level=logging.WARNING)
 
     def child_lost(self, child: Child) -> None:
-        """A child that was ready has closed its socket pair. Unless it was retired, have another ready in its place."""
+        """A ready child has closed its socket pair. Unless it was retired, start another one in its place."""
         self.living.discard(child)
         if child is self.current:
             self.current = None
@@ -336,7 +336,7 @@ class Place:
             log.warning("slot ended while idle slot=%s pid=%s", self._name(child), child.pid)
             # It may have closed the socket pair without ending.
             self._spawn(self.children.end(child))
-        if child.jobs_begun:  # one that ends before its first job would end again and again
+        if child.jobs_begun:  # one that ends before its first job would end repeatedly
             self._spawn(self._have_one_ready())
 
     async def _have_one_ready(self) -> None:

@@ -1,7 +1,7 @@
-"""The template as the parent sees it, and the children that it forks for a pool: how they start, and how they end.
+"""The template as the parent sees it, and the children that it forks for a pool: how they start and end.
 
-template.py describes the frames of the socket pair with the template. The pool (forked_pool.py) knows the purpose of a
-child, and what its end means for the jobs in it.
+template.py describes the frames of the socket pair with the template. The pool (forked_pool.py) decides the purpose
+of a child, and what its end means for the jobs in it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ log = logging.getLogger("palermo.worker")
 #: Seconds between two attempts to start a process: the first pause and the longest.
 _FORK_PAUSE, _FORK_PAUSE_MAX = 0.1, 10.0
 
-#: Seconds that the template, or a process that is to be replaced, gets to exit by itself.
+#: Seconds that the template, or a process to be replaced, gets to exit by itself.
 LEAVE = 3.0
 
 
@@ -35,7 +35,7 @@ LINGER = 0.5
 
 
 class SlotLost(Exception):
-    """The socket pair with a process has closed. The text says what the process did wrong, if it did."""
+    """The socket pair with a process has closed. The text describes the process's error, if any."""
 
 
 class CannotFork(Exception):
@@ -73,7 +73,7 @@ class Process:
         if not self.end_reason.done():
             self.end_reason.set_result(how)
         if self.pipe is not None:
-            # A process that a job left behind may hold the socket pair open.
+            # A leftover process of a job may hold the socket pair open.
             asyncio.get_running_loop().call_later(LINGER, self.pipe.abort, "")
 
 
@@ -90,14 +90,14 @@ class Children:
         self.template_end = ""
         #: Set when the template has ended.
         self.gone = asyncio.Event()
-        #: Set when the worker stops: from then on a failed start is not tried again.
+        #: Set when the worker stops: a failed start is not retried any more.
         self.draining = asyncio.Event()
         #: Whether all processes were killed.
         self.killed = False
         self._control = control
         self._frames = FrameBuffer()
         self._registered: asyncio.Future[Registered]
-        #: The hooks that the template runs, in their order.
+        #: The hooks that the template runs, in order.
         self._hooks: list[asyncio.Future[float]] = []
         #: The children that live or are being forked, by number.
         self._children: dict[int, Process] = {}
@@ -116,9 +116,9 @@ class Children:
         return (self.template, *(child.pid for child in self._children.values() if child.pid is not None))
 
     async def hook(self, name: str, *more: Any) -> float:
-        """Have the template run the worker hooks of this name, with `more` behind the WorkerContext.
+        """Run the worker hooks with this name in the template, with `more` after the WorkerContext.
 
-        Returns the greatest number of seconds that one of them returned, once all have ended; 0 if none did.
+        Returns the highest number of seconds that one of them returned, once all have ended; 0 if none did.
         """
         if self.gone.is_set():
             return 0.0
@@ -128,7 +128,7 @@ class Children:
         return await done
 
     async def launch(self, new: Callable[[], P]) -> P:
-        """Have the template fork a `new` child, another one after a failure. Returns once it is ready.
+        """Fork a `new` child of the template, and another one after a failure. Returns once it is ready.
 
         Raises CannotFork.
         """
@@ -165,14 +165,15 @@ class Children:
         await child.ready
 
     async def ensure_end(self, child: Process, why: str) -> str:
-        """Kill a child whose socket pair has closed if it still lives.
+        """Kill a child whose socket pair has closed if it is still alive.
 
         Returns how it ended, as words to follow "the job's process".
         """
         if not why:
             await asyncio.wait([child.end_reason], timeout=LINGER)
         if not child.end_reason.done():
-            # It lives, cut off from the parent, and its job must not go on; or the template is slow to report its end.
+            # It is alive without a connection to the parent, and its job must not continue; or the template reports its
+            # end late.
             self.kill_child(child)
             if await child.end_reason == KILLED:
                 return f"{why or 'closed its connection to the worker in mid-job'}, and was killed for that"
@@ -188,11 +189,11 @@ class Children:
             await child.end_reason
 
     def kill_child(self, child: Process) -> None:
-        """Have the template kill the child and its process group."""
+        """Kill the child and its process group, through the template."""
         self._order(("kill", child.number))
 
     def signal(self, child: Process, number: int) -> None:
-        """Have the template send the child a signal."""
+        """Send a signal to the child, through the template."""
         self._order(("signal", child.number, number))
 
     def _order(self, frame: tuple[Any, ...]) -> None:
@@ -201,7 +202,7 @@ class Children:
             self._control.sendall(pack(frame))
 
     def kill(self) -> None:
-        """Kill all processes at once, the template too."""
+        """Kill all processes immediately, including the template."""
         self.killed = True
         self.draining.set()
         if not self.template_end:
@@ -209,9 +210,9 @@ class Children:
                 kill(pid)
 
     async def close(self) -> None:
-        """Close the socket pairs of all children, and end the template once they have ended or had LEAVE seconds to.
+        """Close the socket pairs of all children, and end the template after them, or after LEAVE seconds.
 
-        They would die with the template, and may still have something to send.
+        Otherwise they would die with the template while they may still have something to send.
         """
         leaving = {child.end_reason: child for child in self._children.values()}
         for child in leaving.values():
@@ -286,5 +287,5 @@ class Children:
 
 
 def _warn_stuck(child: Process) -> None:
-    """Say that a child is killed because it did not exit: a function that a job gave to atexit may hang."""
+    """Log that a child is killed because it did not exit: an atexit function of a job may hang."""
     log.warning("slot does not end by itself, killing it slot=%d pid=%s waited=%.1f", child.number, child.pid, LEAVE)

@@ -1,13 +1,13 @@
 """The pool of a worker: slots whose jobs run in processes that the template forks.
 
 In a process pool each slot has its own process; in a thread or async pool all slots share one (child.py). The only
-way to end a job by force is to kill its process. So the pool replaces a process instead of repairing it: the old one is
-*retired* (takes no more jobs, and ends when those in it have), and a fresh one takes the next jobs.
+way to end a job by force is to kill its process. So the pool replaces a process instead of repairing it: the old one
+is *retired* (takes no more jobs, and ends when its jobs have ended), and a fresh one takes the next jobs.
 
-A job whose process dies under it fails, if it was alone in it. If a process dies with several jobs, nobody knows which
-was to blame: each runs again *alone*, in a fresh process, within the same delivery. A second death then has exactly one
-cause. A batch goes back to its queue, where each of its jobs runs alone. A job ends as Interrupted only if the worker
-stops, if it never began, or if its process was killed because of another job.
+If a process dies with a single job, that job fails. If it dies with several jobs, any of them may be the cause: each
+runs again *alone*, in a fresh process, within the same delivery. A second death then has exactly one cause. A batch
+is requeued, and each of its jobs then runs alone. A job ends as Interrupted only if the worker stops, if it never
+started, or if its process was killed because of another job.
 """
 
 import asyncio
@@ -55,7 +55,8 @@ from palermo.worker.signals import DUMP
 
 log = logging.getLogger("palermo.worker")
 
-#: The most processes that a shared pool forks for single jobs at a time. Each may be the one that takes all memory.
+#: Maximum number of processes that a shared pool forks for single jobs at a time. Each may be the one that uses all
+#: memory.
 _ALONE = 4
 
 #: Seconds within which a child that makes progress sends a stack.
@@ -63,7 +64,7 @@ _PROMPT = 1.0
 
 
 class ForkedPool:
-    """A pool of slots, each with a child of the template, or all with one."""
+    """A pool of slots, each with its own child of the template, or all with one."""
 
     def __init__(
         self, children: Children, *, slots: int, shared: bool, limits: Limits, stacks: int, marks: SharedMarks
@@ -75,7 +76,7 @@ class ForkedPool:
         self._stacks = stacks
         self._marks = marks
         self._registered: Registered
-        #: Whether jobs may have limits that their messages do not say.
+        #: Whether jobs may have limits that are not in their messages.
         self._limits_jobs = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._spawn = partial(spawn, self._tasks)
@@ -109,7 +110,7 @@ class ForkedPool:
         run = self._runs[slot] = Run(slot, message, done)
         if self._limits.replaces_processes:
             place.retire_if_due()
-        # Fast path: a child that is ready gets the job without a task. Its gain is in that of SlotTask._take.
+        # Fast path: a ready child gets the job without a task. Its gain is included in that of SlotTask._take.
         if (child := place.current) is not None and not self._terminated:
             child.start(run)
         else:
@@ -170,7 +171,7 @@ class ForkedPool:
         self.children.kill()
 
     async def close(self) -> None:
-        self.drain()  # the worker may not have stopped in order; no process that ends now is to be replaced
+        self.drain()  # the worker may not have stopped in order; a process that ends now must not be replaced
         for task in self._tasks:
             task.cancel()
         await self.children.close()
@@ -179,19 +180,19 @@ class ForkedPool:
     # One job.
 
     async def _finish(self, run: Run, work: Coroutine[Any, Any, RunResult | None]) -> None:
-        """End the run with the result that `work` returns. It still runs if that is None."""
+        """End the run with the result of `work`. If that is None, the job still runs."""
         result: RunResult | None = INTERRUPTED
         try:
             result = await work
         except CannotFork:
             pass  # The job's process has ended, and no other one can be started.
-        except Exception:  # a bug in Palermo: the job goes back
+        except Exception:  # a bug in Palermo: the job is requeued
             log.exception("cannot tell how a job ended, giving it back: a bug id=%s", run.message.id)
         if result is not None:
             self._runs.pop(run.slot).done(result)
 
     async def _run_when_ready(self, run: Run) -> RunResult | None:
-        """Start the job as soon as there is a child that takes jobs; returns its result if it must not run any more.
+        """Start the job as soon as a child takes jobs; returns its result if it must not run any more.
 
         Raises CannotFork.
         """
@@ -202,7 +203,7 @@ class ForkedPool:
         return None
 
     async def _run_alone(self, run: Run, place: Place) -> RunResult | None:
-        """Have the job run in a fresh process. Otherwise as `_run_when_ready`."""
+        """Run the job in a fresh process. Otherwise the same as `_run_when_ready`."""
         async with self._alone:
             if not self._must_not_run(run):
                 child = await place.child_for_one()
@@ -216,7 +217,8 @@ class ForkedPool:
         return await self._result_of_killed(run, "did not run it again")
 
     def _is_possible(self, run: Run, result: RunResult) -> bool:
-        """Whether the result is possible: only a job that was told to end may be interrupted or cancelled."""
+        """Whether the result is possible: only a job that was stopped or cancelled may end as interrupted or
+        cancelled."""
         stopping = self._terminated or self.children.draining.is_set()
         if isinstance(result, BatchResult):
             return not any(isinstance(each, Interrupted | Cancelled) for each in result.results)
@@ -264,7 +266,7 @@ class ForkedPool:
     # Ending jobs by force.
 
     def _must_not_run(self, run: Run) -> bool:
-        """Whether the job must not be run any more."""
+        """Whether the job must not run any more."""
         return run.kill_error is not None or self._terminated
 
     def _kill_later(self, run: Run, seconds: float, error: JobError) -> None:
@@ -274,12 +276,12 @@ class ForkedPool:
         run.timer = asyncio.get_running_loop().call_later(seconds, self.kill_job, run, error)
 
     def _kill_if_others_are_done(self, child: Child) -> None:
-        """Kill a child in which only jobs run that must end. Others have the grace time to finish before that."""
+        """Kill a child if all of its jobs must end. Other jobs have the grace time to finish before that."""
         if all(run.kill_error is not None for run in child.runs.values()):
             self._kill(child)
 
     def _kill(self, child: Child) -> None:
-        """Kill a child because of its jobs that must end, if they still run. The other jobs in it are given back."""
+        """Kill a child because of its jobs that must end, if they still run. The other jobs in it are requeued."""
         because_of = " ".join(run.message.id for run in child.runs.values() if run.kill_error is not None)
         if child.being_killed or not because_of:
             return
@@ -287,7 +289,7 @@ class ForkedPool:
         for run in child.runs.values():
             if run.kill_error is None:
                 log.warning(
-                    "process killed under a job that did nothing wrong id=%s job=%s because_of=%s",
+                    "process of this job killed because of another job id=%s job=%s because_of=%s",
                     run.message.id,
                     run.message.job,
                     because_of,
@@ -297,8 +299,9 @@ class ForkedPool:
     async def _watch_memory(self) -> None:
         """Watch the memory of the children.
 
-        Nobody can tell which of several jobs in a child has taken the memory. Such a child is retired, and its jobs get
-        the grace time to finish. Each that has not finished runs again alone, where its own memory can be seen.
+        With several jobs in a child, it is not known which one has used the memory. Such a child is retired, and its
+        jobs get the grace time to finish. Each unfinished job runs again alone, where its own memory can be
+        measured.
         """
         while True:
             await asyncio.sleep(MEMORY_EVERY)
@@ -366,9 +369,9 @@ class ForkedPool:
         return self._marks.done(run.slot, len(run.message.companions) + 1)
 
     async def _ask_policy(self, slot: int, message: Message, failure: Failure) -> RunResult:
-        """Have a child decide the result of a job that failed, and call its hooks. Tried only once.
+        """Let a child decide the result of a failed job, and call its hooks. Tried only once.
 
-        No other job runs in the child, so that the hooks harm none.
+        No other job runs in the child, so the hooks can't harm one.
         """
         try:
             async with self._alone:
@@ -387,9 +390,9 @@ class ForkedPool:
 
 
 def _split_batch(message: Message, done: Sequence[bool], why: str) -> BatchResult:
-    """The result of a batch whose process died: what is marked as done is, and the other jobs go back.
+    """The result of a batch whose process died: marked items are done, and the other jobs are requeued.
 
-    A job that was delivered before runs alone, so the next death has one cause.
+    A redelivered job runs alone, so the next death has one cause.
     """
     log.warning(
         "process died with a batch in it, those that are not marked as done run again alone"
@@ -406,7 +409,7 @@ def _split_batch(message: Message, done: Sequence[bool], why: str) -> BatchResul
 async def result_of_rest(
     message: Message, done: Sequence[bool], ask: Callable[[Message], Awaitable[RunResult]]
 ) -> RunResult:
-    """The result of a run: what is marked as done is, and `ask` tells the result of the other messages."""
+    """The result of a run: marked messages are done, and `ask` returns the result of the others."""
     if not any(done):
         return await ask(message)
     all_of_it = (message, *message.companions)
@@ -424,9 +427,9 @@ _ANSWER_TIMEOUT, _EVERY = 2.0, 0.05
 
 
 async def _written_stacks(descriptor: int) -> str:
-    """The text that a process writes to this file, which is empty now, once it stops growing; "" if nothing comes.
+    """The text that a process writes to this file, which is empty now, once it stops growing; "" if nothing arrives.
 
-    It is the nameless file that is open in the parent, the template and every slot.
+    The nameless file is open in the parent, the template and every slot.
     """
     deadline = time.monotonic() + _ANSWER_TIMEOUT
     size = 0

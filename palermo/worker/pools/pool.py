@@ -12,7 +12,7 @@ from palermo.worker.registered import Registered
 #: Called with the result of a job.
 OnResult = Callable[[RunResult], None]
 
-#: Called with a slot and what its job reports while it runs: progress and log lines.
+#: Called with a slot and the report of its running job: progress and log lines.
 OnReport = Callable[[int, Report], None]
 
 
@@ -31,22 +31,22 @@ class Pool(Protocol):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its processes, besides the worker's own."""
+        """Its processes, without the worker's own."""
 
     async def start(self) -> Registered:
         """Wait until the user's modules are imported. Raises WorkerFailed."""
 
     async def prepare(self, slot: int) -> None:
-        """Start the slot's process, so that its first job need not wait. Not to be cancelled."""
+        """Start the slot's process, so that its first job need not wait. Do not cancel this."""
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         """Run one job, with its companions, to its end. Never calls `done` before this returns."""
 
     async def stack(self, slot: int) -> str:
-        """The stack of the job in this slot, without stopping it; "" if there is no answer."""
+        """The stack of the job in this slot, without stopping it; "" if it does not answer."""
 
     def kill_jobs(self) -> None:
-        """Kill every job that runs. Each ends as Raised, and its slot gets a fresh process."""
+        """Kill every running job. Each ends as Raised, and its slot gets a fresh process."""
 
     def cancel(self, slot: int) -> None:
         """Raise JobCancelled in the job of this slot, and end it by force after the timeout's grace.
@@ -55,19 +55,19 @@ class Pool(Protocol):
         """
 
     def terminate(self) -> None:
-        """Raise JobTerminated in every job that runs. Each ends as Interrupted, whatever else it raises."""
+        """Raise JobTerminated in every running job. Each ends as Interrupted, whatever else it raises."""
 
     async def hook(self, name: str, *more: Any) -> float:
-        """Run the worker hooks of this name, with `more` behind the WorkerContext.
+        """Run the worker hooks with this name, with `more` after the WorkerContext.
 
-        Returns the greatest number of seconds that one of them returned, once all have ended; 0 if none did.
+        Returns the highest number of seconds that one of them returned, once all have ended; 0 if none did.
         """
 
     def drain(self) -> None:
-        """The worker stops: end loops of `resume`, and start no process again that cannot be started."""
+        """Prepare for the worker's end: stop loops of `resume`, and don't retry failed starts of processes."""
 
     def kill(self) -> None:
-        """Kill everything at once. Each job that runs ends as Interrupted."""
+        """Kill everything immediately. Each running job ends as Interrupted."""
 
     async def close(self) -> None:
         """End all processes, which are idle by now."""
