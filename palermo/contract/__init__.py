@@ -1,1 +1,1 @@
-"""The contract: what a broker, a serializer and a plug-in must do, and the values that they share with the rest."""
+"""The contract: the interfaces of brokers, serializers and plug-ins, and the values that they share with the rest."""

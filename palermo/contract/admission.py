@@ -1,6 +1,6 @@
-"""Admission of a job that needs a unique key: decisions that are the same for all brokers.
+"""Admission of a job with a unique key: decisions that are the same for all brokers.
 
-They say what the answer about a key means for a delivery, and what a settlement means for the key.
+They define what the answer about a key means for a delivery, and what a settlement means for the key.
 """
 
 from msgspec import Struct
@@ -18,20 +18,21 @@ from palermo.core.workflow import WORKFLOW
 
 
 def needs_key(delivery: Delivery) -> bool:
-    """Whether the job may run only after it was granted its key."""
+    """Whether the job must be granted its key before it runs."""
     lock = lock_of(delivery.message)
     return lock is not None and lock.asks and not delivery.cancelled
 
 
 def is_plain(message: Message) -> bool:
-    """Whether the job may run now without asking the broker: it needs neither key nor permit, and is due."""
+    """Whether the job can run now without asking the broker: it needs neither key nor permit, and is due."""
     if message.extra and (lock_of(message) is not None or demand_of(message) is not None):
         return False
     return message.run_at is None or not is_early(message, wall_clock())
 
 
 def runs_alone(message: Message) -> bool:
-    """Whether the job runs in a call of its own even if its job takes batches: no other must wait, or end, with it."""
+    """Whether the job runs in its own call even if its job takes batches, so that no other job waits or ends with
+    it."""
     lock = lock_of(message)
     alone = (lock is not None and lock.asks) or demand_of(message) is not None or message.rerun_after is not None
     return alone or WORKFLOW in message.extra
@@ -50,10 +51,10 @@ def admitted(delivery: Delivery, grant: StartAnswer) -> Delivery | None:
 
 
 class KeyReport(Struct, frozen=True):
-    """What a worker reports about a job's key before the delivery is settled."""
+    """A worker's report about a job's key, before the delivery is settled."""
 
     how: RunOutcome
-    #: Which holder of the key it was, and which start of that holder; None if the worker had not to ask for the key.
+    #: The holder of the key and its start; None if the worker did not need to ask for the key.
     serial: int | None
     starts: int | None
     #: When it runs again, in Unix seconds.

@@ -1,7 +1,8 @@
 """The contract of a broker: what every adapter provides to the runtime. tests/contract/broker_contract.py checks it.
 
-A Broker is one session with the place where jobs wait. It belongs to one event loop of one process, and it never
-reconnects: once it is lost, every call raises BrokerUnavailable, and its owner (the client, the worker) opens another.
+A Broker is one session with the store of the jobs. It belongs to one event loop of one process, and never
+reconnects: once it is lost, every call raises BrokerUnavailable, and its owner (the client, the worker) opens
+another session.
 """
 
 from collections import Counter
@@ -36,26 +37,26 @@ from palermo.errors import BrokerError, LeaderUnavailable, PalermoError, UrlInva
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """A message handed to one slot of one worker, not yet settled."""
+    """A message delivered to one slot of one worker, not yet settled."""
 
     message: Message
-    #: The slot it was handed to, from 1.
+    #: The slot that it was delivered to, from 1.
     slot: int
     #: The broker's own value for settling it; no other code reads it.
     token: Any = None
-    #: Whether it was handed out before. Never proof that it ran: a give-back counts too.
+    #: Whether it was delivered before. That doesn't prove that it ran, because a requeue also sets it.
     redelivered: bool = False
-    #: Whether someone cancelled the job while it waited: then it must not run.
+    #: Whether the job was cancelled while it waited, and must not run.
     cancelled: bool = False
-    #: Who cancelled it, if that is known.
+    #: The user who cancelled it, if known.
     cancelled_by: str = ""
-    #: The ids of the workers that died while they ran it, as far as the broker's record of starts knows.
+    #: Ids of workers that died while running it, according to the broker's record of starts.
     deaths: tuple[str, ...] = ()
-    #: The id of a live worker that runs a job of this id, or that knows how it ended; "" if there is none.
+    #: Id of a live worker that runs a job with this id or knows its outcome; "" if no worker does.
     running_at: str = ""
-    #: The id of the job that has the unique key which this one needs: then this one must not run. "" if it may.
+    #: Id of the job that has the unique key of this one, which must then not run. "" if it may run.
     duplicate_of: str = ""
-    #: The answer about the unique key when the job was admitted; for palermo.contract.admission alone.
+    #: The answer about the unique key at admission; only for palermo.contract.admission.
     grant: Any = None
 
 
@@ -63,25 +64,25 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     """One queue, as a listing shows it."""
 
     name: str
-    #: Jobs that wait, its tenants' jobs included.
+    #: Waiting jobs, including those of tenants.
     pending: int
     #: Jobs that a worker holds.
     in_progress: int
     #: Workers that serve it, without those that do not answer.
     workers: int
-    #: Whether no worker takes jobs from it: it is paused itself, or all queues are.
+    #: Whether no worker takes jobs from it, because it or all queues are paused.
     paused: bool = False
-    #: Sessions that take its jobs or look into it now, where jobs that one of them holds are not `pending`.
+    #: Sessions that consume or read it now and may hold jobs; those are not `pending`.
     consumers: int = 0
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """All queues and workers, as they were at one time."""
+    """All queues and workers at one time."""
 
-    #: As from `Broker.queues` and `Broker.workers`.
+    #: Same as `Broker.queues` and `Broker.workers`.
     queues: list[QueueInfo]
     workers: WorkerList
-    #: Whether the pause of all queues holds.
+    #: Whether all queues are paused.
     all_paused: bool
     #: Why the broker stores nothing now. Workers may be unable to answer then.
     trouble: Trouble | None = None
@@ -98,9 +99,11 @@ class Overview(Struct, frozen=True, kw_only=True):
         consumers: Mapping[str, int] | None = None,
         trouble: Trouble | None = None,
     ) -> "Overview":
-        """The overview of queues with so many waiting jobs; a paused queue is listed even if it does not exist.
+        """The overview of queues with these numbers of waiting jobs. A paused queue is listed even if it does not
+        exist.
 
-        `selections` has what the workers serve that answer, and how many serve it: with many workers that is faster.
+        `selections` contains the selections of the workers that answer, and how many workers have each: faster with
+        many workers.
         """
         served = Counter[str]()
         for selection, count in selections:
@@ -120,99 +123,101 @@ class Overview(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """Some messages of a queue, in queue order (oldest first) unless asked for newest first."""
+    """Some messages of a queue, in queue order (oldest first) unless newest first was requested."""
 
     messages: tuple[Message, ...]
-    #: How many messages wait in the queue.
+    #: Number of messages that wait in the queue.
     total: int
     #: The ids among them that are cancelled: the worker that takes one of them drops it.
     cancelled: frozenset[str] = frozenset()
-    #: If the page comes from a log of the queue: how many more messages the queue holds than the log; below 0 if fewer.
+    #: If the page comes from a log of the queue: how many more messages the queue has than the log; negative if fewer.
     unseen: int = 0
 
 
-#: Called when a publish has ended: with None if the message is stored, else with why it is not, or may not be.
+#: Called when a publish has ended: with None if the message is stored, else with the error.
 OnPublished = Callable[[PalermoError | None], None]
 
-#: Gets a delivery, and returns whether it takes it.
+#: Gets a delivery, and returns whether it accepts it.
 TakeDelivery = Callable[[Delivery], bool]
 
 
 class Consumer(Protocol):
-    """One worker's consumer: it has at most one unsettled delivery per slot, and holds what the prefetch allows."""
+    """One worker's consumer: it has at most one unsettled delivery per slot, and holds as many jobs as the prefetch
+    allows."""
 
     async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
-        """The next job for this slot, by the selection's priority; waits until there is one.
+        """The next job for this slot, by the selection's priority; waits for one.
 
-        While it waits, it may offer a plain job to `take` in the turn of the loop in which the job comes. A plain job
-        was never handed out before, is not cancelled, is due, and needs neither key nor permit. If `take` takes it,
-        the call goes on waiting, and offers the next one once that job is settled.
-        Cancelling the call gives back a job that was on its way. Raises BrokerUnavailable when the session is lost.
+        While it waits, it may offer a plain job to `take` in the iteration of the loop in which the job arrives. A
+        plain job was not delivered before, is not cancelled, is due, and needs neither key nor permit. If `take`
+        accepts it, the call keeps waiting, and offers the next one once that job is settled. If the call is
+        cancelled, a job on its way is requeued. Raises BrokerUnavailable when the session is lost.
         """
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Settle a plain job with Ack(), at once. Raises what `settle` raises."""
+        """Settle a plain job with Ack(), immediately. Raises the same as `settle`."""
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        """Do what the settlement says. The job is always stored somewhere.
+        """Settle the delivery. The job is always stored somewhere.
 
-        Returns once a Fail or Reschedule is stored and confirmed. Raises DeliveryLost if the job went back to its queue
-        in the meantime, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.
+        Returns once a Fail or Reschedule is stored and confirmed. Raises DeliveryLost if the job went back to its
+        queue in the meantime, and BrokerUnavailable if the session is lost; in both cases nothing was removed.
         """
 
     async def save(self, delivery: Delivery, saved: str) -> None:
-        """Keep what a running job has saved: if this worker dies, the next delivery of the job has it in its message.
+        """Store a running job's saved state: if this worker dies, the next delivery of the job contains it in its
+        message.
 
-        Does nothing for a delivery that has been settled. Raises BrokerError.
+        Does nothing for a settled delivery. Raises BrokerError.
         """
 
     async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
-        """Ask whether a job that needs a unique key may start now. Returns the delivery to run and to settle.
+        """Ask whether a job with a unique key may start now. Returns the delivery to run and to settle.
 
-        `copy` says that another worker runs the job from another message. The returned delivery may have other
+        `copy` means that another worker runs the job from another message. The returned delivery may have other
         arguments than the given one. If it has `duplicate_of`, it must not run. Returns None if the delivery was
-        settled here, because the job has ended or another worker runs it. A delivery that needs no key, or is
-        cancelled, is returned unchanged. Raises what `settle` raises.
+        settled here, because the job has ended or another worker runs it. A delivery without a key, or a cancelled
+        one, is returned unchanged. Raises the same as `settle`.
         """
 
     async def permit(self, delivery: Delivery) -> float | None:
-        """Ask whether a job with a limit or a rate may run now; returns after how many seconds, which are few.
+        """Ask whether a job with a limit or a rate may run now; returns the seconds to wait, which are few.
 
-        Returns None if the delivery was settled here: the job is put aside, and comes again when it may run. Call it
-        after `admit`; `settle` ends the permit. Raises what `settle` raises.
+        Returns None if the delivery was settled here: the job is deferred, and delivered again when it may run. Call
+        it after `admit`; `settle` ends the permit. Raises the same as `settle`.
         """
 
     async def free_slot(self, delivery: Delivery) -> None:
-        """Let the slot receive again while this delivery stays unsettled; `settle` ends it like any other."""
+        """Let the slot receive again while this delivery stays unsettled; `settle` still ends it."""
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
-        """The next job of the queue that this unsettled delivery came from, to run together with it in a batch.
+        """The next job in the queue of this unsettled delivery, to run together with it in a batch.
 
-        It has the same wire name, may run now and was not handed out before. If the next job is another one, it stays
-        where it is, and None is returned at once. If the queue is empty, the call waits so many seconds for a job. Each
-        job of the batch is settled by itself.
+        It has the same wire name, may run now and was not delivered before. If the next job is another one, it stays
+        in the queue, and None is returned immediately. If the queue is empty, the call waits this many seconds for a
+        job. Each job of the batch is settled separately.
         """
 
     async def queues_with_jobs(self) -> Collection[str]:
-        """Queues that this consumer serves now and in which jobs wait: at least one of them, if there is any.
+        """Queues served by this consumer in which jobs wait: at least one of them, if there are any.
 
-        A worker that receives nothing asks this, to learn whether it has stalled. A queue that may rightly keep its
-        jobs from an idle slot is left out.
+        A worker that receives nothing uses this to detect a stall. Queues that may legitimately keep their jobs from
+        an idle slot are left out.
         """
 
     async def pause_slot(self, slot: int) -> None:
-        """Take nothing for this slot until it calls `receive` again; a job on its way to the slot goes back."""
+        """Take nothing for this slot until it calls `receive` again; a job on its way to the slot is requeued."""
 
     async def close(self) -> None:
         """Stop taking jobs; unsettled jobs go back to their queues. May be called again."""
 
 
-#: The largest body, in bytes, of a job that is enqueued with a key, debounced or throttled.
+#: Maximum body size, in bytes, of a job that is enqueued with a key, debounced or throttled.
 MAX_KEYED_BODY = 4 * 1024 * 1024
 
 
 class OrphanedKey(Struct, frozen=True, kw_only=True):
-    """A key whose holder is nowhere: neither in its queue nor with a worker."""
+    """A key whose holder no longer exists: it is neither in its queue nor with a worker."""
 
     key: str
     id: str
@@ -222,7 +227,7 @@ class OrphanedKey(Struct, frozen=True, kw_only=True):
 
 
 class KeyPage(Struct, frozen=True, kw_only=True):
-    """A page of the keys of unique jobs, and how many there are in all."""
+    """A page of the keys of unique jobs, and their total number."""
 
     keys: tuple[Key, ...]
     total: int
@@ -231,20 +236,20 @@ class KeyPage(Struct, frozen=True, kw_only=True):
 class UniqueKeys(Protocol):
     """The part of a broker that decides about the keys of unique jobs, `Broker.keys`.
 
-    One place decides about a key: the leader, or the transaction that stores the job. So of all that happens to a key
-    at once, one thing is first. palermo/core/unique_rules.py has the rule. A worker runs a job with a key only after it
-    was admitted: Consumer.admit. All methods raise BrokerUnavailable.
+    A single place decides about a key: the leader, or the transaction that stores the job. This orders concurrent
+    requests for a key. The rule is in palermo/core/unique_rules.py. A worker runs a job with a key only after
+    admission: Consumer.admit. All methods raise BrokerUnavailable.
     """
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
         """Store these jobs, each if its key is free; returns an answer for each. Job and key are stored together.
 
-        Called again with the same claims, it answers the same and does nothing more. Raises PublishRefused for a body
-        above MAX_KEYED_BODY.
+        A repeated call with the same claims returns the same answers and changes nothing. Raises PublishRefused for
+        a body above MAX_KEYED_BODY.
         """
 
     async def why_silent(self) -> LeaderUnavailable | None:
-        """Why a request about keys gets no answer; None if the leader answers, or this broker has none."""
+        """Why a request about keys gets no answer; None if the leader answers, or this broker has no leader."""
 
     async def known(self) -> list[Key]:
         """All keys that jobs have, get or had, by name."""
@@ -256,63 +261,63 @@ class UniqueKeys(Protocol):
         """The key with this name; None if no job has, gets or had it."""
 
     async def free(self, names: Iterable[str]) -> list[str]:
-        """Take these keys from their holders, whatever those do, and publish the jobs that were to run next.
+        """Free these keys, whatever their holders do, and publish the jobs that were to run next.
 
-        Returns the keys that there were. A waiting job takes its key when it is started, if no other job has it then.
+        Returns the freed keys. A waiting job takes its key when it starts, if no other job has it by then.
         """
 
     async def orphaned(self) -> list[OrphanedKey]:
-        """Keys whose holders are nowhere, as far as that can be seen without harm; looking takes a second or more."""
+        """Keys whose holders no longer exist, as far as a harmless search shows; it takes a second or more."""
 
     async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
-        """Say which of these jobs are unique, for good: this replaces what was announced of them before."""
+        """Permanently announce which of these jobs are unique, replacing earlier announcements of them."""
 
     async def announced(self) -> dict[str, UniqueJob]:
-        """The jobs that were announced as unique, by name. Raises BrokerRefused for a user who may not know."""
+        """The announced unique jobs, by name. Raises BrokerRefused for a user without the permission."""
 
 
 class Tenant(Plain, frozen=True, kw_only=True, array_like=True):
     """One tenant of a queue, as a listing shows it."""
 
     name: str
-    #: Its jobs that wait and are not being handed to a worker yet.
+    #: Its waiting jobs that are not being delivered yet.
     pending: int
-    #: Its share of the queue, where others have 1.
+    #: Its share of the queue; the default is 1.
     share: float = 1.0
 
 
 class Tenants(Protocol):
     """The part of a broker for queues whose jobs belong to several tenants, `Broker.tenants`.
 
-    A job that names a tenant waits apart from the others. A worker is given jobs of all tenants that have some, in
-    turn or at random, by their shares: palermo.core.fair_scheduling says how. Jobs without a tenant are taken first.
-    On RabbitMQ the leader deals the jobs out, so they wait while no worker leads.
+    A job with a tenant waits separately from the others. Workers get jobs of all tenants with waiting jobs, in turn
+    or at random, by their shares; see palermo.core.fair_scheduling. Jobs without a tenant are taken first. On
+    RabbitMQ the leader dispatches the jobs, so they wait while no worker leads.
     """
 
     async def of(self, queue: str) -> list[Tenant]:
-        """The tenants that have jobs waiting in the queue, those with most first.
+        """The tenants with jobs waiting in the queue, those with most first.
 
-        With thousands of tenants the counts may be some seconds old. Empty for a queue that has none.
+        With thousands of tenants the counts may be a few seconds old. Empty for a queue without tenants.
         """
 
     async def totals(self) -> Mapping[str, int]:
-        """By queue, how many waiting jobs belong to tenants; queues without such jobs may be left out."""
+        """Number of waiting jobs of tenants, by queue; queues without such jobs may be left out."""
 
     async def clear(self, queue: str, tenant: str) -> int:
-        """Remove the jobs of this tenant that wait in the queue; returns how many. Raises NotFound if it has none."""
+        """Remove the waiting jobs of this tenant from the queue; returns how many. Raises NotFound if it has none."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that `palermo doctor` looked at, and the result."""
+    """The result of one check of `palermo doctor`."""
 
-    #: What was looked at, in up to three words.
+    #: The subject of the check, in up to three words.
     check: str
-    #: ok; warning, which may be as you want it; or problem, because of which jobs are not stored, not run, or lost.
+    #: ok; warning, which may be intended; or problem, which means that jobs are not stored, not run, or lost.
     level: str
     text: str
-    #: What to do about it; "" where there is nothing to do.
+    #: What to do about it, or "".
     advice: str = ""
-    #: All queues or jobs that it is about, the worst first, of which the text names the first few.
+    #: All affected queues or jobs, worst first; the text names the first few.
     names: tuple[str, ...] = ()
 
     @classmethod
@@ -329,13 +334,13 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def ignore_count(count: int) -> None:
-    """Do nothing with the count."""
+    """Ignore the count."""
 
 
 class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
-    """One session with the place where jobs wait. See the module's docstring for its life."""
+    """One session with the store of the jobs. The module's docstring describes its life."""
 
-    #: The log of what jobs, workers and operators did.
+    #: The log of the actions of jobs, workers and operators.
     journal: Journal
     #: Events, and the groups that subscribe to them.
     events: Events
@@ -346,23 +351,24 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     workflows: Workflows
 
     async def limits(self) -> list[LimitInfo]:
-        """The keys of jobs with a limit or a rate about which something is known now, by name."""
+        """The known keys of jobs with a limit or a rate, by name."""
 
     async def publish(self, message: Message) -> None:
-        """Store the message in the queue it names, declaring the queue if it is missing; returns once it is stored.
+        """Store the message in its queue, declaring the queue if it is missing; returns once it is stored.
 
-        A message whose `run_at` is in the future is not handed out before then: see palermo.contract.scheduled.
-        Raises BrokerUnavailable, BrokerRefused or PublishRefused. After any of them the message
-        may be stored or not; publishing it again is safe, but may double it.
+        A message whose `run_at` is in the future is not delivered before then: see palermo.contract.scheduled.
+        Raises BrokerUnavailable, BrokerRefused or PublishRefused. After any of them the message may be stored or
+        not; publishing it again is safe, but may duplicate it.
         """
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
-        """`publish` without a task, if nothing must be made or waited for first. Any thread may call it.
+        """`publish` without a task, if that needs no preparation and no waiting. Any thread may call it.
 
-        Returns False if nothing was begun: then the caller must use `publish`. Else `ended` is called with the outcome,
-        in the session's thread or before this returns, and must not raise. After an error the caller may use `publish`
-        too, which may do more about the error than raise it. Outside of the session's thread no error comes before this
-        returns; the call may store the message itself, and then takes a quarter of the session's timeout at most.
+        Returns False if nothing was started: then the caller must use `publish`. Otherwise `ended` is called with
+        the outcome, in the session's thread or before this returns, and must not raise. After an error the caller
+        may also use `publish`, which may do more about the error than raise it. Outside of the session's thread, no
+        error is reported before this returns. The call may store the message itself, and then takes at most a
+        quarter of the session's timeout.
         """
 
     async def publish_many(
@@ -373,8 +379,8 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     ) -> int:
         """`publish` for many messages, with overlapping confirms; returns how many, once all are stored.
 
-        A broker may call `sent` when all are on their way: a message published from then on is stored behind them.
-        It calls `stored` with the number that are stored so far, at the latest before it returns or raises.
+        A broker may call `sent` when all are on their way: a message published after that is stored behind them. It
+        calls `stored` with the number of stored messages so far, and a last time before it returns or raises.
         """
 
     async def consume(
@@ -387,11 +393,11 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         on_command: OnCommand = ignore_command,
         prefetch: int = 1,
     ) -> Consumer:
-        """Begin to take jobs for this many slots, numbered from 1, and announce this worker to others.
+        """Start taking jobs for this many slots, numbered from 1, and announce this worker to others.
 
-        `tag` is `pid:<pid>@<host>`; a slot's own tag adds `/worker-<n>`. `report` is called whenever someone lists
-        workers, and must be quick. `on_command` carries out what others `command`. Paused queues are left alone.
-        `prefetch` is the number of jobs that a slot may hold: the running one, and those that wait for it to end.
+        `tag` is `pid:<pid>@<host>`; a slot's own tag adds `/worker-<n>`. `report` is called whenever workers are
+        listed, and must be quick. `on_command` executes the commands of others. Paused queues are not consumed.
+        `prefetch` is the number of jobs that a slot may hold: the running one, and waiting ones.
         """
 
     async def queues(self) -> list[QueueInfo]:
@@ -400,59 +406,59 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     async def workers(self) -> WorkerList:
         """All workers that are alive, by id; `complete` is False if the jobs of some are not known.
 
-        One that has not answered for a second, or for some seconds has shown no sign of life, has `answers` False.
+        `answers` is False for a worker that has not answered within a second, or has been silent for some seconds.
         """
 
     async def overview(self) -> Overview:
-        """`queues`, `workers` and `all_paused` in one question: to ask three times costs nearly three times as much."""
+        """`queues`, `workers` and `all_paused` in one request: three requests cost nearly three times as much."""
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
-        """Send a command to workers; returns the replies of those that carried it out within so many seconds, by id.
+        """Send a command to workers; returns, by id, the replies of those that executed it within this many seconds.
 
         Returns as soon as all addressed workers have answered. A worker that did not answer in time may still obey.
         """
 
     async def pause(self, queue: str, *, by: str = "") -> None:
-        """Let no worker take jobs from the queue until `resume`, across restarts; returns once that is stored.
+        """Pause the queue for all workers until `resume`, across restarts; returns once that is stored.
 
-        `by` says who did it. Running jobs go on; the queue need not exist. EVERY_QUEUE stands for all queues, and holds
-        for workers that start later and queues that are made later.
+        `by` is the user. Running jobs continue; the queue need not exist. EVERY_QUEUE stands for all queues,
+        including those of workers that start later and queues created later.
         """
 
     async def resume(self, queue: str, *, by: str = "") -> None:
         """End a pause. Does nothing to a queue that is not paused.
 
-        After the pause of all queues, those that were paused by name stay so.
+        After a pause of all queues, queues that were paused by name stay paused.
         """
 
     async def all_paused(self) -> bool:
-        """Whether the pause of all queues holds."""
+        """Whether all queues are paused."""
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
-        """Mark jobs as cancelled: a worker that takes a marked job, enqueued in this second or before, drops it.
+        """Mark jobs as cancelled. A worker that takes a marked job, enqueued in this second or before, drops it.
 
-        With `created_at` the mark also holds for a job that was enqueued in that second, by a clock that is ahead.
+        With `created_at` the mark also applies to a job that was enqueued in that second, by a clock that is ahead.
 
-        A worker that holds one of the jobs gets the command to `cancel` it; its reply is not waited for.
-        A workflow releases no more steps, except those that clean up, and the jobs of its steps are cancelled.
-        Returns the ids of these jobs once all marks are stored. A mark is forgotten once its job is dropped or has run,
-        when `sweep` moves the job out of a queue of failed jobs, and by `restore`. Of the marks for jobs that
-        never come, the newest 100,000 are kept.
+        A worker that holds one of the jobs gets the command to `cancel` it; its reply is not awaited. A workflow
+        releases no more steps, except those that clean up, and the jobs of its steps are cancelled. Returns the ids
+        of these jobs once all marks are stored. A mark is removed once its job is dropped or has run, when `sweep`
+        moves the job out of a failed queue, and by `restore`. The newest 100,000 marks are kept for jobs that never
+        arrive.
         """
 
     async def restore(self, ids: Iterable[str]) -> None:
-        """Take the cancel marks of these jobs back."""
+        """Remove the cancel marks of these jobs."""
 
     async def browse(
         self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
     ) -> Page:
-        """Some of the messages that wait; their delivery counts stay as they were.
+        """Some of the waiting messages; their delivery counts don't change.
 
-        So does their order, except on RabbitMQ while workers take from the queue: see docs/guides/pages.md.
+        Their order doesn't change either, except on RabbitMQ while workers take from the queue: see
+        docs/guides/pages.md.
 
-        Of a body of more than `max_body` bytes only the first `max_body` + 1 are kept, so that memory is bounded by
-        what is shown.
-        Raises NotFound for a queue that does not exist, NotBrowsable where looking would harm or is not permitted.
+        Only the first `max_body` + 1 bytes of a longer body are kept, to bound memory. Raises NotFound for a missing
+        queue, NotBrowsable if reading would change the queue or is not permitted.
         """
 
     async def sweep(
@@ -465,62 +471,61 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         ids: Collection[str] = (),
         most: int | None = None,
     ) -> SweepProgress:
-        """Ask `decide` about every message that waits at the start, oldest first, and do what it says.
+        """Call `decide` for every message that waits at the start, oldest first, and carry out its decision.
 
-        Messages that it keeps stay in their order. Memory is bounded. Interrupted at any instant, a sweep loses
-        nothing, and at most the moves of the last moment are done twice when it is run again.
-        `only_look` promises that `decide` keeps all: then a broker may show what it knows about a queue of failed
-        jobs that looking would harm. `ids` promises that `decide` keeps all messages that have other ids, in a queue
-        of failed jobs: then a broker need not ask about those. With `most` it need not look at more than so many.
-        Raises NotFound for a queue that does not exist.
+        Kept messages stay in order. Memory is bounded. If a sweep is interrupted at any point, no job is lost. At
+        most the last moves are repeated when it runs again. `only_look` promises that `decide` keeps all messages:
+        then a broker may use what it knows about a failed queue that reading would change. `ids` promises that
+        `decide` keeps all messages with other ids, in a failed queue: then a broker may skip those. With `most`, it
+        may stop after that many messages. Raises NotFound for a missing queue.
         """
 
     async def purge(self, queue: str) -> int:
-        """Remove all messages that wait; returns how many. Raises NotFound."""
+        """Remove all waiting messages; returns how many. Raises NotFound."""
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
         """Change the queue's type to `kind`, one of MIGRATABLE, and keep its messages; returns how many jobs moved.
 
-        Interrupted at any instant it loses nothing, and when it is run again it goes on. Raises NotFound,
-        and BrokerRefused from a broker whose queues have no types.
+        If it is interrupted at any point, no job is lost, and the next call continues. Raises NotFound, and
+        BrokerRefused from a broker whose queues have no types.
         """
 
     async def delete(self, queue: str) -> int:
         """Delete the queue and all messages that wait in it; returns how many. Raises NotFound."""
 
     async def diagnose(self) -> list[Finding]:
-        """Find what may be wrong with this broker for Palermo, by trying things out where a look is not enough.
+        """Check this broker for possible problems, with experiments where reading is not enough.
 
-        Leaves everything as it was, and removes what it makes. Anything that goes wrong is a finding; raises nothing.
+        Changes nothing, and removes everything that it creates. Any error is reported as a finding; raises nothing.
         """
 
     async def lost(self) -> BrokerError:
-        """Wait until the session is lost, however long that takes; returns the reason. Never returns after close."""
+        """Wait until the session is lost, without a limit; returns the reason. Never returns after close."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether the session is known to be lost: nothing can be done with it any more."""
+        """Whether the session is known to be lost and unusable."""
 
     async def close(self) -> None:
         """End the session. May be called again."""
 
     @property
     def trouble(self) -> Trouble | None:
-        """The trouble that the broker has told this session of: it is not dead, so callers wait if the trouble does."""
+        """The problem that the broker has reported to this session. The session is alive, so callers may wait."""
 
     async def find_trouble(self) -> Trouble | None:
-        """Find the trouble that the broker is in now, or has with this user. Leaves nothing behind.
+        """Find the broker's current problem, or a problem with this user's permissions. Leaves nothing behind.
 
         Raises BrokerUnavailable.
         """
 
     def describe(self) -> str:
-        """The server or file that this session is connected to, for people; never with a password."""
+        """The connected server or file, as readable text without a password."""
 
     def after_failure(self) -> "SessionParameters":
         """The parameters of the next session if this one failed: of several hosts, the next one is tried first.
 
-        A host of which the others are cut off may accept every session, and fail it.
+        A host that is cut off from the others may accept every session, and fail it.
         """
 
 
@@ -529,7 +534,7 @@ _STEP, _STEP_BYTES = 500, 8 * 1024 * 1024
 
 
 def in_steps(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """The messages as `publish_many` of a broker stores them: so many in one step that its size is bounded."""
+    """The messages in steps of bounded size, as a broker's `publish_many` stores them."""
     step: list[Message] = []
     size = 0
     for message in messages:
@@ -547,41 +552,44 @@ class SessionParameters(Struct, frozen=True, kw_only=True):
 
     address: Address
     exchange: str = DEFAULT_EXCHANGE
-    #: The type of queues that are not there yet, if the broker has several types: "classic" or "quorum".
+    #: The type of new queues, if the broker has several types: "classic" or "quorum".
     queue_type: str = CLASSIC
     #: The queues, among those, that get priorities.
     prioritized: frozenset[str] = frozenset()
-    takes: bool = False  #: whether the session takes jobs: then everything for that is opened at once
+    takes: bool = False  #: whether the session takes jobs: then everything for that is opened immediately
     tenant_order: str = TURN  #: see palermo.core.fair_scheduling
-    failed_per_queue: bool = False  #: whether the failed jobs of each queue lie apart, as in palermo.core.topology
+    failed_per_queue: bool = False  #: whether each queue has its own failed queue, as in palermo.core.topology
     #: The time limit for opening the session, and for publishing one message, in seconds.
     timeout: float = 5.0
     #: The journal's size limit in bytes, and for how many seconds its records are kept.
     journal_bytes: int = JOURNAL_BYTES
     journal_age: float = JOURNAL_AGE
-    #: The prefix of the names of exchanges and queues that carry events; the exchange's name if empty.
+    #: The prefix of exchanges and queues for events; the exchange's name if empty.
     events_prefix: str = ""
-    #: Whether events are kept, for so many seconds in so many bytes. If not, an event without subscribers is refused.
+    #: Whether events are kept, for this many seconds in this many bytes. If not, an event without subscribers is
+    #: refused.
     keep_events: bool = True
     events_bytes: int = EVENTS_BYTES
     events_age: float = EVENTS_AGE
-    name: str = "client"  #: what the session is for, if the broker can show it
-    #: Whether the broker's code warns of settings that do not work as they seem to. A worker's parent does, so the
+    name: str = "client"  #: the purpose of the session, if the broker can show it
+    #: Whether the broker's code warns of settings that do not work as expected. A worker's parent does, so the
     #: processes of its jobs need not.
     warns: bool = True
-    #: Whether a broker that is one file may create the file. What only looks must not: a mistyped path would be empty.
+    #: Whether a broker that is one file may create the file. A read-only command must not, because a mistyped path
+    #: would show an empty broker.
     creates: bool = True
-    #: What the session before this one left unfinished, in the broker's own terms; set by `after_failure`.
+    #: Unfinished work of the previous session, in the broker's own terms; set by `after_failure`.
     unfinished: Any = None
 
     @property
     def prefix(self) -> str:
-        """The prefix of the names of exchanges and queues that carry events."""
+        """The prefix of exchanges and queues for events."""
         return self.events_prefix or self.exchange
 
 
 def opener(address: Address) -> Callable[[SessionParameters], Any]:
-    """The session opener of the URL's scheme, by entry point `palermo.brokers`. Raises UrlInvalid if there is none."""
+    """The session opener for the URL's scheme, by entry point `palermo.brokers`. Raises UrlInvalid if it doesn't
+    exist."""
     group, scheme = "palermo.brokers", address.scheme
     found = own(group).get(scheme) or installed(group).get(scheme)
     if found is None:

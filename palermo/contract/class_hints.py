@@ -1,4 +1,4 @@
-"""The dataclasses and enums that the type hints of a job name, by dotted name: a body may be decoded to these."""
+"""The dataclasses and enums in a job's type hints, by dotted name: a body may be decoded to these."""
 
 import sys
 import typing
@@ -13,8 +13,8 @@ from typing import Any
 def dotted_name(thing: Any) -> str:
     """`module.QualName` of a class or function, the same in every process.
 
-    A thing defined in `__main__` is named by its module's path: shop.tasks for
-    `python -m shop.tasks`, tasks for `python shop/tasks.py`.
+    An object defined in `__main__` gets its module's path: shop.tasks for `python -m shop.tasks`, tasks for `python
+    shop/tasks.py`.
     """
     module = str(thing.__module__)
     if module == "__main__":
@@ -25,14 +25,14 @@ def dotted_name(thing: Any) -> str:
 
 
 def classes_in(hints: Iterable[object]) -> dict[str, type]:
-    """The dataclasses and enums that type hints name, by dotted name: a job may be given these.
+    """The dataclasses and enums in type hints, by dotted name: a job may be given these.
 
-    Looks into unions, generics, Annotated, NewType, Literal and the fields of dataclasses and typed dicts.
-    The hints must be evaluated, as `typing.get_type_hints` returns them. If the hints of a class's fields
-    cannot be evaluated (a name imported under TYPE_CHECKING), its fields are left out.
+    Searches unions, generics, Annotated, NewType, Literal and the fields of dataclasses and typed dicts. The hints
+    must be evaluated, as `typing.get_type_hints` returns them. If the hints of a class's fields cannot be evaluated
+    (a name imported under TYPE_CHECKING), its fields are left out.
     """
     found: dict[str, type] = {}
-    seen: dict[int, object] = {}  # by id, since a hint need not be hashable; it is kept, since an id may be used again
+    seen: dict[int, object] = {}  # by id, since a hint need not be hashable; the hint is kept, since ids can be reused
     waiting = list(hints)
     while waiting:
         hint = waiting.pop()

@@ -1,12 +1,12 @@
-"""The clock of this process: the one place that tells the time for jobs.
+"""The clock of this process: the only source of time for jobs.
 
-All code that gives a job an instant, or compares an instant of a job with the present, asks here: when it is enqueued,
-when it is due, when a key, a rate or an event is over, when a run began. Code that watches processes and connections
-asks the machine instead: `time.monotonic()`, and `time.time()` for locks that another process reads. _HOMES in
-tests/test_architecture.py names who may.
+All code that gives a job an instant, or compares an instant of a job with the present, uses it: when it is enqueued,
+when it is due, when a key, a rate or an event expires, when a run started. Code that watches processes and
+connections uses the machine's clock instead: `time.monotonic()`, and `time.time()` for locks that another process
+reads. _HOMES in tests/test_architecture.py lists the allowed modules.
 
-The clock is one for the process, because jobs are enqueued, scheduled and run by several threads and sessions that must
-agree. `use` replaces it; only palermo.testing does that, to move it by hand.
+The process has a single clock, because jobs are enqueued, scheduled and run by several threads and sessions that
+must agree. `use` replaces it; only palermo.testing does that, to move it by hand.
 """
 
 import sys
@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 #: CLOCK_REALTIME_COARSE, for which Python has no name. time.localtime(), strftime() and programs that call time(2) read
-#: it. It stands still between two ticks of the kernel, and so lags behind time.time() by up to 10 ms.
+#: it. It advances only with the kernel's ticks, and so lags behind time.time() by up to 10 ms.
 _COARSE = 5
 
-#: Seconds between two looks while an instant is past and the slowest clock has not reached it.
+#: Seconds between two checks while an instant is past and the slowest clock has not reached it.
 _STEP = 0.002
 
 
@@ -26,7 +26,7 @@ class Clock(Protocol):
     """A clock, in Unix seconds."""
 
     def now(self) -> float:
-        """The time."""
+        """The current time."""
 
     def reached(self) -> float:
         """The time that all clocks of this machine have reached."""
@@ -55,16 +55,16 @@ def wall_clock() -> float:
 
 
 def seconds_until(instant: float, reached: Callable[[], float] = wall_clock) -> float:
-    """Seconds to sleep before `reached`, a clock like wall_clock, is asked whether it has come to this instant.
+    """Seconds to sleep before checking whether `reached`, a clock like wall_clock, has reached this instant.
 
-    wall_clock stands still and then goes on by several milliseconds. Who slept for the difference would sleep too long.
+    wall_clock advances in steps of several milliseconds. Sleeping for the difference would be too long.
     """
     left = instant - reached()
     return max(0.0, min(left, _STEP), left - (now() - wall_clock()))
 
 
 def use(clock: Clock) -> Clock:
-    """Make this the clock of the process; returns the one before."""
+    """Make this the clock of the process; returns the previous one."""
     global _clock
     before, _clock = _clock, clock
     return before

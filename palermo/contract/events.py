@@ -1,9 +1,9 @@
-"""Events: the part of a broker that brings events to the groups that subscribe to them, `Broker.events`.
+"""Events: the part of a broker that delivers events to the groups that subscribe to them, `Broker.events`.
 
-A publisher publishes an event once, and it comes, as a job of its own, into the queue of every group that subscribes
-to its topic. A group is known by its subscription, which lasts until it is taken back, whether or not a worker of the
-group lives. A broker may also keep events for a while: then an event that nobody subscribed to is not lost, and old
-events can be replayed.
+A publisher publishes an event once. It arrives, as a separate job, in the queue of every group that subscribes to
+its topic. A group exists through its subscription, which lasts until it is removed, whether or not a worker of the
+group runs. A broker may also keep events for a while: then an event without subscribers is not lost, and old events
+can be replayed.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from palermo.errors import BrokerRefused, NoSubscriber, NotFound
 if TYPE_CHECKING:
     from palermo.contract.sweep import SweepProgress
 
-#: For how many seconds events are kept, and in how many bytes, unless settings say otherwise.
+#: Default age and size limits of kept events, in seconds and bytes.
 EVENTS_AGE = 7 * 86_400.0
 EVENTS_BYTES = 1_000_000_000
 
@@ -32,21 +32,21 @@ class Subscription(Plain, frozen=True, kw_only=True):
     group: str
     #: The queue where its events wait; palermo.core.topics.group_queue.
     queue: str
-    #: Patterns of topics, sorted; an event that several of them match comes once.
+    #: Patterns of topics, sorted; an event that matches several of them is delivered once.
     topics: tuple[str, ...]
-    #: The code that handles them, for people: `shop.mail.on_order`; "" where that is not known.
+    #: The code that handles them, as shown to users: `shop.mail.on_order`; "" if unknown.
     function: str = ""
     #: When the group first subscribed, in Unix seconds.
     since: Instant = 0.0
 
     def wants(self, topic: str) -> bool:
-        """Whether events of this topic come to the group."""
+        """Whether the group gets events of this topic."""
         return any(matches(pattern, topic) for pattern in self.topics)
 
     def job(self, event: Event, *, run: str = "", old: bool = False) -> Message:
         """The job that an event becomes in the group's queue; see palermo.core.topics.as_job for `run`.
 
-        That of an `old` event has no time of publication, so that its wait is not counted from then.
+        The job of an `old` event has no publication time, so that its wait is not counted from then.
         """
         job = as_job(event.message, group=self.group, topic=event.topic, run=run)
         return replace(job, queue=self.queue, queued_at=None if old else job.queued_at)
@@ -72,22 +72,22 @@ def no_subscriber(event: Event) -> NoSubscriber:
 
 
 def not_kept() -> BrokerRefused:
-    """The error for a replay where events are not kept."""
+    """The error for a replay without kept events."""
     return BrokerRefused("events are not kept here, so none can be told again; see setting events_unsubscribed.")
 
 
 class ReplayFilter(Struct, frozen=True, kw_only=True):
-    """The conditions that the kept events of a replay must meet."""
+    """The conditions on the kept events of a replay."""
 
     #: Only events whose topics this pattern matches; None for those that the group subscribes to.
     topic: str | None = None
-    #: Only events published from one instant to another, in Unix seconds. An event that has no time of its own, as
-    #: events of other programs may, goes by when it was stored, as exactly as the broker knows that.
+    #: Only events published from one instant to another, in Unix seconds. For an event without its own time, as other
+    #: programs may publish, the time when it was stored counts, as precisely as the broker knows it.
     since: float | None = None
     until: float | None = None
 
     def matches(self, subscription: Subscription, topic: str, at: float | None) -> bool:
-        """Whether the replay includes an event of this topic, published at this instant as far as is known."""
+        """Whether the replay includes an event of this topic, published at this instant as far as known."""
         wanted = subscription.wants(topic) if self.topic is None else matches(self.topic, topic)
         early = at is not None and self.since is not None and at < self.since
         late = at is not None and self.until is not None and at > self.until
@@ -103,21 +103,21 @@ class Events(Protocol):
     async def publish(self, event: Event) -> None:
         """Publish an event to all groups that subscribe to its topic; returns once it is stored for each of them.
 
-        Raises NoSubscriber for an event that nobody subscribes to if the session does not keep events,
-        BrokerUnavailable, BrokerRefused and PublishRefused. After the last three the event may be stored, and
-        publishing it again may double it.
+        Raises NoSubscriber for an event without subscribers if the session does not keep events, BrokerUnavailable,
+        BrokerRefused and PublishRefused. After the last three the event may be stored, and publishing it again may
+        duplicate it.
         """
 
     async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
-        """Bring the group's events to its queue from now on, until someone unsubscribes the group.
+        """Deliver the group's events to its queue from now on, until the group is unsubscribed.
 
-        Every worker of the group calls this when it starts: that changes nothing, repairs what was taken away, and
-        takes back patterns that are not among its topics any more. With `from_start`, a group that subscribes for the
-        first time also gets the events that are kept from before, each once, the oldest first; returns how many.
+        Every worker of the group calls this when it starts. That repairs anything missing, and removes patterns that
+        are no longer among its topics. With `from_start`, a group that subscribes for the first time also gets the
+        kept events, each once, the oldest first; returns how many.
         """
 
     async def unsubscribe(self, group: str) -> None:
-        """Bring no more events to the group. Its queue stays, with the jobs that wait in it. Raises NotFound."""
+        """Deliver no more events to the group. Its queue stays, with the waiting jobs. Raises NotFound."""
 
     async def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by group."""
@@ -127,8 +127,8 @@ class Events(Protocol):
     ) -> int:
         """Give the group these kept events again, as jobs with new ids; returns how many.
 
-        Raises NotFound for a group that does not subscribe, and BrokerRefused where events are not kept.
+        Raises NotFound for a group that does not subscribe, and BrokerRefused if events are not kept.
         """
 
     async def kept(self) -> int | None:
-        """About how many events are kept; None if the session does not keep them."""
+        """Approximate number of kept events; None if the session does not keep them."""

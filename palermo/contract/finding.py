@@ -9,7 +9,7 @@ from palermo.contract.worker_info import RunningJob, WorkerInfo
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 
-#: The state of a job that waits and was cancelled: the worker that takes it drops it. All other states are JobState's.
+#: The state of a waiting job that was cancelled: the worker that takes it drops it. All other states are JobState's.
 CANCELLED = "cancelled"
 
 #: The state of a job that is due later.
@@ -23,13 +23,13 @@ DEPTH = 100
 
 
 class JobLocation(Struct, frozen=True, kw_only=True):
-    """The place where a job is: scheduled, waiting, with a worker, or in a queue of failed jobs."""
+    """The place of a job: scheduled, waiting, with a worker, or in a failed queue."""
 
     #: A JobState, "scheduled" or "cancelled"; "" if it was not found.
     state: str = ""
     #: The job's message, unless a worker reports the job. A body longer than MAX_SHOWN bytes may be cut.
     message: Message | None = None
-    #: What the worker that runs the job reports about it; and the worker's id.
+    #: The report of the worker that runs the job; and the worker's id.
     running: RunningJob | None = None
     worker: str | None = None
     #: Whether that worker does not answer: then it had the job when it last answered.
@@ -77,7 +77,7 @@ class FindsJobs(Protocol):
 
 
 def is_wanted(ids: Collection[str], *, beginnings: bool) -> Callable[[str], bool]:
-    """A check whether an id is one of those that `find` is asked for."""
+    """A predicate for the ids that `find` searches."""
     if beginnings:
         return lambda id: id.startswith(tuple(ids))
     return frozenset(ids).__contains__

@@ -9,7 +9,7 @@ from palermo.core.limits import Rate, RateState
 
 
 class StoredLimit(Struct, frozen=True, kw_only=True):
-    """What is stored of a limited key: its limit and rate as a job named them last, and the state of its rate."""
+    """A stored limit key: the latest limit and rate that a job declared for it, and the state of its rate."""
 
     limit: int | None = None
     #: As it is written; "" for none.
@@ -23,16 +23,16 @@ class StoredLimit(Struct, frozen=True, kw_only=True):
         return RateState(next=self.next, free=self.free, again=self.again)
 
     def turns(self, now: float) -> int:
-        """How many runs are reserved from now on."""
+        """Number of reserved runs from now on."""
         return int(max(0.0, self.free - max(now, self.next)) / Rate.parse(self.rate).gap) if self.rate else 0
 
 
 def stored_limit(key: str | bytes, stored: Any) -> StoredLimit:
-    """The limited key in a stored text; one of which nothing is known, with a warning, if it cannot be read."""
+    """The limit key in a stored text; an empty one, with a warning, if it cannot be read."""
     return read_record(_checked, stored, what="a limited key", name=key, remedy="its rate restarts") or StoredLimit()
 
 
 def _checked(plain: Any) -> StoredLimit:
     found = convert(plain, StoredLimit)
-    found.turns(0.0)  # raises for a rate that is none, and for instants that are no numbers
+    found.turns(0.0)  # raises for an invalid rate, and for instants that are not numbers
     return found

@@ -1,7 +1,7 @@
-"""The plug-ins of Palermo: those that it brings itself, and the installed ones, found by their entry points.
+"""Palermo's plug-ins: built-in ones, and installed ones, found by their entry points.
 
-The standard library takes longer to look for entry points than a worker takes for anything else in its start. So it is
-asked only for a name that Palermo does not bring itself.
+Searching for entry points takes longer than anything else in a worker's start. So the standard library is asked only
+for names that are not built in.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Plugin(NamedTuple):
         return getattr(import_module(module), attribute)
 
 
-#: What Palermo brings itself, by group and name. pyproject.toml lists the same.
+#: The built-in plug-ins, by group and name. pyproject.toml lists the same.
 _OWN = {
     "palermo.brokers": {
         "amqp": "palermo.brokers.rabbitmq:open_rabbitmq",
@@ -48,7 +48,7 @@ _OWN = {
 
 
 def own(group: str) -> dict[str, Plugin]:
-    """The plug-ins of a group, such as `palermo.brokers`, that Palermo brings itself, by name."""
+    """The built-in plug-ins of a group, such as `palermo.brokers`, by name."""
     return {name: Plugin(name, value) for name, value in _OWN.get(group, {}).items()}
 
 

@@ -1,7 +1,7 @@
-"""The times of recurring jobs: when each is due, in words and in instants. Nothing here fires a job.
+"""The times of recurring jobs: when each is due, in words and as instants. Nothing here fires a job.
 
-cronsim reads cron expressions and puts them into words; palermo.core.cron computes their instants. `every=` follows
-elapsed time alone, counted from the epoch, so that all workers agree on its ticks.
+cronsim reads cron expressions and describes them in words; palermo.core.cron computes their instants. `every=`
+counts elapsed time from the epoch, so that all workers agree on its ticks.
 """
 
 from collections import deque
@@ -23,36 +23,36 @@ from palermo.errors import OptionInvalid
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-#: The ways to treat ticks that nobody was there to fire.
+#: How to handle ticks that no worker was running to fire.
 MISSED = ("skip", "once", "all")
 
-#: The shortest time between two ticks, in seconds.
+#: Minimum time between two ticks, in seconds.
 SHORTEST = 1.0
 
-#: The longest, in seconds: a year.
+#: Maximum time between two ticks, in seconds: a year.
 LONGEST = 366 * 86_400.0
 
-#: With `missed="all"` at most this many ticks are made up for.
+#: Maximum number of missed ticks that `missed="all"` makes up for.
 MAKE_UP = 1_000
 
-#: The longest name, in bytes of UTF-8: a job's id has the name and its tick.
+#: Maximum length of a name, in bytes of UTF-8: a job's id contains the name and its tick.
 MAX_NAME_BYTES = 200
 
 
 class RecurringJob(Plain, frozen=True, kw_only=True):
-    """A job that runs again and again. Raises OptionInvalid for times without meaning."""
+    """A job that runs repeatedly. Raises OptionInvalid for invalid times."""
 
-    #: Its own name, unique on the exchange; the job's wire name unless given.
+    #: Its own name, unique on the exchange; the default is the job's wire name.
     name: str
     #: The job's wire name.
     job: str
-    #: Five or six fields, as in crontab(5) (six: seconds first); "" if it goes by `every`.
+    #: Five or six fields, as in crontab(5) (six: seconds first); "" if it uses `every`.
     cron: str = ""
-    #: Seconds between two ticks; None if it goes by `cron`.
+    #: Seconds between two ticks; None if it uses `cron`.
     every: float | None = None
     #: The time zone of `cron`, by its IANA name.
     tz: str = "UTC"
-    #: How to treat ticks that nobody was there to fire: skip them, fire once, or fire all.
+    #: How to handle ticks that no worker was running to fire: skip them, fire once, or fire all.
     missed: str = "once"
     enabled: bool = True
     args: tuple[Any, ...] = ()
@@ -76,11 +76,11 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
 
     @property
     def times(self) -> tuple[str, float | None, str]:
-        """The fields that say when it is due."""
+        """The fields that define when it is due."""
         return self.cron, self.every, self.tz if self.cron else ""
 
     def ticks(self, after: float) -> Iterator[float]:
-        """The instants at which it is due, in Unix seconds, each later than `after` and than the one before."""
+        """The instants at which it is due, in ascending order, in Unix seconds and later than `after`."""
         if self.every is not None:
             step, index = self.every, int(after // self.every)
             while True:
@@ -105,12 +105,12 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         else:
             (newest,) = deque(_until(self.ticks(self._shortly_before(last, now)), now), maxlen=1)
             late = now - newest
-            # A tick that has only just come is on time, whatever was missed before it.
+            # A very recent tick is on time, whatever was missed before it.
             passed = [newest] if self.missed == "once" or late < _ON_TIME else []
         return passed, self.next(now)
 
     def in_words(self) -> str:
-        """When it runs, for people."""
+        """A readable description of its times."""
         if self.every is not None:
             return f"Every {_duration(self.every)}"
         return f"{_read(self.cron).explain()} ({self.tz})"
@@ -120,7 +120,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         return replace(self, enabled=on)
 
     def _shortly_before(self, last: float, now: float) -> float:
-        """The instant from which to look for the newest tick that has passed, to skip most ticks since `last`."""
+        """A start for the search of the newest past tick, which skips most ticks since `last`."""
         if self.every is not None:
             return max(last, now - 2 * self.every)
         near = max(last, now - 2 * 86_400.0)
@@ -128,7 +128,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         return near if next(iter(self.ticks(near)), now + 1) <= now else last
 
 
-#: Seconds by which a tick may be late and still counts as on time.
+#: Maximum delay in seconds for a tick that still counts as on time.
 _ON_TIME = 5.0
 
 
@@ -154,7 +154,7 @@ def _read(cron: str) -> "CronSim":
 
 @lru_cache(maxsize=1_024)
 def _cron(cron: str) -> Cron:
-    """The expression, to compute its instants. Raises OptionInvalid."""
+    """The parsed expression. Raises OptionInvalid."""
     sim = _read(cron)
     return Cron(
         seconds=tuple(sorted(sim.seconds)),
@@ -193,7 +193,7 @@ def _check_every(every: object) -> None:
         )
 
 
-#: The units that a duration is told in, the largest first.
+#: The units of a readable duration, the largest first.
 _UNITS = (("day", 86_400.0), ("hour", 3_600.0), ("minute", 60.0))
 
 
@@ -211,7 +211,7 @@ def every_seconds(value: Duration) -> float:
 
 
 class Schedule(TypedDict, total=False):
-    """What declares a recurring job beside its name and its job; a value that is None or left out is the default."""
+    """The declaration of a recurring job without its name and its job; a missing or None value means the default."""
 
     #: Five or six fields, as in crontab(5) (six: seconds first), or else the time between two runs.
     cron: str | None
@@ -221,12 +221,12 @@ class Schedule(TypedDict, total=False):
     args: Sequence[object]
     kwargs: Mapping[str, object] | None
     queue: str | None
-    #: What to do about missed runs: skip them, run once, or run all; once by default.
+    #: How to handle missed runs: skip them, run once, or run all; once by default.
     missed: str | None
 
 
 def recurring_job(name: str, times: Mapping[str, Any], **fields: Any) -> RecurringJob:
-    """The recurring job with these fields, some of them in `times`; None stands for the default. Raises OptionInvalid.
+    """The recurring job with these fields, some of them in `times`; None means the default. Raises OptionInvalid.
 
     `every` may be a timedelta.
     """
@@ -239,7 +239,7 @@ def recurring_job(name: str, times: Mapping[str, Any], **fields: Any) -> Recurri
         raise OptionInvalid(f"recurring job {name!r} cannot be read: {error}.") from None
 
 
-#: The fields that declare a recurring job, besides its name.
+#: The fields that declare a recurring job, without its name.
 SCHEDULED = tuple(name for name in RecurringJob.__struct_fields__ if name not in ("name", "enabled"))
 
 

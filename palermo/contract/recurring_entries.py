@@ -1,9 +1,9 @@
 """Entries of recurring jobs: the part of a broker that stores recurring jobs and publishes them at their times.
 
-An entry is a recurring job as the broker stores it: its times, the job that is published at each of them,
-and how far it has come. This module computes the entry's next state, after a tick or a change by hand, by one rule
-for all brokers. A broker stores the jobs and the entry's next state together or not at all.
-So a tick fires once, whichever process dies, and at whatever instant.
+An entry is a recurring job as the broker stores it: its times, the job that is published at each of them, and its
+progress. This module computes the entry's next state, after a tick or a manual change, by the same rule for all
+brokers. A broker stores the jobs and the entry's next state together or not at all. So a tick fires once, even if a
+process dies at any point.
 """
 
 import uuid
@@ -19,10 +19,10 @@ from palermo.core.message import CLOCK_DIFFERENCE, Message
 from palermo.core.plain import PlainWithMessages
 from palermo.errors import NotFound
 
-#: The headers of a job that an entry has published: the entry's name, and its tick in Unix seconds.
+#: The headers of a published job: the entry's name, and its tick in Unix seconds.
 RECURRING, TICK = "recurring", "tick"
 
-#: The origins of an entry: the code of a module, whose name follows; the configuration; and everything else.
+#: The origins of an entry: the code of a module, followed by its name; the configuration; and everything else.
 CODE, CONFIG, RUNTIME = "code:", "config", "runtime"
 
 #: The changes of an entry; "run" fires it now.
@@ -34,17 +34,17 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
 
     #: When it is due. Its arguments are in the message.
     recurring: RecurringJob
-    #: The job that is published, without its id and its instants.
+    #: The job to publish, without its id and its instants.
     message: Message
-    #: Who declared it: "code:<module>", "config" or "runtime".
+    #: Its origin: "code:<module>", "config" or "runtime".
     origin: str
     #: Ticks up to this instant, in Unix seconds, are done.
     since: Instant
-    #: Seconds from its publication within which a job must be started; None for no limit.
+    #: Seconds after its publication within which a job must start; None for no limit.
     expires: float | None = None
-    #: When it fired last, in Unix seconds: the newest tick, or the instant of a run by hand.
+    #: When it last fired, in Unix seconds: the newest tick, or the instant of a manual run.
     last_run: Instant | None = None
-    #: The id of the job that was last published by hand.
+    #: The id of the last manually published job.
     run_id: str = ""
 
     @property
@@ -53,11 +53,11 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
 
     @property
     def next(self) -> float | None:
-        """The instant at which it is due; None while it is disabled."""
+        """The next instant at which it is due; None while it is disabled."""
         return self.recurring.next(self.since) if self.recurring.enabled else None
 
     def fired(self, now: float) -> "tuple[list[Message], RecurringEntry]":
-        """The jobs to publish now, none for a tick later than `now`, and the entry after that."""
+        """The jobs to publish now, none for a tick later than `now`, and the resulting entry."""
         due = self.next
         if due is None or due > now:
             return [], self
@@ -67,11 +67,11 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
         return jobs, replace(self, since=now, last_run=last)
 
     def is_ahead(self, now: float) -> bool:
-        """Whether a clock that was far ahead has fired it: then it would not fire again before that time."""
+        """Whether a clock that was far ahead has fired it, so that it would not fire again before that time."""
         return self.since > now + CLOCK_DIFFERENCE
 
     def mended(self, now: float) -> "RecurringEntry":
-        """The same entry; one that `is_ahead` fires at its next tick after `now`."""
+        """The same entry; if it `is_ahead`, it fires at its next tick after `now`."""
         return replace(self, since=now) if self.is_ahead(now) else self
 
     def _job(self, id: str, tick: float, now: float) -> Message:
@@ -105,10 +105,10 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
 
     @classmethod
     def put(cls, entry: RecurringEntry) -> "EntryChange":
-        """Add an entry, which makes up for ticks since its `since`, or replace the entry of its name.
+        """Add an entry, which makes up for ticks since its `since`, or replace the entry with this name.
 
-        A replaced entry stays enabled or disabled. If the times are the same, it also keeps how far it has come: it
-        still makes up for what it missed in the meantime.
+        A replaced entry stays enabled or disabled. If the times are the same, it also keeps its progress, and still
+        makes up for ticks that it missed in the meantime.
         """
         return cls(name=entry.name, action=PUT, entry=entry)
 
@@ -119,18 +119,19 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
 
     @classmethod
     def switch(cls, name: str, *, on: bool) -> "EntryChange":
-        """Let an entry fire at its times, or not. Ticks while it is disabled are not missed ones."""
+        """Enable or disable an entry. Ticks while it is disabled don't count as missed."""
         return cls(name=name, action=SWITCH, on=on)
 
     @classmethod
     def run(cls, name: str, now: float) -> "EntryChange":
-        """Publish an entry's job now, enabled or not, and keep its times. No tick has the job's id."""
+        """Publish an entry's job now, enabled or not, and keep its times. The job's id differs from those of ticks."""
         return cls(name=name, action=RUN, id=f"{name}@{text(float(int(now)))}-{uuid.uuid4().hex[:8]}")
 
     def made_to(self, old: RecurringEntry | None, now: float) -> tuple[RecurringEntry | None, list[Message]]:
-        """The entry after this change, None if removed, and the jobs to publish with it. The same entry: no change.
+        """The entry after this change, None if removed, and the jobs to publish with it. The same entry means no
+        change.
 
-        Raises NotFound for an entry that is not there.
+        Raises NotFound for a missing entry.
         """
         if self.action == PUT and self.entry is not None:
             return _put(old, self.entry, now), []
@@ -165,13 +166,13 @@ def _put(old: RecurringEntry | None, new: RecurringEntry, now: float) -> Recurri
 
 
 def text(tick: float) -> str:
-    """An instant as it is written in a job's id."""
+    """An instant as written in a job's id."""
     moment = datetime.fromtimestamp(tick, UTC)
     return moment.isoformat(timespec="microseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")
 
 
 def is_stale(found: RecurringEntry, *, names: Iterable[str], modules: Sequence[str], configures: bool) -> bool:
-    """Whether an entry was declared by code or configuration that is loaded here, and is not declared any more.
+    """Whether code or configuration that is loaded here declared an entry earlier, but no longer does.
 
     `names` are the declared ones; `configures` says whether the configuration here has a schedule.
     """
@@ -189,7 +190,7 @@ class RecurringEntries(Protocol):
         """All entries, by name. Raises BrokerUnavailable."""
 
     async def change_recurring(self, change: EntryChange) -> None:
-        """Make a change, once, even if a process dies in the meantime; returns when it is stored.
+        """Make a change exactly once, even if a process dies in the meantime; returns when it is stored.
 
-        Raises NotFound for an entry that is not there, and BrokerUnavailable.
+        Raises NotFound for a missing entry, and BrokerUnavailable.
         """

@@ -1,4 +1,4 @@
-"""The types of rows, with which a type checker finds misspelt fields, and from which the API's description is made."""
+"""The types of rows, for type checkers and for the API's schema."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +15,7 @@ else:
 
 
 class About(Struct, frozen=True):
-    """What a field holds. Pydantic puts it into the schema of the field."""
+    """A field's description. Pydantic puts it into the schema."""
 
     text: str
 

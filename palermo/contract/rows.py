@@ -1,8 +1,8 @@
-"""Rows of jobs, queues and workers: every listing shows them, and `--json` prints them.
+"""Rows of jobs, queues and workers, for listings and `--json`.
 
-The fields are a contract, the same in the library, on the command line and over HTTP:
-scripts are written against them. A row is always something JSON can hold, whatever the message holds. A value that does
-not apply, or cannot be decoded without running foreign code, is None.
+The fields are a contract, the same in the library, on the command line and over HTTP: scripts depend on them. A row
+can always be written as JSON, whatever the message contains. A value that does not apply, or cannot be decoded
+without running foreign code, is None.
 """
 
 import base64
@@ -28,13 +28,13 @@ from palermo.core.own_headers import own_headers
 from palermo.core.text import count
 from palermo.errors import SerializationError
 
-#: Any row, to be read.
+#: Any row, for reading.
 Row = Mapping[str, Any]
 
 R = TypeVar("R", bound=Row, covariant=True)
 
-#: The web decodes no body with more bytes than this, decompressed: a message that anybody may have written must not
-#: cost a server much. Its preview is shown instead.
+#: The web UI decodes no body with more bytes than this, decompressed: a message from an unknown writer must not cost a
+#: server much. Its preview is shown instead.
 MAX_SHOWN = 65_536
 
 #: Containers nested deeper than this are shown as "…".
@@ -49,7 +49,7 @@ class Listing(Sequence[R], Generic[R]):
     """A page of rows, and a sequence of them."""
 
     rows: list[R]
-    #: The number of all rows; None if there are more and they were not counted.
+    #: The total number of rows; None if there are more and they were not counted.
     total: int | None
     #: The number of jobs that were not compared with the filter. For failed jobs it is negative if some of the listed
     #: jobs have left the queue.
@@ -71,7 +71,7 @@ class Listing(Sequence[R], Generic[R]):
 def job_row(
     message: Message, state: JobState, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED
 ) -> JobRow:
-    """One job that waits or has failed. This unpickles nothing, and decodes no body above `max_bytes` bytes."""
+    """A waiting or failed job. This unpickles nothing, and decodes no body above `max_bytes` bytes."""
     arguments = arguments_of(message, serializers, max_bytes=max_bytes)
     args, kwargs = arguments if arguments is not None else (None, None)
     shown = message.preview
@@ -121,9 +121,9 @@ def job_row(
 def arguments_of(
     message: Message, serializers: Serializers, *, one: bool = False, max_bytes: int = MAX_DECOMPRESSED
 ) -> tuple[list[object], dict[str, object]] | None:
-    """The arguments of a message; None if they cannot be had without running foreign code, or exceed `max_bytes` bytes.
+    """The arguments of a message; None if decoding would run foreign code, or if they exceed `max_bytes` bytes.
 
-    `one` is for jobs declared with arguments="one": the body is their single argument, as an event's body always is.
+    `one` is for jobs declared with arguments="one", whose body is their single argument. An event's body always is.
     """
     try:
         decoded = serializers.decode_for_display(message, most=max_bytes)
@@ -133,9 +133,9 @@ def arguments_of(
 
 
 def waits_since(row: Row) -> str | None:
-    """Since when the job of this row has waited in its queue: it was enqueued then, or became due.
+    """Since when the job of this row has waited in its queue: the time of its enqueue, or when it became due.
 
-    None if its publisher did not say.
+    None if its publisher did not set it.
     """
     return max((at for at in (row["created_at"], row["run_at"]) if at is not None), default=None)
 
@@ -163,7 +163,7 @@ def limit_row(info: LimitInfo) -> LimitRow:
 
 
 def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> RunningRow:
-    """One job that a worker runs. Of a long body only the preview is shown."""
+    """A running job. Only the preview of a long body is shown."""
     shown = job_row(running.message(), JobState.WORKING, serializers, max_bytes=max_bytes)
     if running.arguments.body is None:
         shown["args"] = shown["kwargs"] = None
@@ -186,7 +186,7 @@ def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int
 
 
 def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> WorkerRow:
-    """One worker, with the jobs it runs. Of one that does not answer, what nobody knows is None."""
+    """A worker and its running jobs. If it does not answer, unknown values are None."""
     return {
         "id": as_json(info.id),
         "host": as_json(info.host),
@@ -208,9 +208,9 @@ def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = M
 
 
 def silent_text(workers: Iterable[Row]) -> str:
-    """The workers that do not answer, for people: how many, which queues they serve, and how many jobs they hold.
+    """A text about the workers that do not answer: how many, which queues they serve, and how many jobs they hold.
 
-    With the time at which the broker heard of each last: what is told of it is of then. "" if all answer.
+    It includes when each last answered, since its values are from that time. "" if all answer.
     """
     silent = [row for row in workers if row["state"] == SILENT]
     if not silent:
@@ -226,7 +226,7 @@ def silent_text(workers: Iterable[Row]) -> str:
 
 
 def iso_instant(seconds: float | None) -> str | None:
-    """Unix seconds as ISO 8601 in UTC; None for None and for an instant that no calendar holds."""
+    """Unix seconds as ISO 8601 in UTC; None for None and for an instant outside the calendar."""
     if seconds is None:
         return None
     try:
@@ -238,7 +238,7 @@ def iso_instant(seconds: float | None) -> str | None:
 
 
 def as_json(value: object, depth: int = 0) -> Any:
-    """The value as JSON has it: its equivalent if there is one, else its text form."""
+    """The value's JSON equivalent if it has one, else its text form."""
     # Fast path: nearly all values have JSON's own types. 500 jobs with arguments of 1 kB: 10 ms; 29 without.
     if type(value) is str and value.isascii():
         return value

@@ -1,8 +1,8 @@
-"""Values to bytes and back: the contract for serializers, and the registry that finds them by media type.
+"""Converts values to bytes and back: the contract for serializers, and the registry that finds them by media type.
 
-A body is made in this order, and unmade in reverse: serialize, sign, compress. The law is
-docs/internals/wire.md: looking at a message never runs foreign code, decoding never imports anything,
-and a value that goes in comes out exactly or not at all.
+A body is built in this order, and decoded in reverse: serialize, sign, compress. docs/internals/wire.md is the law:
+reading a message never runs foreign code, decoding never imports anything, and a value is restored exactly or not at
+all.
 """
 
 import pkgutil
@@ -34,12 +34,12 @@ from palermo.errors import (
 
 
 class Unrestored(Struct, frozen=True):
-    """A dataclass or enum value decoded only to be shown: its class stays a name. A large set is one too.
+    """A dataclass or enum value decoded only for display: its class stays a name. Also used for a large set.
 
-    Serializing it writes what was read, so that arguments can be shown, changed in part, and sent again.
+    Serializing it writes the original, so that arguments can be shown, partly changed, and sent again.
     """
 
-    #: "dataclass" or "enum"; "set", "frozenset" or "dict" for a value that could take long to make.
+    #: "dataclass" or "enum"; "set", "frozenset" or "dict" for a value that could take long to build.
     kind: str
     #: The dotted name of the class; "" for a value that is neither dataclass nor enum.
     name: str
@@ -54,7 +54,7 @@ class Unrestored(Struct, frozen=True):
         return f"{self.name}.{self.value}"
 
 
-#: Pass it as `classes` to `Serializer.loads`: then dataclasses and enums come back as Unrestored.
+#: Pass it as `classes` to `Serializer.loads`: then dataclasses and enums are returned as Unrestored.
 FOR_DISPLAY: Mapping[str, type] = MappingProxyType({})
 
 NO_CLASSES: Mapping[str, type] = MappingProxyType({})
@@ -64,22 +64,22 @@ C = TypeVar("C", bound=type)
 
 SIGNED = "application/x-palermo-signed"
 
-#: The greatest size of a decompressed body, in bytes.
+#: Maximum size of a decompressed body, in bytes.
 MAX_DECOMPRESSED = 64_000_000
 
 #: Found by name, like an entry point: the contract does not import adapters.
 _SIGNED_WRAPPER = "palermo.serializers.signed:Signed"
 
-#: Values of content_encoding from other clients that are no compression (kombu and Spring write the charset).
+#: Values of content_encoding from other clients that don't mean compression (kombu and Spring write the charset).
 _NO_COMPRESSION = frozenset({"", "identity", "utf-8", "utf8", "us-ascii", "ascii", "binary", "8bit"})
 
 
-#: Reads a value of a step itself; None to read it as the outputs are.
+#: Reads a step's own value; None to read it like the outputs.
 Own = Callable[[Value], object] | None
 
 
 class Encoded(NamedTuple):
-    """A job's arguments, ready for the wire: these fields of a Message."""
+    """A job's arguments as fields of a Message."""
 
     content_type: str
     content_encoding: str
@@ -89,34 +89,34 @@ class Encoded(NamedTuple):
 
 
 class Serializer(Protocol):
-    """One way to write values as bytes. Stateless, safe to use from several threads. It needs all that stands here."""
+    """A way to write values as bytes. Stateless and thread-safe. All members are required."""
 
     #: One word in lower case, as in `serializer="json"` and `--accept pickle`.
     name: str
     #: As in the property content_type: lower case, without parameters.
     media_type: str
-    #: True if `loads` runs nothing that the bytes choose, as with JSON; False if it may, as with pickle. A worker takes
-    #: jobs of an unsafe one only with `--accept NAME`, and its arguments are never decoded in order to be shown.
+    #: True if `loads` runs nothing that the bytes choose, as with JSON; False if it may, as with pickle. A worker
+    #: accepts jobs of an unsafe one only with `--accept NAME`, and its arguments are never decoded for display.
     safe: bool
 
     def dumps(self, value: object) -> bytes:
         """The value as bytes.
 
-        `value` is what `core.arguments.pack` returned. An EncodeError names the culprit from
-        there: its text begins with a path such as ``args[0]["when"]``.
+        `value` is the return value of `core.arguments.pack`. The text of an EncodeError starts with the path of the
+        culprit in it, such as ``args[0]["when"]``.
         """
         ...
 
     def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
         """The value in the bytes; dataclasses and enums only of `classes`, by dotted name. Raises DecodeError.
 
-        With FOR_DISPLAY as `classes`, dataclasses and enums come back as Unrestored.
+        With FOR_DISPLAY as `classes`, dataclasses and enums are returned as Unrestored.
         """
         ...
 
 
 class Compression(Protocol):
-    """One way to compress bytes."""
+    """A compression method."""
 
     #: As in the property content_encoding.
     name: str
@@ -129,7 +129,7 @@ class Compression(Protocol):
 
 
 class Signing(Protocol):
-    """The wrapper that proves who wrote a body: palermo/serializers/signed.py."""
+    """The wrapper that authenticates the writer of a body: palermo/serializers/signed.py."""
 
     def wrap(self, body: bytes, *, content_type: str, job: str, id: str) -> bytes: ...
 
@@ -138,15 +138,15 @@ class Signing(Protocol):
         ...
 
     def unwrap_unverified(self, body: bytes) -> tuple[str, bytes]:
-        """The inner media type and body, not verified: to be shown, never to be run. Raises DecodeError."""
+        """The inner media type and body, not verified: only for display, never to run. Raises DecodeError."""
         ...
 
 
 class Accept(Struct, frozen=True, kw_only=True):
     """The serializers that a worker decodes, by name or media type.
 
-    Signed is not a format but a proof: a signed body is verified, and the body inside must
-    be accepted anyway. ``only("signed")`` asks for that proof of every message.
+    Signed is not a format but a proof: a signed body is verified, and the body inside must be accepted anyway.
+    ``only("signed")`` requires that proof for every message.
     """
 
     #: None for every safe serializer.
@@ -163,10 +163,10 @@ class Accept(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def only(cls, *names: str) -> "Accept":
-        """Accept these and nothing else.
+        """Accept only these.
 
-        With "signed" among them every message must be signed, and the others say what may
-        be inside: ``only("signed")`` any safe serializer, ``only("signed", "pickle")`` pickle.
+        With "signed" among them every message must be signed, and the others are accepted inside: ``only("signed")``
+        any safe serializer, ``only("signed", "pickle")`` pickle.
         """
         wanted = frozenset(media_type(name) for name in names)
         inner = wanted - {"signed", SIGNED}
@@ -187,33 +187,33 @@ class Accept(Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> frozenset[str]:
-        """The names and media types that were given, for `Serializers.check`."""
+        """The given names and media types, for `Serializers.check`."""
         return (self.named or frozenset()) | self.besides
 
 
 class _Formats(Struct):
-    """What is registered. A change replaces a whole dict, so that other threads may read in the meantime."""
+    """Registered formats. A change replaces a whole dict, so that other threads can read in the meantime."""
 
     #: By name and by media type.
     serializers: dict[str, Serializer] = field(default_factory=dict)
     compressions: dict[str, Compression] = field(default_factory=dict)
     classes: dict[str, type] = field(default_factory=dict)
-    #: Whether what Palermo brings itself is still to be loaded.
+    #: Whether built-in formats must still be loaded.
     undiscovered: bool = False
-    #: Whether what else is installed is still to be loaded.
+    #: Whether other installed formats must still be loaded.
     unsearched: bool = False
     broken: list[str] = field(default_factory=list)
 
 
-#: What `Serializers.of_process` shares.
+#: Shared by all `Serializers.of_process`.
 _OF_PROCESS = _Formats(undiscovered=True, unsearched=True)
 
 
 class Serializers:
-    """The serializers and compressions that a process knows. Callers can add and remove some at run time."""
+    """The serializers and compressions of a process. Callers can add and remove some at run time."""
 
     def __init__(self, *, signing_keys: Sequence[str | bytes] = (), formats: _Formats | None = None) -> None:
-        """Starts empty; see `default`. Signed bodies are verified with any of the keys, and signed with the first.
+        """Start empty; see `default`. Signed bodies are verified with any of the keys, and signed with the first.
 
         Raises SettingInvalid for a key under 16 bytes.
         """
@@ -223,12 +223,12 @@ class Serializers:
 
     @classmethod
     def default(cls, *, signing_keys: Sequence[str | bytes] = ()) -> "Serializers":
-        """A registry with all that is installed, by the entry points palermo.serializers and palermo.compressions."""
+        """A registry with all installed formats, by the entry points palermo.serializers and palermo.compressions."""
         return cls(signing_keys=signing_keys, formats=_Formats(undiscovered=True, unsearched=True))
 
     @classmethod
     def of_process(cls, *, signing_keys: Sequence[str | bytes] = ()) -> "Serializers":
-        """The registry of this process: all that is installed, and what was registered with any registry of this kind.
+        """The registry of this process: all installed formats, and those registered with any registry of this kind.
 
         Only the keys are its own.
         """
@@ -248,11 +248,11 @@ class Serializers:
     ) -> Encoded:
         """The arguments of a call, ready for the wire.
 
-        `one` is for jobs declared with arguments="one": the body is their single argument as it is.
+        `one` is for jobs declared with arguments="one", whose body is their single argument.
 
-        Raises EncodeError naming the path to what cannot be written, BodyTooLarge above 16 MiB
-        (64 MB before compression), MediaTypeUnknown, SignatureInvalid to sign without a key, and
-        ArgumentsInvalid if `one` meets another number of arguments.
+        Raises EncodeError naming the path of the value that cannot be written, BodyTooLarge above 16 MiB (64 MB
+        before compression), MediaTypeUnknown, SignatureInvalid to sign without a key, and ArgumentsInvalid if `one`
+        is used with another number of arguments.
         """
         value, arguments = single(args, kwargs, job) if one else pack(args, kwargs)
         chosen = self.get(serializer)
@@ -262,7 +262,7 @@ class Serializers:
                 f"serializer {chosen.name!r} must turn arguments into bytes, and returned {type(body).__name__}."
             )
         if not body:
-            # An empty body is a call without arguments: these would be lost.
+            # An empty body means a call without arguments, so these arguments would be lost.
             raise EncodeError(f"serializer {chosen.name!r} turned the arguments into no bytes.")
         content_type = chosen.media_type
         if sign:
@@ -287,9 +287,9 @@ class Serializers:
     ) -> object:
         """The value in a message's body, for a job to run with; None for an empty body.
 
-        `classes` are the dataclasses and enums that may be restored, see `classes_in`. A body without a media type is
-        given as it is to a job that wants `raw`, unless it is an event's; to others as JSON if it decodes as that, else
-        as bytes.
+        `classes` are the dataclasses and enums that may be restored, see `classes_in`. A body without a media type
+        is passed unchanged to a job that wants `raw`, unless it is an event; otherwise it is decoded as JSON if
+        possible, else passed as bytes.
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
@@ -332,9 +332,9 @@ class Serializers:
     def load(
         self, value: Value, classes: Mapping[str, type] = NO_CLASSES, *, accept: Accept, own: Own = None
     ) -> object:
-        """A value with the outputs of steps that it takes; `own` reads the value itself.
+        """A value with the outputs of steps that it uses; `own` reads the value itself.
 
-        Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, and ResultRefused for an output that cannot be had.
+        Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, and ResultRefused for an unavailable output.
         """
 
         def read(value: Value) -> object:
@@ -346,11 +346,11 @@ class Serializers:
         return loaded(value, read, own)
 
     def decode_for_display(self, message: Message, *, verify: bool = False, most: int = MAX_DECOMPRESSED) -> object:
-        """The value in a message's body, to be shown and never to be run; None for an empty body.
+        """The value in a message's body, for display and never to run; None for an empty body.
 
-        Needs no key for a signed body unless it must be verified, and restores no class: see
-        Unrestored. Raises SerializationError, MediaTypeRefused for a serializer that is not safe, and BodyTooLarge for
-        a body of more than `most` bytes.
+        Needs no key for a signed body unless it must be verified, and restores no class: see Unrestored. Raises
+        SerializationError, MediaTypeRefused for an unsafe serializer, and BodyTooLarge for a body of more than
+        `most` bytes.
         """
         if len(message.body) > most:
             raise BodyTooLarge(f"the body of message {message.id} has {len(message.body):,} bytes, above {most:,}.")
@@ -370,14 +370,14 @@ class Serializers:
         return serializer.loads(body, FOR_DISPLAY)
 
     def written_by(self, message: Message) -> str:
-        """The media type of the serializer that wrote a body, inside its signature if it has one.
+        """The media type of the serializer that wrote a body, inside its signature if it is signed.
 
         Raises BodyTooLarge, DecodeError, MediaTypeUnknown.
         """
         return self._inside(message, verify=False)[0]
 
     def get(self, name: str) -> Serializer:
-        """The serializer of a name or a media type, which may carry parameters. Raises MediaTypeUnknown."""
+        """The serializer with this name or media type, which may have parameters. Raises MediaTypeUnknown."""
         serializer = self._formats.serializers.get(name)
         if serializer is None:
             self._discover()
@@ -390,7 +390,7 @@ class Serializers:
         return serializer
 
     def compression(self, name: str) -> Compression:
-        """The compression of a name as in content_encoding. Raises MediaTypeUnknown."""
+        """The compression with this name, as in content_encoding. Raises MediaTypeUnknown."""
         self._discover()
         wanted = name.strip().lower().removeprefix("x-")
         if wanted not in self._formats.compressions:
@@ -412,37 +412,38 @@ class Serializers:
         return sorted(self._formats.compressions)
 
     def register(self, serializer: Serializer) -> None:
-        """Add a serializer under its name and its media type; it replaces what was there.
+        """Add a serializer under its name and its media type, replacing an existing one.
 
-        Raises OptionInvalid for an object that lacks something of a Serializer, or has it of a wrong type.
+        Raises OptionInvalid for an object that lacks a member of Serializer, or has one of a wrong type.
         """
         self._discover()
         self._add_serializer(serializer)
 
     def unregister(self, name: str) -> None:
-        """Take a serializer away, by name or media type. Raises MediaTypeUnknown."""
+        """Remove a serializer, by name or media type. Raises MediaTypeUnknown."""
         gone = self.get(name)
         self._formats.serializers = {key: kept for key, kept in self._formats.serializers.items() if kept is not gone}
 
     def register_compression(self, compression: Compression) -> None:
-        """Add a compression; it replaces one of the same name. Raises OptionInvalid, as `register` does."""
+        """Add a compression, replacing one with the same name. Raises OptionInvalid, like `register`."""
         self._discover()
         self._add_compression(compression)
 
     def register_class(self, cls: C) -> C:
-        """Let a dataclass or enum be restored in every job, besides those that its annotations name. A decorator."""
+        """Allow a dataclass or enum to be restored in every job, in addition to those in its annotations. A
+        decorator."""
         self._formats.classes = {**self._formats.classes, dotted_name(cls): cls}
         return cls
 
     @property
     def classes(self) -> Mapping[str, type]:
-        """The classes that register_class was given, by dotted name."""
+        """The classes given to register_class, by dotted name."""
         return self._formats.classes
 
     def check(self, accept: Accept) -> None:
-        """Raise MediaTypeUnknown if `accept` names something that is not registered.
+        """Raise MediaTypeUnknown if `accept` names an unregistered format.
 
-        What Palermo brings itself is loaded after that: a worker's slots, forked later, need not load it again.
+        This also loads the built-in formats, so that a worker's slots, forked later, need not load them again.
         """
         self._discover()
         for name in sorted(accept.names):
@@ -459,7 +460,8 @@ class Serializers:
     def _decompressed(self, message: Message, most: int = MAX_DECOMPRESSED) -> bytes:
         encoding = message.content_encoding
         if not encoding or not message.body or encoding.strip().lower() in _NO_COMPRESSION:
-            # Another program may send more than ours do: its values take many times that size, and minutes to read.
+            # Another program may send larger bodies than ours: the values take many times that size, and minutes to
+            # read.
             if len(message.body) > MAX_DECOMPRESSED:
                 raise _too_large(message.job, len(message.body), "in this message", MAX_DECOMPRESSED)
             return message.body
@@ -476,7 +478,7 @@ class Serializers:
         return media_type(kind), body
 
     def _reads_octets(self, message: Message) -> bool:
-        """Whether a serializer of the user's reads such bodies; those of events are no serializer's."""
+        """Whether one of the user's serializers reads such bodies; events don't use a serializer."""
         return OCTETS in self._formats.serializers and not message.topic
 
     def _sniffed(self, message: Message) -> Message:
@@ -494,20 +496,20 @@ class Serializers:
         return self._signing
 
     def _discover(self) -> None:
-        """Load what Palermo brings itself, once."""
+        """Load the built-in formats, once."""
         if self._formats.undiscovered:
             self._load(own)
-            # Last, so that another thread does not find half of them and report the rest as unknown.
+            # Last, so that another thread does not find only half of them and report the rest as unknown.
             self._formats.undiscovered = False
 
     def _search(self) -> None:
-        """Load what else is installed, once."""
+        """Load other installed formats, once."""
         if self._formats.unsearched:
             self._load(lambda group: {name: each for name, each in installed(group).items() if name not in own(group)})
             self._formats.unsearched = False
 
     def _load(self, plugins: Callable[[str], Mapping[str, Plugin]]) -> None:
-        """Load these plug-ins. A package that cannot be imported must not keep the others from loading."""
+        """Load these plug-ins. A package that cannot be imported must not prevent loading the others."""
         serializer, compression = self._add_serializer, self._add_compression
         for group, add in (("palermo.serializers", serializer), ("palermo.compressions", compression)):
             for entry in plugins(group).values():
@@ -542,12 +544,13 @@ def media_type(text: str) -> str:
 
 
 def _of(message: Message, value: Value) -> Message:
-    """The message with the arguments of a step, before the outputs that they take."""
+    """The message with the arguments of a step, before the outputs that they use."""
     return replace(message, content_type=value.content_type, body=value.body)
 
 
 def _as_raw(message: Message, kind: type[bytes] | type[str]) -> bytes | str:
-    """The body as it is, for a job whose parameter is annotated so. Raises DecodeError for text that is not UTF-8."""
+    """The unchanged body, for a job whose parameter has this annotation. Raises DecodeError for text that is not
+    UTF-8."""
     if kind is bytes:
         return message.body
     try:

@@ -1,4 +1,4 @@
-"""Checks that an object is a serializer or a compression, when it is registered and not when the first job needs it."""
+"""Checks that an object is a serializer or a compression at registration, rather than when the first job needs it."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -8,19 +8,19 @@ from palermo.errors import OptionInvalid
 
 
 class _Part(NamedTuple):
-    """One thing that a serializer or a compression must have."""
+    """A required member of a serializer or a compression."""
 
     fits: Callable[[Any], bool]
     must: str
 
 
 def check_serializer(serializer: object) -> None:
-    """Raise OptionInvalid if an object is no Serializer: the text says what is missing, and what it must be."""
+    """Raise OptionInvalid if an object is not a Serializer: the text says which member is missing, and its type."""
     _check(serializer, "serializer", _SERIALIZER)
 
 
 def check_compression(compression: object) -> None:
-    """Raise OptionInvalid if an object is no Compression."""
+    """Raise OptionInvalid if an object is not a Compression."""
     _check(compression, "compression", _COMPRESSION)
 
 
@@ -39,7 +39,7 @@ def _check(plugin: object, what: str, parts: Mapping[str, _Part]) -> None:
         raise OptionInvalid(f"{kind.__module__}.{kind.__qualname__} is not a {what}: {'; '.join(wrong)}.{advice}")
 
 
-#: What has a meaning of its own in lists of names and in media types.
+#: Characters with a special meaning in lists of names and in media types.
 _MARKS = set(" ,;/")
 
 
@@ -52,7 +52,7 @@ def _is_media_type(text: object) -> bool:
 
 
 def _takes(count: int) -> Callable[[Any], bool]:
-    """Whether a value can be called with so many arguments."""
+    """Whether a value can be called with this number of arguments."""
 
     def fits(method: object) -> bool:
         if not callable(method):
@@ -61,7 +61,7 @@ def _takes(count: int) -> Callable[[Any], bool]:
             inspect.signature(method).bind(*range(count))
         except TypeError:
             return False
-        except ValueError:  # a function in C may not tell its parameters
+        except ValueError:  # a function in C may not expose its parameters
             return True
         return True
 

@@ -1,4 +1,4 @@
-"""The lock with which several threads write to the socket of one connection, for the brokers that have a server."""
+"""The lock with which several threads write to one connection's socket, for brokers with a server."""
 
 import os
 import socket
@@ -11,15 +11,15 @@ _PATIENCE = 1.0
 
 
 class SocketLock:
-    """The lock on a connection's socket: its own thread writes, or another thread that has a single message to send.
+    """The lock on a connection's socket: its own thread writes, or another thread with a single message to send.
 
-    A thread that enqueues would have to wake the connection's thread and wait until that has written. So it writes
-    itself, as long as nothing else waits to be written. Only the connection's own thread reads.
+    Otherwise a thread that enqueues would have to wake the connection's thread and wait until that has written. So
+    it writes itself, if nothing else waits to be written. Only the connection's own thread reads.
 
-    The thread that holds the lock numbers a message and sends it; nothing may come between the two. A thread that was
-    stopped in the middle (Ctrl-C raises anywhere, and a signal handler may enqueue) never releases the lock. Then
-    nobody knows what was sent, and the connection is given up after some patience. The next connection publishes again
-    what was on its way.
+    The thread that holds the lock numbers a message and sends it; nothing may come between the two. A thread that
+    was interrupted in between (Ctrl-C raises anywhere, and a signal handler may enqueue) never releases the lock.
+    Then it is unknown what was sent, and the connection is given up after a timeout. The next connection publishes
+    pending messages again.
     """
 
     __slots__ = ("_lock", "_lost", "_socket", "give_back")
@@ -29,8 +29,8 @@ class SocketLock:
         #: Releases the lock, after `take` or `borrow`.
         self.give_back: Callable[[], None] = self._lock.release
         self._lost = False
-        #: The connection's socket by a descriptor of our own: the transport's descriptor might be another file's by the
-        #: time that we write.
+        #: The connection's socket, by a descriptor of our own: the transport's descriptor might belong to another file
+        #: by the time that we write.
         self._socket: socket.socket | None = None
 
     def fill(self, transport: Any) -> None:
@@ -43,7 +43,7 @@ class SocketLock:
         self._socket = made
 
     def take(self) -> bool:
-        """Take the lock, for the connection's own thread. If the result is False, the connection is lost."""
+        """Take the lock, for the connection's own thread. If this returns False, the connection is lost."""
         if self._lost:
             return False
         if not self._lock.acquire(timeout=_PATIENCE):
@@ -52,11 +52,13 @@ class SocketLock:
         return True
 
     def borrow(self) -> bool:
-        """Take the lock, for another thread. If True, it may `write`, as long as nothing else waits to be written."""
+        """Take the lock, for another thread. If this returns True, it may `write`, if nothing else waits to be
+        written."""
         return self._socket is not None and self._lock.acquire(blocking=False)
 
     def write(self, data: bytes) -> int:
-        """Write to the socket. Returns how many bytes it took; on an error 0: the connection's thread finds out."""
+        """Write to the socket. Returns how many bytes it accepted; 0 on an error, which the connection's thread
+        detects."""
         try:
             return 0 if self._socket is None else self._socket.send(data)
         except OSError:

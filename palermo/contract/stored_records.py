@@ -1,6 +1,6 @@
-"""Records that a broker stores as JSON: one that cannot be read is passed over, and stops nothing else.
+"""Records that a broker stores as JSON. An unreadable record is skipped, and stops nothing else.
 
-Another program, a person, a later version or a fault of a disk may have written anything.
+Another program, a person, a later version or a disk error may have written anything.
 """
 
 import json
@@ -21,14 +21,14 @@ T = TypeVar("T")
 #: Unix seconds that a date can show.
 Instant = Annotated[float, Meta(ge=0, lt=MAX_SECONDS)]
 
-#: What reading a record raises if it is not what was written. ValueError includes bad JSON, bad UTF-8 and msgspec's.
+#: Errors of reading an invalid record. ValueError includes bad JSON, bad UTF-8 and msgspec's errors.
 UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError, PalermoError)
 
 
 def read_record(read: Callable[[Any], T], stored: Any, *, what: str, name: object, remedy: str) -> T | None:
-    """What `read` makes of the JSON value in a stored text; None, with one warning, if it cannot.
+    """The result of `read` for the JSON value in a stored text; None, with one warning, if it cannot be read.
 
-    `what` is the kind of record and `name` its own, for the warning; `remedy` says what a user does about it.
+    `what` is the kind of record and `name` its own, for the warning; `remedy` says how the user can fix it.
     """
     try:
         return read(json.loads(stored))
@@ -39,14 +39,14 @@ def read_record(read: Callable[[Any], T], stored: Any, *, what: str, name: objec
 
 @lru_cache(maxsize=1_000)
 def warn_unreadable(what: str, name: str, error: str, remedy: str, stored: str) -> None:
-    """Warn of a record that is passed over: once for each, since some are read all the time."""
+    """Warn about a skipped record, once for each, since some are read all the time."""
     log.warning(
         "%s cannot be read and is passed over; %s name=%r error=%s stored=%s", what, remedy, name, error, stored
     )
 
 
 def instant(value: Any) -> float:
-    """A value as Unix seconds. Raises ValueError or TypeError if no date can show it."""
+    """A value as Unix seconds. Raises ValueError or TypeError if it is outside the calendar."""
     return convert(float(value), Instant)
 
 

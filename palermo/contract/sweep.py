@@ -1,4 +1,4 @@
-"""A sweep of a queue: what is decided for each message that `Broker.sweep` reads, and how far it has come."""
+"""A sweep of a queue: the decision for each message that `Broker.sweep` reads, and its progress."""
 
 from collections.abc import Callable
 
@@ -8,18 +8,18 @@ from palermo.core.message import Message
 
 
 class Keep(Struct, frozen=True):
-    """Leave the message where it is."""
+    """Leave the message in the queue."""
 
 
 class Remove(Struct, frozen=True):
-    """Take the message out of the queue."""
+    """Remove the message from the queue."""
 
 
 class Move(Struct, frozen=True):
-    """Publish this message to its queue, and take the old one out once that is confirmed.
+    """Publish this message to its queue, and remove the old one once that is confirmed.
 
-    If another job has the unique key that this one needs, or a workflow does not let it run again, the old one stays,
-    and `refused` is called.
+    If another job has the unique key of this one, or a workflow does not let it run again, the old one stays, and
+    `refused` is called.
     """
 
     message: Message
@@ -27,18 +27,18 @@ class Move(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """Leave this message and all behind it where they are, and end the sweep."""
+    """Leave this message and all later ones in the queue, and end the sweep."""
 
 
 SweepDecision = Keep | Remove | Move | Stop
 
 
 class SweepProgress(Struct, frozen=True, kw_only=True):
-    """The progress of a sweep; `total` is how many messages it will look at."""
+    """The progress of a sweep; `total` is the number of messages that it will read."""
 
     total: int
     seen: int = 0
     removed: int = 0
     moved: int = 0
-    #: As in a Page.
+    #: Same as in a Page.
     unseen: int = 0

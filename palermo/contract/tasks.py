@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def spawn(tasks: set[asyncio.Task[T]] | set[asyncio.Future[T]], work: Awaitable[T]) -> asyncio.Task[T]:
-    """Start a task that `tasks` holds until it has ended: the event loop alone does not keep it alive."""
+    """Start a task and keep it in `tasks` until it has ended, because the event loop alone does not keep it alive."""
     task = asyncio.ensure_future(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

@@ -1,8 +1,6 @@
-"""The trouble that a session has with a broker that answers, and what to do about it.
+"""Problems of a broker that still answers: it stores nothing, creates nothing, or does not let the user ask workers.
 
-The broker stores nothing, makes nothing, or does not let the session's user ask workers.
-
-Each broker knows its own trouble. Commands, pages and probes say what it says, and add nothing of their own.
+Each broker describes its own problems. Commands, pages and probes show that text unchanged.
 """
 
 import asyncio
@@ -15,21 +13,21 @@ from palermo.errors import BrokerBlocked
 
 T = TypeVar("T")
 
-#: Seconds that a call may go on after the broker has begun to hold back publishers, and seconds between two checks.
-#: Reading takes less; what has to be stored first waits as long as the trouble lasts.
+#: Seconds that a call may continue after the broker has begun to block publishers, and seconds between two checks.
+#: Reading takes less; a write waits as long as the problem lasts.
 _GRACE, _CHECK_EVERY = 2.5, 0.1
 
 
 class Trouble(Struct, frozen=True):
-    """Why a broker stores nothing for now, makes nothing, or does not let this user ask workers."""
+    """Why a broker stores nothing for now, creates nothing, or does not let this user ask workers."""
 
     #: A clause that names the broker, without a full stop.
     cause: str
-    #: What an operator can do, in whole sentences.
+    #: The operator's options, in whole sentences.
     advice: str
-    #: Whether it keeps workers from taking jobs too, and not only from storing anything.
+    #: Whether it also keeps workers from taking jobs.
     stops_workers: bool = False
-    #: Whether what has to be stored waits until the trouble is over. If not, it fails at once.
+    #: Whether writes wait until the problem is over. If not, they fail immediately.
     waits: bool = False
 
     @property
@@ -38,15 +36,15 @@ class Trouble(Struct, frozen=True):
 
 
 class Troubled(Protocol):
-    """What `unless_blocked` needs of a broker's session."""
+    """The part of a broker session that `unless_blocked` needs."""
 
     @property
     def trouble(self) -> Trouble | None:
-        """The trouble that the broker has told this session of."""
+        """The problem that the broker has reported to this session."""
 
 
 async def unless_blocked(broker: Troubled, work: Coroutine[Any, Any, T], *, grace: float = _GRACE) -> T:
-    """Await the work. Raises BrokerBlocked if it has to wait for the broker's trouble, after `grace` seconds of it.
+    """Await the work. Raises BrokerBlocked if it has to wait for the broker's problem, after `grace` seconds.
 
     The work may then have been done or not.
     """
@@ -61,7 +59,7 @@ async def unless_blocked(broker: Troubled, work: Coroutine[Any, Any, T], *, grac
             elif began is None:
                 began = loop.time()
             elif loop.time() - began > grace:
-                # Nobody waits for its end: closing a channel of a connection that is held back has no answer either.
+                # Its end is not awaited: closing a channel of a blocked connection has no answer either.
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
                 task.cancel()
                 raise BrokerBlocked(trouble.text)

@@ -1,7 +1,8 @@
 """The announcements of workers about their unique jobs, for programs that enqueue these jobs without their code.
 
-A worker announces its unique jobs when it starts, and the broker keeps that for good: it holds also while no worker
-runs. So a program that knows only the name of such a job makes the same key of its arguments as one with the code.
+A worker announces its unique jobs when it starts, and the broker keeps the announcement permanently, even while no
+worker runs. So a program that knows only the name of such a job derives the same key from its arguments as a program
+with the code.
 """
 
 import inspect
@@ -13,29 +14,29 @@ from palermo.contract.stored_records import read_record
 from palermo.core.plain import Plain
 from palermo.core.unique_keys import Key
 
-#: The options that give a job a key, and those that say more of it; see palermo.jobs.options.ManyOptions.
+#: The options that give a job a key, and their additional options; see palermo.jobs.options.ManyOptions.
 KEYED_BY = ("unique", "dedupe", "debounce", "throttle")
 KEY_OPTIONS = (*KEYED_BY, "on_duplicate", "unique_key")
 
-#: The types of the default values of parameters that can be announced.
+#: The types of parameter defaults that can be announced.
 _PLAIN = (type(None), bool, int, float, str)
 
 
 class UniqueJob(Plain, frozen=True, kw_only=True, rename={"name": "job"}):
-    """A job that is declared unique, debounced or throttled, as far as this is known without its code."""
+    """A job that is declared unique, debounced or throttled, as far as known without its code."""
 
     #: The wire name.
     name: str
-    #: Those of KEY_OPTIONS that it declares; a key that is a function is not among them.
+    #: The KEY_OPTIONS that it declares, without keys that are functions.
     options: Mapping[str, Any]
-    #: Whether its code makes the key, by a function.
+    #: Whether a function in its code computes the key.
     keyed_by_code: bool = False
-    #: Its parameters, to which arguments are bound: the name, the kind and the default value of each, if it has one.
-    #: None if a default value cannot be announced.
+    #: Its parameters, to which arguments are bound: the name, the kind and the default value, if any, of each. None if
+    #: a default value cannot be announced.
     parameters: tuple[tuple[Any, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        _ = self.signature  # raises ValueError or TypeError for parameters that are none
+        _ = self.signature  # raises ValueError or TypeError for invalid parameters
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any], signature: inspect.Signature) -> Self:
@@ -46,7 +47,7 @@ class UniqueJob(Plain, frozen=True, kw_only=True, rename={"name": "job"}):
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """The signature, without annotations; None if it is not known."""
+        """The signature, without annotations; None if unknown."""
         if self.parameters is None:
             return None
         return inspect.Signature([_parameter(*one) for one in self.parameters])

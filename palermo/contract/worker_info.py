@@ -1,4 +1,4 @@
-"""Worker info: what a worker tells others about itself, the commands that others send to it, and its replies."""
+"""Worker info: a worker's description of itself, the commands sent to it, and its replies."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -11,15 +11,15 @@ from palermo.core.election import Duty
 from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
 from palermo.core.plain import Plain
 
-#: A worker tells the body of a job that it runs up to so many bytes, and of a longer one only the preview.
+#: Maximum size of a running job's body that a worker reports; of a longer one it reports only the preview.
 MAX_TOLD_BODY = 512
 
 
 class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker tells of the arguments of a job that it runs: of the message, what is needed to show them."""
+    """The arguments of a running job in a worker's report: the part of the message that is needed to show them."""
 
     preview: str | None = None
-    #: The body, None if it is longer than MAX_TOLD_BODY; and how it is to be read.
+    #: The body, None if it is longer than MAX_TOLD_BODY; and how to decode it.
     body: bytes | None = None
     content_type: str = JSON
     content_encoding: str = ""
@@ -38,12 +38,12 @@ class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-#: Nothing is told of the arguments.
+#: No arguments are reported.
 NOT_TOLD = ToldArguments()
 
 
 class RunningJob(Struct, frozen=True, kw_only=True):
-    """A job that a worker runs at this moment."""
+    """A job that a worker runs now."""
 
     id: str
     job: str
@@ -51,10 +51,10 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     slot: int
     #: Unix seconds.
     started_at: float
-    #: How far the job says it is: a fraction from 0 to 1, and in words; None and "" if it does not tell.
+    #: Progress that the job reported: a fraction from 0 to 1, and a text; None and "" if it reports none.
     progress: float | None = None
     text: str = ""
-    #: The newest line that it logged about itself, at most 200 characters of it; "" if none.
+    #: Its latest log line, at most 200 characters of it; "" if none.
     line: str = ""
     #: The key that it was enqueued with; "" for none.
     key: str = ""
@@ -63,7 +63,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     arguments: ToldArguments = NOT_TOLD
 
     def message(self) -> Message:
-        """The message, as far as the worker tells it."""
+        """The reported part of the message."""
         told = self.arguments
         return Message(
             id=self.id,
@@ -83,7 +83,7 @@ STATES = ("starting", "idle", "working", "paused", "quiet", "stopping")
 
 
 class WorkerInfo(Plain, frozen=True, kw_only=True):
-    """One worker, as it describes itself."""
+    """A worker's description of itself."""
 
     #: `pid:<pid>@<host>`.
     id: str
@@ -98,29 +98,29 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
     processed: int = 0
     failed: int = 0
     jobs: tuple[RunningJob, ...] = ()
-    #: The ids of jobs that the broker has sent ahead (prefetch) and that wait for a slot. The broker sets this.
+    #: The ids of prefetched jobs that wait for a slot. The broker sets this.
     waiting: tuple[str, ...] = ()
-    #: The ids of jobs that ended here after the broker had taken them back: this worker can say how.
+    #: The ids of jobs that ended here after the broker had taken them back: this worker knows the outcome.
     outcomes: tuple[str, ...] = ()
-    #: Jobs with a limit or a rate, as pairs of key and job id: those it runs, and those it awaits permission for.
+    #: Jobs with a limit or a rate, as pairs of key and job id: the running ones, and those that wait for permission.
     permits: tuple[tuple[str, str], ...] = ()
     asks: tuple[tuple[str, str], ...] = ()
     #: The duties in which it is the leader, such as "main": see palermo.contract.scheduled.ScheduledJobs.duties.
     duties: tuple[str, ...] = ()
-    #: The version of Palermo, and the deployed release as the worker's settings name it; "" if it does not tell.
+    #: The version of Palermo, and the deployed release from the worker's settings; "" if unknown.
     version: str = ""
     release: str = ""
-    #: Unix seconds: when the broker heard of it last. The broker sets it, and the worker does not tell it.
+    #: Unix seconds: when it last answered the broker. Set by the broker, not by the worker.
     seen_at: float | None = None
-    #: Whether it answers. One that does not is stopped or swapped out, and its session with the broker still exists:
-    #: what is told of it here is its last answer, or what it wrote down. The same holds for one that this session may
-    #: not ask, whose state is UNASKED. The broker sets this too.
+    #: Whether it answers. A worker that does not is stopped or swapped out, and its session with the broker still
+    #: exists: these values are from its last answer, or stored. The same applies to a worker that this session is not
+    #: allowed to ask, whose state is UNASKED. Also set by the broker.
     answers: bool = True
     #: Whether its slots, processed, failed and duties are known; if not, they are 0 or empty here, and None in rows.
     counted: bool = True
 
     def __eq__(self, other: object) -> bool:
-        """Whether both tell the same, whenever each was heard of."""
+        """Whether both have the same values, apart from the time of the answer."""
         if not isinstance(other, WorkerInfo):
             return NotImplemented
         told = (name for name in self.__struct_fields__ if name != "seen_at")
@@ -136,11 +136,11 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
 
     @property
     def clock(self) -> bool:
-        """Whether it brings delayed jobs to their queues when they are due."""
+        """Whether it moves delayed jobs to their queues when they are due."""
         return Duty.MAIN in self.duties
 
     def has(self, id: str) -> bool:
-        """Whether it runs this job, has got it to run, waits for permission to run it, or can say how it ended."""
+        """Whether it runs this job, has received it, waits for permission to run it, or knows its outcome."""
         return id in (
             *(job.id for job in self.jobs),
             *self.outcomes,
@@ -149,12 +149,12 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
         )
 
     def counters(self) -> dict[str, Any]:
-        """What it counts, its version and release, as values that JSON has; `counters_of` reads them."""
+        """Its counters, version and release, as JSON values; `counters_of` reads them."""
         return {name: value for name, value in self.to_plain().items() if name in Counters.__struct_fields__}
 
 
 class Counters(Struct, frozen=True, kw_only=True):
-    """The part of a WorkerInfo that a worker writes down with each run, for the time when it does not answer."""
+    """The part of a WorkerInfo that a worker stores with each run, for when it does not answer."""
 
     slots: int
     processed: int
@@ -171,7 +171,7 @@ def stored_worker(id: str | bytes, report: Any) -> WorkerInfo | None:
 
 
 def stored_patterns(id: str | bytes, selection: Any) -> tuple[str, ...]:
-    """The patterns of queues that a worker has stored; none, with a warning, if they cannot be read."""
+    """The queue patterns that a worker has stored; empty, with a warning, if they cannot be read."""
     found = read_record(
         lambda plain: convert(plain, tuple[str, ...]),
         selection,
@@ -182,20 +182,20 @@ def stored_patterns(id: str | bytes, selection: Any) -> tuple[str, ...]:
     return found or ()
 
 
-#: The states of workers whose own word is missing, in listings: one that does not answer, and one that this session may
-#: not ask.
+#: The states of workers without an answer of their own, in listings: one that does not answer, and one that this
+#: session is not allowed to ask.
 SILENT, UNASKED = "silent", "unasked"
 
 
 def unidentified_worker(number: int) -> WorkerInfo:
-    """A worker of which nothing is known but that it is there and does not answer."""
+    """A worker that exists and does not answer, and about which nothing else is known."""
     return WorkerInfo(
         id=f"?{number}", host="?", pid=0, queues=(), slots=0, state=SILENT, started_at=0.0, answers=False, counted=False
     )
 
 
 def counters_of(plain: object) -> dict[str, Any]:
-    """The fields of a WorkerInfo in what `counters` wrote; that it is not counted, if this is anything else."""
+    """The fields of a WorkerInfo from `counters`; `counted` is False for any other value."""
     try:
         return asdict(convert(plain, Counters))
     except ValidationError:
@@ -203,11 +203,11 @@ def counters_of(plain: object) -> dict[str, Any]:
 
 
 class WorkerList(list[WorkerInfo]):
-    """The workers that are there, in the order of their ids; those that do not answer are among them."""
+    """The existing workers, ordered by id, including those that do not answer."""
 
     def __init__(self, workers: Iterable[WorkerInfo] = (), *, complete: bool = True) -> None:
         super().__init__(sorted(workers, key=lambda worker: worker.id))
-        #: Whether all living workers have answered. One that has not may run any job.
+        #: Whether all living workers have answered. A worker that has not may run any job.
         self.complete = complete
 
 
@@ -215,17 +215,17 @@ class WorkerCommand(Plain, frozen=True, kw_only=True, omit_defaults=True, rename
     """A command to workers: palermo/worker/parent/orders.py lists the actions and the replies."""
 
     action: str
-    #: The job that the command is about, if there is one.
+    #: The id of the job that the command is about, if any.
     id: str = ""
-    #: The jobs that it is about, if they are several.
+    #: The ids of the jobs that it is about, if there are several.
     ids: tuple[str, ...] = ()
-    #: The ids of the workers that the command is for; empty for all.
+    #: The ids of the workers that must execute the command; empty for all.
     workers: tuple[str, ...] = ()
-    #: Who gave the command, for the workers' logs.
+    #: The sender of the command, for the workers' logs.
     by: str = ""
 
     def is_for(self, worker: str) -> bool:
-        """Whether this worker must carry out the command."""
+        """Whether this worker must execute the command."""
         return not self.workers or worker in self.workers
 
 
@@ -238,9 +238,9 @@ class CommandReply(Struct, frozen=True, kw_only=True):
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Carries out a command: returns the values of the reply, or None (no reply) if the command is not for this worker.
+#: Executes a command: returns the values of the reply, or None (no reply) if the command is not for this worker.
 OnCommand = Callable[[WorkerCommand], Awaitable[Mapping[str, Any] | None]]
 
 
 async def ignore_command(command: WorkerCommand) -> None:
-    """Carry out no command."""
+    """Ignore the command."""
