@@ -1,4 +1,4 @@
-"""Views of the journal: which jobs ended and how, what happened to each job, and who did what.
+"""Views of the journal: how jobs ended, the records of each job, and the actions of operators.
 
-A view may be thrown away, since it can be read from the journal again: journal_reader.py reads, the other modules keep.
+A view can be rebuilt from the journal at any time: journal_reader.py reads, the other modules keep the data.
 """

@@ -1,6 +1,6 @@
-"""The index of people's actions in the journal: who did what and when, newest first, and by job.
+"""The index of operators' actions in the journal, newest first, and by job.
 
-It is a TempIndex, and bounded, like the index of jobs (index.py).
+It is a TempIndex with a maximum size, like the index of jobs (index.py).
 """
 
 import json
@@ -15,7 +15,7 @@ from palermo.history.entry import MAX_TEXT, number, text
 from palermo.temp_index import Database, TempIndex, fold
 from palermo.views.filter import AuditFilter
 
-#: The most actions that are kept, the newest, and how many are forgotten at once.
+#: Maximum number of kept actions, and how many of the oldest are dropped at a time.
 MAX_ACTIONS, _AT_ONCE = 100_000, 1_000
 
 _SCHEMA = """
@@ -43,12 +43,12 @@ class AuditLog:
     """The actions in the journal. A JournalView (journal_reader.py); safe to share between threads."""
 
     def __init__(self, most: int = MAX_ACTIONS) -> None:
-        """Keeps about `most` actions, the newest."""
+        """Keep about `most` actions, the newest."""
         self._most = most
         self._index = TempIndex(_SCHEMA, name="the list of actions", cache_kib=4_096, opened=self._opened)
 
     def take(self, batch: RecordBatch) -> None:
-        """Keep the actions of a batch. Raises StoreInvalid where the temporary file cannot be written."""
+        """Keep the actions of a batch. Raises StoreInvalid if the temporary file cannot be written."""
         actions = [record for record in batch.records if record["kind"] == RecordKind.ACTION]
         if not actions:
             return
@@ -58,23 +58,22 @@ class AuditLog:
             self._forget()
 
     def reset(self) -> None:
-        """Forget all."""
         self._index.reset()
 
     def close(self) -> None:
-        """Throw all away."""
+        """Delete the index."""
         self._index.close()
 
     # -- queries
 
     def count(self, filter: AuditFilter) -> int:
-        """The number of actions that match."""
+        """The number of matching actions."""
         condition, given = _where(filter)
         with self._index.read():
             return int(self._db.execute(f"select count(*) from action where {condition}", given).fetchone()[0])
 
     def page(self, filter: AuditFilter, *, offset: int = 0, limit: int = 100) -> list[ActionRow]:
-        """Some of the actions that match, the newest first, as rows."""
+        """Some of the matching actions, newest first, as rows."""
         condition, given = _where(filter)
         question = f"select {_FIELDS} from action where {condition} order by n desc limit ? offset ?"
         with self._index.read():
@@ -84,7 +83,7 @@ class AuditLog:
     def of(self, id: str, *, limit: int = 100) -> list[tuple[float, Row]]:
         """The actions on one job, in order, with Unix seconds; the last ones if there are more than `limit`.
 
-        The rows leave out the ids, since most of them are of other jobs.
+        The rows omit the ids, since most of them belong to other jobs.
         """
         question = (
             f"select {_FIELDS} from action where n in (select n from mention where key = ?) order by n desc limit ?"

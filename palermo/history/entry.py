@@ -1,4 +1,4 @@
-"""Records of the journal about jobs, read with care, since anything may be in them."""
+"""Journal records about jobs, read defensively, since they may contain anything."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
 
-#: The kinds that are about one job.
+#: The kinds of records about one job.
 OF_JOBS = frozenset(RecordKind) - {
     *(RecordKind.PUBLISHED, RecordKind.COUNTS, RecordKind.WORKER_UP, RecordKind.WORKER_DOWN, RecordKind.ACTION),
     RecordKind.LOST,
@@ -27,16 +27,16 @@ STATES: Mapping[str, RecordKind] = {
     "retrying": RecordKind.RETRIED,
 }
 
-#: The states that are listed unless one is asked for: runs after which the job was over.
+#: The states that are listed by default: runs that ended their job.
 FINAL = ("done", "failed", "discarded", "cancelled")
 
 #: The state of an ended run, by the kind of its record.
 STATE_OF: Mapping[str, str] = {kind: state for state, kind in STATES.items()}
 
-#: The most characters of an id (no job has a longer one), and of a message, a reason or a line.
+#: Maximum number of characters of an id (no job has a longer one), and of a message, a reason or a line.
 MAX_ID, MAX_TEXT = 1_000, 2_000
 
-#: The fields of a record that an Entry has fields of its own for.
+#: The record fields that are attributes of Entry.
 _KNOWN = frozenset(
     {
         *("kind", "at", "id", "job", "queue", "attempt", "slot", "worker", "wait", "took"),
@@ -54,14 +54,14 @@ class Entry(Struct, frozen=True, kw_only=True):
     at: float
     job: str
     queue: str
-    #: The slot of the worker that ran the job; None for a client.
+    #: The worker slot that ran the job; None for a client.
     worker: str | None
     attempt: int | None
     #: Seconds that it waited before its start, and that it ran.
     wait: float | None
     took: float | None
     error: str
-    #: The error's message, or why the job was discarded, or what it wrote.
+    #: The error's message, the reason why the job was discarded, or its log line.
     text: str | None
     #: The record's other fields.
     more: Mapping[str, Any]
@@ -90,7 +90,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         }
 
     def step(self) -> Row:
-        """The record as a row of a job's life."""
+        """The record as a row of a job's timeline."""
         return {
             **{name: value for name, value in self.more.items() if name not in FIELDS},
             **({"result": True} if "result" in self.more else {}),
@@ -108,7 +108,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def entry(record: Record, writer: str) -> Entry:
-    """The entry of a record whose kind is one of OF_JOBS, and whose id is text."""
+    """The entry of a record whose kind is in OF_JOBS, and whose id is text."""
     get = record.get
     slot, attempt = get("slot"), get("attempt")
     return Entry(
@@ -135,12 +135,12 @@ def said(record: Record) -> str | None:
 
 
 def text(value: Any) -> str | None:
-    """The value as text that can be shown; None if it is no text."""
+    """The value as displayable text; None if it is not text."""
     return printable(value[:MAX_TEXT]) if value.__class__ is str else None
 
 
 def number(value: Any) -> float | None:
-    """The value as a number of seconds; None if it is none."""
+    """The value as a number of seconds; None if it is not a number."""
     if value.__class__ is float:
         return value if math.isfinite(value) else None
     return float(value) if value.__class__ is int and -(2**53) < value < 2**53 else None

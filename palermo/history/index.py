@@ -1,12 +1,11 @@
 """The index of the journal's records about jobs: ended jobs, newest first, and all records of one job.
 
-It is a TempIndex: a view in a temporary file, which every process that starts makes again from the journal. It is
-bounded, however long the journal is: the oldest records are forgotten when there are too many.
+It is a TempIndex: a view in a temporary file, which each process rebuilds from the journal when it starts. Its size
+is limited, however long the journal is: the oldest records are dropped above the limit.
 
-It keeps batches as they came, and beside them what queries need: a narrow row for each run that ended, and for each
-record a hash of its job's id, eight bytes. All hashes are one string of bytes that is searched whole: that takes some
-milliseconds, and adding to it next to nothing. Counts are remembered: when a filter is asked for again, only the
-records that were added since are counted.
+It keeps the original batches and, for queries, a narrow row for each ended run and an eight-byte hash of the job's
+id for each record. All hashes are one byte string that is searched as a whole: that takes a few milliseconds, and
+adding to it next to nothing. Counts are cached: when a filter is used again, only new records are counted.
 """
 
 import json
@@ -30,24 +29,24 @@ from palermo.views.filter import Facts, JobFilter
 #: The field of a workflow's end.
 WORKFLOW = "workflow"
 
-#: The most records that are kept, and the most bytes of the file. The oldest sixteenth is forgotten at a time.
+#: Maximum number of records, and maximum bytes of the file. The oldest sixteenth is dropped at a time.
 MAX_RECORDS, MAX_BYTES = 4_000_000, 1024 * 1024 * 1024
 _PARTS = 16
 
-#: The most characters of a job's result that is kept.
+#: Maximum number of characters of a kept job result.
 MAX_RESULT = 2_000
 
-#: If no more records than this match a filter, a count remembers which.
+#: If no more records than this match a filter, its cached count also has their places.
 _FEW = 1_000
 
-#: How many counts of filters are remembered.
+#: Maximum number of cached counts.
 _REMEMBERED = 64
 
-#: The most names that are offered for a choice.
+#: Maximum number of names offered for a choice.
 _NAMES = 500
 
 #: `first` is the place of a batch's first record, `n` that of a run's last record, and `latest` the latest end of a run
-#: in this batch and in all before it. A place is the number of records that were kept before it.
+#: in this batch and all earlier ones. A place is the number of records that were kept before it.
 _SCHEMA = """
 create table batch (first integer primary key, writer text not null, latest real not null, records blob not null);
 create index batch_latest on batch (latest);
@@ -70,25 +69,25 @@ create table shape (
 );
 """
 
-#: The tables that have places, each with its column for them.
+#: The tables with places, and the column of each.
 _PLACES = {"batch": "first", "ended": "n", "words": "n", "workflow": "n", "child": "n"}
 
-#: The form of one hash among all.
+#: The format of one hash.
 _KEY = struct.Struct("=q")
 
 #: SQL for the numbers in a JSON array, and an empty array: a list in the query itself may be too long.
 _THESE, _NONE = "(select value from json_each(?))", "[]"
 
-#: What has a meaning of its own in a pattern of SQL's `like`.
+#: Characters with a special meaning in a pattern of SQL's `like`.
 _WILD = re.compile("[!%_]")
 
 #: The fields that many runs share: how they ended, their queue, job and error.
 Shape = tuple[str, str, str, str]
 
-#: Gives the arguments in a record as text, from the job's id, name and queue and the record's fields; None for none.
+#: Returns the arguments in a record as text, from the job's id, name and queue and the record's fields; None if absent.
 ArgumentText = Callable[[str, str, str, Mapping[str, Any]], str | None]
 
-#: The condition in a query that a filter becomes, and its values.
+#: The SQL condition of a filter, and its values.
 Where = tuple[str, tuple[Any, ...]]
 
 
@@ -96,9 +95,9 @@ class Index:
     """The journal's records about jobs. A JournalView (journal_reader.py); safe to share between threads."""
 
     def __init__(self, arguments: ArgumentText | None = None, *, most: int = MAX_RECORDS) -> None:
-        """`arguments` gives the arguments of finished jobs as text that is searched; without it none are.
+        """`arguments` returns the searchable text of finished jobs' arguments; without it, arguments aren't searched.
 
-        Keeps about `most` records, the newest.
+        Keep about `most` records, the newest.
         """
         self._arguments = arguments
         self._most = most
@@ -109,22 +108,22 @@ class Index:
         self._db = db
         self._shapes: dict[Shape, int] = {}
         self._writers: set[str] = set()
-        #: By condition, the place up to which records were counted for it; by shape, how many match; and the places of
-        #: these if they are few.
+        #: By condition: the place up to which records were counted; by shape, the number of matches; and their places
+        #: if there are few.
         self._counts: dict[Where, tuple[int, Counter[int], list[int]]] = {}
         #: When each error was first seen, in Unix seconds.
         self._errors: dict[str, float] = {}
         #: A hash of the id of each record.
         self._keys = bytearray()
-        #: The places of the first record that is kept, and of the next one; the latest end of a run.
+        #: The place of the first kept record, and of the next one; the latest end of a run.
         self._begin, self._end, self._latest = 0, 0, 0.0
-        #: How many records their writers could not store.
+        #: Number of records that their writers could not store.
         self.lost = 0
-        #: Whether the journal holds more than is kept here.
+        #: Whether the journal has more records than this index.
         self.cut = False
 
     def take(self, batch: RecordBatch) -> None:
-        """Keep the records that are about jobs. Raises StoreInvalid, and then the index is empty."""
+        """Keep the records about jobs. Raises StoreInvalid, which leaves the index empty."""
         kept = [
             record
             for record in batch.records
@@ -141,35 +140,34 @@ class Index:
                 self._put(kept, printable(batch.writer))
 
     def reset(self) -> None:
-        """Forget all."""
         self._index.reset()
 
     def close(self) -> None:
-        """Throw it away; it is empty from then on."""
+        """Delete the index; it is empty from then on."""
         self._index.close()
 
     # -- queries
 
     def count(self, filter: JobFilter) -> int:
-        """The number of finished runs that match."""
+        """The number of matching finished runs."""
         with self._index.read():
             return self._counted(filter).total()
 
     def page(self, filter: JobFilter, *, offset: int = 0, limit: int = 100) -> list[Entry]:
-        """Some of the runs that match, the newest first, in the order of the journal."""
+        """Some of the matching runs, newest first, in journal order."""
         with self._index.read():
             where = self._where(filter)
             if where is None:
                 return []
             seen, counted, places = self._counts.get(where, (-1, Counter[int](), []))
             if seen == self._end and counted.total() <= _FEW:
-                # Fast path: a search for rare words looks at all records once, and not twice. 70 ms of 140 in 100,000.
+                # Fast path: a search for rare words reads all records once, not twice. 70 ms of 140 in 100,000.
                 return self._at(places[::-1][offset : offset + limit])
             question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
             return self._at(self._places(question, *where[1], limit, offset))
 
     def of(self, id: str, *, limit: int = 1_000) -> list[Entry]:
-        """All records of one job, in the order of the journal; the last ones if there are more than `limit`."""
+        """All records of one job, in journal order; the last ones if there are more than `limit`."""
         with self._index.read():
             places, key = [], _KEY.pack(hash(id))
             found = self._keys.find(key)
@@ -185,25 +183,25 @@ class Index:
             return self._at(self._places("select n from child where parent = ? order by n desc limit ?", id, limit))
 
     def children_named(self, id: str, names: Iterable[str]) -> dict[str, Entry]:
-        """The newest known record of each of these children of a job, by their ids."""
+        """The newest known record of each of these children of a job, by id."""
         question = f"select n from child where parent = ? and id in {_THESE} order by n"
         with self._index.read():
             return {each.id: each for each in self._at(self._places(question, id, json.dumps(list(names))))}
 
     def shapes(self, filter: JobFilter) -> Counter[Shape]:
-        """How many finished runs that match have the same state, queue, job and error."""
+        """Number of matching finished runs by state, queue, job and error."""
         with self._index.read():
             counted = self._counted(filter)
             rows = self._db.execute(f"select * from shape where id in {_THESE}", (json.dumps([*counted]),))
             return Counter({(state, queue, job, error): counted[id] for id, state, queue, job, error in rows})
 
     def first_errors(self) -> dict[str, float]:
-        """When each class of errors was first seen, in Unix seconds."""
+        """When each error class was first seen, in Unix seconds."""
         with self._index.read():
             return dict(self._errors)
 
     def ends(self, ids: Iterable[str], *, since: float) -> Counter[str]:
-        """How many of these jobs have ended since an instant, by their final states."""
+        """How many of these jobs have ended since an instant, by final state."""
         question = (
             "select ended.id, state from ended join shape on shape.id = shape"
             f" where n >= ? and at >= ? and ended.id in {_THESE} and state <> 'retrying' order by n"
@@ -215,9 +213,9 @@ class Index:
     def workflows(
         self, filter: JobFilter, *, without: Iterable[str] = (), offset: int = 0, limit: int = 100
     ) -> tuple[int, list[Entry]]:
-        """The number of workflows that have ended and match, and some of their last ends, the newest first.
+        """The number of matching ended workflows, and some of their last ends, newest first.
 
-        The ids `without` do not count: these workflows have not ended for good.
+        The ids `without` do not count, because these workflows have not ended permanently.
         """
         with self._index.read():
             where = self._where(filter)
@@ -242,7 +240,7 @@ class Index:
         return self._end - self._begin
 
     def file_size(self) -> int:
-        """The size of what is in the temporary file, in bytes."""
+        """The size of the temporary file's contents, in bytes."""
         return self._index.file_size()
 
     # -- internals, called within a block of the index
@@ -258,7 +256,7 @@ class Index:
             self._forget()
 
     def _put_ended(self, records: Sequence[Record]) -> None:
-        """Add a narrow row for each record of an ended run, and the record's words if it has some."""
+        """Add a narrow row for each record of an ended run, and the record's words if any."""
         shapes = self._shapes
         ended, words, workflows = [], [], []
         for n, record in enumerate(records, self._end):
@@ -268,7 +266,7 @@ class Index:
                 continue
             id: str = record["id"]
             at, took, queue, job, error = get("at"), get("took"), get("queue"), get("job"), get("error")
-            # Usual values pass these checks in few steps. The others are made harmless, as `entry` does it.
+            # Usual values pass these checks in a few steps. Other values are sanitized, as in `entry`.
             if at.__class__ is not float or at - at:
                 at = number(at) or 0.0
             if took.__class__ is not float or took - took:
@@ -299,19 +297,19 @@ class Index:
             self._db.executemany("insert or replace into workflow values (?, ?)", workflows)
 
     def _put_children(self, records: Sequence[Record]) -> None:
-        """Note which records name the parent of their job; most jobs have none."""
+        """Add the records that name a parent job; most jobs have none."""
         children = [
             (printable(parent), printable(record["id"]), n, record["kind"] != RecordKind.ENQUEUED)
             for n, record in enumerate(records, self._end)
             if ("parent" in record or "headers" in record) and 0 < len(parent := _parent(record)) <= MAX_ID
         ]
         if children:
-            # A client may write that it enqueued a job after a worker has written how the job ended.
+            # A client may record that it enqueued a job after a worker has recorded how the job ended.
             newest = "on conflict (parent, id) do update set n = excluded.n where ?"
             self._db.executemany(f"insert into child values (?, ?, ?) {newest}", children)
 
     def _forget(self) -> None:
-        """Forget the oldest records, and the shapes that no other record has."""
+        """Drop the oldest records, and the shapes that no other record has."""
         wanted = self._begin + self.size() // _PARTS + 1
         (first,) = self._db.execute("select min(first) from batch where first >= ?", (wanted,)).fetchone()
         first = self._end if first is None else first
@@ -344,7 +342,7 @@ class Index:
         return found
 
     def _counted(self, filter: JobFilter) -> Counter[int]:
-        """By the number of a shape, how many finished runs match."""
+        """Number of matching finished runs, by shape number."""
         where = self._where(filter)
         if where is None:
             return Counter()
@@ -369,7 +367,7 @@ class Index:
         return int(first)
 
     def _where(self, filter: JobFilter) -> Where | None:
-        """The condition that a filter becomes; None where nothing can match."""
+        """The SQL condition of a filter; None if nothing can match."""
         shapes = self._fitting(filter)
         if shapes == _NONE:
             return None
@@ -398,7 +396,7 @@ class Index:
         return " and ".join(parts), tuple(given)
 
     def _fitting(self, filter: JobFilter) -> str:
-        """The numbers of the shapes that meet the conditions on what a shape has, or no record has, as JSON."""
+        """The numbers of the shapes that meet the conditions on shape fields, as JSON."""
         of_shapes = replace(
             filter, state=filter.state or ",".join(FINAL), worker=None, text=None, since=None, longer=None, shorter=None
         )
@@ -407,13 +405,13 @@ class Index:
         return json.dumps([id for id, shape in shapes if of_shapes.matches(shape)])
 
     def _saying(self, wanted: str) -> Where:
-        """The condition that finds a text that an id begins with, or in messages, reasons, arguments and names."""
+        """The condition that finds a text at the start of an id, or in messages, reasons, arguments and names."""
         wanted = fold(wanted)
         rows = self._db.execute("select id, job, error from shape")
         shapes = json.dumps([id for id, job, error in rows if wanted in fold(job) or wanted in fold(error)])
         if wanted.isascii():
-            # SQLite's own operator folds ASCII alone; other words are stored folded. In 100,000 jobs it takes 70 ms;
-            # 140 with instr and lower.
+            # SQLite's own operator folds only ASCII; other words are stored folded. In 100,000 jobs it takes 70 ms; 140
+            # with instr and lower.
             begins, has, wanted = "id like ? escape '!'", "text like ? escape '!'", _WILD.sub(r"!\g<0>", wanted) + "%"
             spoken = f"%{wanted}"
         else:
@@ -427,13 +425,13 @@ class Index:
 
 
 def _parent(record: Record) -> str:
-    """The parent that a record names: that of an enqueue by itself, that of a run's end among the headers."""
+    """The parent in a record: in an enqueue's own field, or in the headers of a run's end."""
     headers = record.get("headers")
     return text(record.get("parent")) or (parent_in(headers) if isinstance(headers, dict) else "")
 
 
 def _packed(records: Sequence[Record]) -> bytes:
-    """The records as bytes, without what is too large or too deep for an index."""
+    """The records as bytes, without parts that are too large or too deep for an index."""
     bare = [record if "result" not in record else _without_long_result(record) for record in records]
     try:
         return marshal.dumps(bare)
@@ -444,7 +442,7 @@ def _packed(records: Sequence[Record]) -> bytes:
 
 
 def _without_long_result(record: Record) -> Record:
-    """The record; a result that is long is only said to be there."""
+    """The record; a long result is replaced by a mark that it exists."""
     result = record["result"]
     texts = [value for value in result.values() if isinstance(value, str)] if isinstance(result, dict) else []
     short = len(texts) == 2 and len(result) == 2 and sum(map(len, texts)) <= MAX_RESULT

@@ -1,7 +1,7 @@
-"""Hands the journal to views: its present content, for commands that ask once, or all of it as it grows.
+"""Passes the journal to views: its current content, for single commands, or all of it as it grows.
 
-palermo/client/journal_reading.py reads; here each batch is given to the views. If the journal becomes another one, or a
-view cannot keep a batch, every view is reset and reading begins again.
+palermo/client/journal_reading.py reads; here each batch is passed to the views. If the journal was replaced, or a
+view cannot keep a batch, every view is reset and reading starts again.
 """
 
 import asyncio
@@ -29,24 +29,24 @@ log = logging.getLogger("palermo.history")
 #: Gets the progress of reading: in batches, since the number of records is unknown.
 OnProgress = Callable[[SweepProgress], None]
 
-#: Seconds by which the clocks of two writers may differ, and batches in a row that are later than what is wanted.
+#: Maximum clock difference between two writers, in seconds; and number of consecutive batches after the requested time.
 _SKEW, _LATER = 60.0, 100
 
-#: Seconds until reading begins again after a view could not keep a batch.
+#: Seconds until reading restarts after a view could not keep a batch.
 _BROKEN_PAUSE = 30.0
 
 
 class JournalView(Protocol):
-    """An object that keeps something of what is read. Called on the reading thread, one call at a time."""
+    """Keeps data from the read batches. Called on the reading thread, one call at a time."""
 
     def take(self, batch: RecordBatch) -> None:
-        """Keep what matters of a batch; its position is above that of the one before. Should take milliseconds.
+        """Keep the relevant data of a batch; its position is above that of the previous one. Should take milliseconds.
 
         May raise PalermoError: then it gets no more batches before it is `reset`.
         """
 
     def reset(self) -> None:
-        """Forget all: the next batch is from the beginning of a journal. May raise PalermoError."""
+        """Drop all data: the next batch is from the start of a journal. May raise PalermoError."""
 
 
 def read_to_end(
@@ -59,11 +59,11 @@ def read_to_end(
     wants: Wants | None = None,
     progress: OnProgress | None = None,
 ) -> None:
-    """Hand the views everything that is in the journal now, before the position `before` if it is given.
+    """Pass everything that is in the journal now to the views, up to the position `before` if given.
 
-    Reading ends once _LATER batches in a row were written a minute or more after `until`, in Unix seconds: one writer's
-    clock may be ahead. With `wants`, only batches that it accepts. Raises BrokerUnavailable, BrokerRefused, and what a
-    view raises.
+    Reading ends after _LATER consecutive batches that were written a minute or more after `until`, in Unix seconds,
+    because one writer's clock may be ahead. With `wants`, only batches that it accepts. Raises BrokerUnavailable,
+    BrokerRefused, and the errors of views.
     """
 
     async def read(watch: JournalWatch) -> None:
@@ -100,25 +100,25 @@ def _is_later(batch: RecordBatch, until: float) -> bool:
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far the reading has come."""
+    """The progress of reading."""
 
-    #: Whether all that was stored when reading began has been taken; stays so while the broker is away.
+    #: Whether all batches that were stored when reading started have been read; stays true while the broker is away.
     ready: bool = False
-    #: The position of the first batch and of the last that have been taken; None before there was one.
+    #: The positions of the first and last batches read; None before the first.
     first: int | None = None
     last: int | None = None
-    #: The last position that was stored when reading began.
+    #: The last position that was stored when reading started.
     end: int = -1
-    #: How many records have been taken.
+    #: Number of records read.
     records: int = 0
-    #: A number that differs after every change of what is known.
+    #: A number that changes with every change of the data.
     version: int = 0
-    #: Why the journal is not being read at this moment; "" while it is.
+    #: Why the journal can't be read now; "" if it can.
     error: str = ""
 
     @property
     def part(self) -> float:
-        """The part of the journal that has been read, 0 to 1."""
+        """The fraction of the journal that has been read, 0 to 1."""
         if self.ready:
             return 1.0
         if self.first is None or self.last is None:
@@ -127,7 +127,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class JournalFollower:
-    """Follows one broker's journal and hands it to its views. Safe to share between threads."""
+    """Follows one broker's journal and passes it to its views. Safe to share between threads."""
 
     def __init__(self, settings: Settings, views: Sequence[JournalView], start: ReadFrom = FROM_START) -> None:
         """Nothing is read before `begin` is called. Batches before `start` are never read."""
@@ -141,18 +141,19 @@ class JournalFollower:
 
     @property
     def progress(self) -> Progress:
-        """How far the reading has come."""
+        """The progress of reading."""
         return self._progress
 
     def begin(self) -> None:
-        """Begin to read; returns immediately. May be called again."""
+        """Start reading; returns immediately. May be called again."""
         with self._lock:
             if not self._begun:
                 self._begun = True
                 self._client.begin_watch(self._run)
 
     def wait(self, seconds: float) -> bool:
-        """Begin to read, and wait up to `seconds` until all that was stored has been taken; returns whether it has."""
+        """Start reading, and wait up to `seconds` until all stored batches have been read; returns whether they
+        have."""
         self.begin()
         return self._ready.wait(seconds)
 
@@ -196,13 +197,13 @@ class JournalFollower:
                 view.take(batch)
         except PalermoError:
             raise
-        except Exception:  # a batch that another program wrote must not end the reading of what follows
+        except Exception:  # a batch from another program must not stop the reading of later ones
             log.exception("a batch of the journal cannot be kept: a bug position=%d", batch.position)
         first = batch.position if self._progress.first is None else self._progress.first
         self._change(first=first, last=batch.position, records=self._progress.records + len(batch.records))
 
     def _reset(self) -> None:
-        """Forget everything that was read."""
+        """Drop all data."""
         self._ready.clear()
         self._progress = Progress(version=self._progress.version + 1, error=self._progress.error)
         for view in self._views:

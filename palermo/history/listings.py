@@ -1,4 +1,4 @@
-"""Listings for a single request, which read the journal for one page and keep nothing. And the life of a job."""
+"""Listings for a single request, which read the journal for one page and keep nothing; and the timeline of a job."""
 
 import sys
 from collections.abc import Iterator
@@ -18,20 +18,20 @@ from palermo.history.index import ArgumentText, Index
 from palermo.history.journal_reader import OnProgress, read_to_end
 from palermo.views.filter import AuditFilter, JobFilter
 
-#: How many batches of the journal are read for a page of the newest jobs. Where they do not fill the page, so many
-#: times more batches before them are read too, and so on, up to the whole journal.
+#: Number of journal batches read for a page of the newest jobs. If they do not fill the page, this many times more
+#: earlier batches are read, and so on, up to the whole journal.
 _FIRST_PORTION, _TIMES_MORE = 32, 8
 
-#: The most records of one job in its life, the newest.
+#: Maximum number of records in a job's timeline, the newest.
 _MOST_STEPS = 1_000
 
 
 def history(
     client: Client, filter: JobFilter, *, offset: int, limit: int, progress: OnProgress | None = None
 ) -> Listing[FinishedRow]:
-    """Finished jobs, newest first; their total is None where not all of the journal had to be read.
+    """Finished jobs, newest first; their total is None if not all of the journal had to be read.
 
-    Without `since` in the filter the journal is read from its end back, in portions, until the page is full.
+    Without `since` in the filter the journal is read backwards from its end, in portions, until the page is full.
     """
     rows: list[FinishedRow] = []
     total, size = 0, _FIRST_PORTION
@@ -61,21 +61,20 @@ def history(
 
 
 class _Portion:
-    """An index of a part of the journal, the one before the part that `newer` has. A JournalView."""
+    """An index of the part of the journal before the part in `newer`. A JournalView."""
 
     def __init__(self, newer: "_Portion | None", arguments: ArgumentText | None) -> None:
         self.index = Index(arguments)
         #: The position at which it ends; None at the journal's end. And that of its first batch.
         self.before: int | None = None if newer is None else newer.first
         self.first: int | None = self.before
-        #: By writer, the first number of its batches here and in newer portions. A batch that was stored twice has one
-        #: copy there.
+        #: By writer, the first batch number here and in newer portions. A batch that was stored twice has one copy
+        #: there.
         self._numbers: dict[str, int] = dict(newer._numbers) if newer is not None else {}
         self._newer = dict(self._numbers)
         self._begun = False
 
     def take(self, batch: RecordBatch) -> None:
-        """Keep a batch."""
         if not self._begun:
             self._begun, self.first = True, batch.position
         if batch.source:
@@ -85,12 +84,11 @@ class _Portion:
         self.index.take(batch)
 
     def reset(self) -> None:
-        """Forget all."""
         self.index.reset()
 
 
 def life_of(client: Client, id: str, *, progress: OnProgress | None = None) -> list[Row]:
-    """All that the journal holds about one job, oldest first."""
+    """All journal records of one job, oldest first."""
     with _views(client, names_any([id]), progress) as (index, actions):
         return life(index, actions, id)
 
@@ -103,14 +101,14 @@ def recorded_of(client: Client, id: str, *, progress: OnProgress | None = None) 
 
 @contextmanager
 def _views(client: Client, wants: Wants | None, progress: OnProgress | None) -> Iterator[tuple[Index, AuditLog]]:
-    """Views of what the journal holds at this moment, or of the batches that are wanted."""
+    """Views of the journal's current content, or of the wanted batches."""
     with closing(Index()) as index, closing(AuditLog()) as actions:
         read_to_end(client, [index, actions], wants=wants, progress=progress)
         yield index, actions
 
 
 def kept_result(index: Index, id: str) -> Record | None:
-    """The record of a job's end with the result that it kept; None if it has none, or one that is too long to keep."""
+    """The record of a job's end with the kept result; None if it has no result, or one that is too long to keep."""
     for entry in reversed(index.of(id, limit=_MOST_STEPS)):
         if isinstance(result := entry.more.get("result"), dict):
             return {"kind": entry.kind, "id": entry.id, "job": entry.job, "result": result}
@@ -118,7 +116,7 @@ def kept_result(index: Index, id: str) -> Record | None:
 
 
 def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
-    """The job with its arguments and options, as the newest record holds them; None if no record does."""
+    """The job with its arguments and options from the newest record that has them; None if no record has."""
     entry = next((entry for entry in reversed(index.of(id, limit=_MOST_STEPS)) if tells_arguments(entry.more)), None)
     if entry is None:
         return None
@@ -131,7 +129,7 @@ def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
 def audit(
     client: Client, filter: AuditFilter, *, offset: int, limit: int, progress: OnProgress | None = None
 ) -> Listing[ActionRow]:
-    """The actions of people, newest first."""
+    """The actions of operators, newest first."""
     start = FROM_START if filter.since is None else ReadFrom(since=filter.since)
     with closing(AuditLog()) as found:
         read_to_end(client, [found], start, progress=progress)
@@ -139,9 +137,9 @@ def audit(
 
 
 def life(index: Index, audit: AuditLog, id: str) -> list[Row]:
-    """The life of a job, oldest first: its records and what people did to it, each with `kind` and `at`.
+    """The timeline of a job, oldest first: its records and the actions on it, each with `kind` and `at`.
 
-    They are in the order of their instants, since a client may store its record later than a worker, but act before it.
+    They are ordered by time, since a client may store its record after a worker's, but act before it.
     """
     # The end of a run whose session was lost has the instant of its release, and may be stored before that.
     steps = [(entry.at, entry.state is not None, entry.step()) for entry in index.of(id, limit=_MOST_STEPS)]

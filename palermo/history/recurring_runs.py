@@ -10,10 +10,10 @@ from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch
 from palermo.history.entry import FINAL, MAX_ID, STATE_OF, number
 
-#: The runs that are kept of a recurring job, and the most recurring jobs.
+#: Number of runs kept per recurring job, and maximum number of recurring jobs.
 LAST_RUNS, MOST_NAMES = 20, 2_000
 
-#: The id of a run: the name of the recurring job, the instant at which it was due, and more if somebody ran it by hand.
+#: The id of a run: the recurring job's name, the instant when it was due, and a suffix if it was run manually.
 RUN_ID = re.compile(r"(?P<name>.*)@(?P<due>\d{4}-\d\d-\d\dT[\d:.]+Z)(?P<by_hand>-[0-9a-f]{8})?", re.DOTALL)
 
 
@@ -47,7 +47,7 @@ class RecurringRuns:
                 continue
             name = printable(found["name"])
             with self._lock:
-                # The name that ran last is the last one, so that the first is forgotten where there are too many.
+                # The name that ran last is moved to the end, so that the oldest is dropped when there are too many.
                 runs = self._runs.pop(name, None) or deque(maxlen=LAST_RUNS)
                 runs.append(PastRun(state, number(record.get("took")) or 0.0))
                 self._runs[name] = runs
@@ -55,7 +55,6 @@ class RecurringRuns:
                     del self._runs[next(iter(self._runs))]
 
     def reset(self) -> None:
-        """Forget all."""
         with self._lock:
             self._runs.clear()
 

@@ -1,8 +1,8 @@
-"""Sums of the journal's `counts` records over time, of one queue, for example, and of all queues, in bounded memory.
+"""Sums of the journal's `counts` records over time, for one queue or all queues, for example, in bounded memory.
 
-A tally has the jobs by outcome, how long they waited and how long they ran. Windows of time are cut into cells. A cell
-begins at a multiple of its length since 1970. So all processes have the same cells, and each cell of the fine grid lies
-in one cell of the coarse grid.
+A tally contains the jobs by outcome, how long they waited and how long they ran. Time windows are divided into
+cells. A cell starts at a multiple of its length since 1970. So all processes have the same cells, and each cell of
+the fine grid is inside one cell of the coarse grid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,10 @@ from palermo.contract.rows import Row
 from palermo.core.durations import Durations
 from palermo.core.journal_records import RUN_ENDS, RecordKind
 
-#: The outcomes of which a `counts` record may give a number.
+#: The outcomes for which a `counts` record may have a number.
 OUTCOMES = (RecordKind.ENQUEUED.value, *(str(kind) for kind in RUN_ENDS))
 
-#: The runs that a worker's own counter `processed` counts: all that ended by themselves.
+#: The runs in a worker's own counter `processed`: all that ended by themselves.
 PROCESSED = (
     RecordKind.SUCCEEDED,
     RecordKind.EXPANDED,
@@ -28,10 +28,10 @@ PROCESSED = (
     RecordKind.DISCARDED,
 )
 
-#: The runs that its counter `failed` counts, tried again or not.
+#: The runs in its counter `failed`, retried or not.
 FAILED = (RecordKind.FAILED, RecordKind.RETRIED)
 
-#: The percentiles that people are shown, by the name of their field.
+#: The displayed percentiles, by field name.
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
@@ -39,12 +39,12 @@ class Tally(Struct):
     """Sums over some time and some jobs."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    #: Seconds from the instant at which a job could have been started to its start, and from its start to its end.
+    #: Seconds from the instant when a job could have started to its start, and from its start to its end.
     wait: Durations = field(default_factory=Durations)
     run: Durations = field(default_factory=Durations)
 
     def read(self, record: Mapping[str, Any]) -> None:
-        """Add a `counts` record; values that are no number are left out."""
+        """Add a `counts` record; values that are not numbers are skipped."""
         numbers = self.numbers
         for name in OUTCOMES:
             if name in record:
@@ -65,26 +65,26 @@ class Tally(Struct):
             self.run.merge(other.run)
 
     def number(self, kind: str) -> int:
-        """The number of jobs that had this outcome, or were enqueued."""
+        """The number of jobs with this outcome, or enqueued."""
         return self.numbers.get(kind, 0)
 
     @property
     def has_runs(self) -> bool:
-        """Whether it has an outcome other than enqueued: then a worker counted it."""
+        """Whether it has an outcome other than enqueued, so that a worker counted it."""
         return any(name != RecordKind.ENQUEUED for name in self.numbers)
 
     @property
     def processed(self) -> int:
-        """Runs that ended by themselves, well or not: as workers count them."""
+        """Runs that ended by themselves, successful or not, as workers count them."""
         return sum(self.numbers.get(kind, 0) for kind in PROCESSED)
 
     @property
     def failed(self) -> int:
-        """Runs that failed, tried again or not: as workers count them."""
+        """Runs that failed, retried or not, as workers count them."""
         return sum(self.numbers.get(kind, 0) for kind in FAILED)
 
     def row(self) -> Row:
-        """The tally as fields of a contract; the times are None where nothing was measured."""
+        """The tally as fields of a contract; times without measurements are None."""
         return {
             "enqueued": self.number(RecordKind.ENQUEUED),
             "processed": self.processed,
@@ -110,7 +110,7 @@ def times(durations: Durations) -> Row | None:
 
 # -- over time
 
-#: The most cells in all series of a dimension; a cell takes half a kilobyte to two.
+#: Maximum number of cells in all series of a dimension; a cell takes half a kilobyte to two.
 MOST_CELLS = 25_000
 
 
@@ -124,18 +124,18 @@ class Window(StrEnum):
 
 
 class Grid(Struct, frozen=True):
-    """A window cut into cells."""
+    """A window divided into cells."""
 
     #: The length of the window and of each cell, in seconds; the first is a multiple of the second.
     span: float
     cell: float
 
     def number(self, at: float) -> int:
-        """The number of the cell that an instant (Unix seconds) is in."""
+        """The number of the cell that contains an instant (Unix seconds)."""
         return int(at // self.cell)
 
 
-#: The grids for everything together: about a hundred cells in a window.
+#: The grids for the total: about a hundred cells in a window.
 FINE: Mapping[Window, Grid] = {
     Window.HOUR: Grid(3_600, 30),
     Window.DAY: Grid(86_400, 900),
@@ -153,9 +153,9 @@ COARSE: Mapping[Window, Grid] = {
 
 
 def begin(window: Window, now: float) -> float:
-    """The beginning of a window in Unix seconds, never too early.
+    """The start of a window in Unix seconds, never too early.
 
-    A cell of both grids begins there, so that all sums of the window agree.
+    A cell of both grids starts there, so that all sums of the window agree.
     """
     grid = COARSE[window]
     return (grid.number(now) - round(grid.span / grid.cell) + 1) * grid.cell
@@ -164,14 +164,14 @@ def begin(window: Window, now: float) -> float:
 class Cell(Struct, frozen=True):
     """The tally of a part of a window."""
 
-    #: Unix seconds at which it begins, and its length in seconds.
+    #: Unix seconds of its start, and its length in seconds.
     start: float
     seconds: float
     tally: Tally
 
 
 class Series:
-    """The tallies in the cells of every window; cells in which nothing happened take no memory."""
+    """The tallies in the cells of every window; empty cells take no memory."""
 
     __slots__ = ("_cells", "_grids", "latest")
 
@@ -182,7 +182,7 @@ class Series:
         self.latest = 0.0
 
     def add(self, at: float, tally: Tally, now: float) -> int:
-        """Add a tally of an instant to each window that reaches back to it. Returns how many cells are new."""
+        """Add a tally of an instant to each window that contains it. Returns the number of new cells."""
         self.latest = max(self.latest, at)
         made = 0
         for window, grid in self._grids.items():
@@ -205,7 +205,7 @@ class Series:
                 mine.setdefault(number, Tally()).merge(tally)
 
     def prune(self, now: float) -> int:
-        """Forget the cells that no window reaches any more. Returns how many cells are left."""
+        """Drop cells outside every window. Returns the number of remaining cells."""
         left = 0
         for window, cells in self._cells.items():
             first = self._grids[window].number(begin(window, now))
@@ -224,29 +224,29 @@ class Series:
         return found
 
     def counts(self, window: Window, now: float) -> list[tuple[int, int]]:
-        """How many runs of each cell of a window succeeded and failed, oldest first."""
+        """Numbers of successful and failed runs in each cell of a window, oldest first."""
         return [(tally.processed - tally.failed, tally.failed) for _, tally in self._each(window, now)]
 
     def cells(self, window: Window, now: float) -> list[Cell]:
-        """All cells of a window, empty ones too, oldest first."""
+        """All cells of a window, including empty ones, oldest first."""
         cell = self._grids[window].cell
         return [Cell(number * cell, cell, _copy(tally)) for number, tally in self._each(window, now)]
 
     def _each(self, window: Window, now: float) -> Iterator[tuple[int, Tally]]:
-        """The number and the tally of each cell of a window, oldest first; a tally must not be changed."""
+        """The number and tally of each cell of a window, oldest first; do not change the tallies."""
         grid, known, nothing = self._grids[window], self._cells[window], Tally()
         for number in range(grid.number(begin(window, now)), grid.number(now) + 1):
             yield number, known.get(number, nothing)
 
 
 class Dimension:
-    """A series for each name; when there are too many cells, the series that are idle longest are put together."""
+    """A series for each name; if there are too many cells, the series that are idle longest are combined."""
 
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most = most_cells
         self._count = 0
         self._series: dict[str, Series] = {}
-        #: The series of the names that were put together; None until then.
+        #: The series of the combined names; None if none were combined.
         self.others: Series | None = None
 
     def add(self, name: str, at: float, tally: Tally, now: float) -> None:
@@ -260,7 +260,7 @@ class Dimension:
             self._put_together(now)
 
     def prune(self, now: float) -> None:
-        """Forget the cells and names that no window reaches any more."""
+        """Drop cells and names outside every window."""
         self._count = 0
         for name, series in list(self._series.items()):
             left = series.prune(now)
@@ -271,13 +271,13 @@ class Dimension:
             self.others = None
 
     def get(self, name: str) -> Series | None:
-        """The series of one name; None if there is none."""
+        """The series of one name, or None."""
         return self._series.get(name)
 
     def totals(self, window: Window, now: float, since: float | None = None) -> Iterator[tuple[str | None, Tally]]:
-        """The sum of a window for each name that did something in it; None is the name of those put together.
+        """The sum of a window for each active name; None is the name of the combined ones.
 
-        `since` is as in Series.total.
+        `since` is the same as in Series.total.
         """
         for name, series in (*self._series.items(), (None, self.others)):
             if series is not None:
@@ -286,7 +286,7 @@ class Dimension:
                     yield name, tally
 
     def _put_together(self, now: float) -> None:
-        """Put series together to make room, an eighth more than is needed, so that it lasts."""
+        """Combine series to make room, an eighth more than needed, so that it lasts."""
         # The newest keeps its own series, even if that alone is too large.
         for name in sorted(self._series, key=lambda name: self._series[name].latest)[:-1]:
             if self._count <= self._most - self._most // 8:

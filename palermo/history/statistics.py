@@ -1,7 +1,8 @@
 """Statistics from the journal's `counts` records: of the last hour, day, week and month, or since any instant.
 
-A reader such as palermo.history.journal_reader feeds a view of them with batches; any thread may ask. Memory is bounded
-by the number of cells, and not by how much the journal holds. `now` is an argument where it matters, in Unix seconds.
+A reader such as palermo.history.journal_reader feeds batches to a view of them; any thread may query it. Memory is
+limited by the number of cells, not by the size of the journal. `now` is an argument where it matters, in Unix
+seconds.
 """
 
 import math
@@ -22,32 +23,32 @@ from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.history.journal_reader import OnProgress, read_to_end
 from palermo.history.series import COARSE, FINE, MOST_CELLS, Cell, Dimension, Series, Tally, Window, begin
 
-#: Seconds after a deploy within which a worker that starts with the release before is only late, and no deploy.
+#: Seconds after a deploy within which a worker that starts with the previous release is just late, and not a deploy.
 ROLLING = 900.0
 
-#: The most deploys that are kept, the newest.
+#: Maximum number of kept deploys, the newest.
 MOST_DEPLOYS = 200
 
-#: The dimensions in which each name has a series of its own.
+#: The dimensions with a separate series for each name.
 DIMENSIONS = ("queue", "job", "worker")
 
-#: The most sums that may wait for their cells. The counts of one writer are first added up within the shortest cell
-#: that they fall in; a request for a report puts all sums in their cells.
+#: Maximum number of sums that wait for their cells. The counts of one writer are first added up within the shortest
+#: cell that contains them; a request for a report moves all sums into their cells.
 _STAGED = 2_000
 
-#: The lengths in seconds of the cells of a report from one instant to another, and the most cells.
+#: The possible cell lengths, in seconds, of a report from one instant to another, and the maximum number of cells.
 _CELLS, _MOST_CELLS = (10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0), 120
 
-#: The fewest seconds over which a rate is given.
+#: Minimum number of seconds for a rate.
 _SHORTEST = 1.0
 
-#: Seconds between two times of forgetting what is too old.
+#: Seconds between two removals of old data.
 _PRUNE = 60.0
 
-#: The beginning of a cell, a queue, a job, a worker.
+#: The start of a cell, a queue, a job, a worker.
 _Key = tuple[float, str, str, str]
 
-#: The most queues, jobs and workers, of each, that are kept apart; those that come later are put together.
+#: Maximum number of separate queues, jobs and workers, each; later ones are combined.
 MOST_NAMES = 10_000
 
 #: The fields of a queue that only the journal knows, and of a worker that has ended.
@@ -64,13 +65,13 @@ class Deploy(Struct, frozen=True):
 
 
 class Deploys:
-    """The deploys that a journal shows, oldest first: each worker that starts reports its release."""
+    """The deploys in a journal, oldest first: each worker reports its release when it starts."""
 
     def __init__(self) -> None:
         self._known: list[Deploy] = []
 
     def up(self, at: float, release: str) -> None:
-        """Note that a worker of this release started; it is a deploy if the release has changed."""
+        """Record that a worker of this release started; it is a deploy if the release has changed."""
         if not release or any(deploy.release == release for deploy in self._known[-1:]):
             return
         if any(deploy.release == release for deploy in self._known[-2:-1]) and at - self._known[-1].at < ROLLING:
@@ -80,7 +81,7 @@ class Deploys:
 
     @property
     def newest(self) -> Deploy | None:
-        """The last one; None where none is known."""
+        """The last deploy, or None."""
         return self._known[-1] if self._known else None
 
     def since(self, at: float) -> list[Deploy]:
@@ -89,7 +90,7 @@ class Deploys:
 
 
 class Named(Struct, frozen=True):
-    """The tally of one queue, job or worker; name None for those that were put together."""
+    """The tally of one queue, job or worker; the name is None for combined ones."""
 
     name: str | None
     tally: Tally
@@ -105,28 +106,28 @@ class Rates(Struct, frozen=True):
 class Report(Struct, frozen=True, kw_only=True):
     """The statistics of some time up to now, of everything or of one queue, job or worker."""
 
-    #: Unix seconds at which it begins, and ends; and from which on something is known in it.
+    #: Unix seconds of its start and its end; and of the first data in it.
     since: float
     until: float
     known: float
     total: Tally
-    #: The cells of a window, oldest first; empty for a time that is no window.
+    #: The cells of a window, oldest first; empty for a time that is not a window.
     cells: list[Cell]
     deploys: list[Deploy]
-    #: The tallies of each dimension, the busiest first; only where the report is of everything.
+    #: The tallies of each dimension, busiest first; only if the report is about everything.
     parts: Mapping[str, list[Named]]
-    #: Records that were not written down while the journal was away, as far as their writers said so.
+    #: Number of records lost while the journal was unavailable, as far as their writers reported it.
     lost: int
 
 
 class _Noted:
-    """What statistics keep of the records that count no jobs."""
+    """Data from the records that count no jobs."""
 
     def _clear(self) -> None:
-        #: The instant of the oldest record that was read.
+        #: The time of the oldest record that was read.
         self.begins: float | None = None
         self.deploys = Deploys()
-        #: By instant, how many records were not written down while the journal was away.
+        #: By instant, the number of records lost while the journal was unavailable.
         self._lost: dict[float, int] = {}
 
     def _note(self, record: Mapping[str, Any], at: float) -> None:
@@ -165,14 +166,13 @@ class Statistics(_Noted):
                 self._settle(now)
 
     def reset(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._clear()
 
     def report(
         self, window: Window, *, queue: str | None = None, job: str | None = None, worker: str | None = None
     ) -> Report | None:
-        """The report of a window up to now; of one queue, job or worker if one is named, None if that is not known."""
+        """The report of a window up to now, optionally of one queue, job or worker; None if that is unknown."""
         with self._counted() as now:
             named = {"queue": queue, "job": job, "worker": worker}
             chosen = next(((by, name) for by, name in named.items() if name is not None), None)
@@ -199,7 +199,7 @@ class Statistics(_Noted):
     def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
         """The rates of these queues over the last two to four minutes: two cells, of which the last is still filling.
 
-        Queues whose rates are not known are left out.
+        Queues with unknown rates are left out.
         """
         with self._counted() as now:
             cell = COARSE[Window.HOUR].cell
@@ -215,9 +215,9 @@ class Statistics(_Noted):
             return found
 
     def counts(self, window: Window, by: str, names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
-        """How many runs succeeded and failed in each part of a window, oldest first, by name.
+        """Numbers of successful and failed runs in each part of a window, oldest first, by name.
 
-        `by` is "queue", "job" or "worker". Names that are not known are left out.
+        `by` is "queue", "job" or "worker". Unknown names are left out.
         """
         with self._counted() as now:
             known = ((name, self._by[by].get(name)) for name in names)
@@ -225,7 +225,7 @@ class Statistics(_Noted):
 
     @contextmanager
     def _counted(self) -> Iterator[float]:
-        """A block that reads what has been counted up to now, in Unix seconds."""
+        """A block that reads the current counts, in Unix seconds."""
         with self._lock:
             now = self._clock()
             self._settle(now)
@@ -241,7 +241,7 @@ class Statistics(_Noted):
         self._pruned = 0.0
 
     def _settle(self, now: float) -> None:
-        """Put the waiting sums in their cells, and forget what is too old."""
+        """Move the waiting sums into their cells, and drop old data."""
         for (at, queue, job, worker), tally in self._staged.items():
             if not tally.numbers:
                 continue
@@ -264,13 +264,13 @@ class Statistics(_Noted):
 
 
 def rank(each: Named) -> tuple[bool, int, int, str]:
-    """The key that sorts the busiest to the front, and those that were put together to the end."""
+    """A sort key: busiest first, combined ones last."""
     tally = each.tally
     return each.name is None, -tally.processed, -tally.number(RecordKind.ENQUEUED), each.name or ""
 
 
 def _step(at: float, now: float) -> float:
-    """The beginning of the shortest cell that an instant falls in."""
+    """The start of the shortest cell that contains an instant."""
     cell = next((grid.cell for window, grid in FINE.items() if at >= begin(window, now)), FINE[Window.MONTH].cell)
     return at // cell * cell
 
@@ -284,25 +284,24 @@ def _name(record: Mapping[str, Any], field: str) -> str:
 
 
 class Summary(_Noted):
-    """The sums of what happened since an instant, and before another, as far as the journal was read."""
+    """The sums between two instants, as far as the journal was read."""
 
     def __init__(self, since: float, until: float = math.inf, *, cell: float = 0.0, **chosen: str) -> None:
         """`since` and `until` in Unix seconds. `cell` is the length of the report's cells in seconds.
 
-        `chosen` names one queue, job or worker of which the report is, by its dimension.
+        `chosen` names one queue, job or worker for the report, by its dimension.
         """
         self._since, self._until, self._cell, self._chosen = since, until, cell, chosen
         self.reset()
 
     def reset(self) -> None:
-        """Forget all."""
         self._clear()
         self._total = Tally()
         self._cells: dict[int, Tally] = {}
         self._parts: dict[str, dict[str | None, Tally]] = {by: {} for by in DIMENSIONS}
 
     def take(self, batch: RecordBatch) -> None:
-        """Add the records of a batch that are of that time."""
+        """Add the records of a batch in that time."""
         for record in batch.records:
             at = record["at"]
             if isinstance(at, int | float) and self._since <= at < self._until:
@@ -347,16 +346,16 @@ class Summary(_Noted):
 
 
 def summarize(client: Client, since: float, progress: OnProgress | None = None) -> Report:
-    """The report of the time since an instant, in Unix seconds. Raises BrokerUnavailable, BrokerRefused."""
+    """The report since an instant, in Unix seconds. Raises BrokerUnavailable, BrokerRefused."""
     summary = Summary(since)
     read_to_end(client, [summary], ReadFrom(since=since), progress=progress)
     return summary.report(now())
 
 
 def summarize_range(client: Client, since: float, until: float, **chosen: str) -> Report:
-    """The report from one instant to another, in Unix seconds; of one queue, job or worker if one is named.
+    """The report between two instants, in Unix seconds; optionally of one queue, job or worker.
 
-    It begins and ends at whole cells, about a hundred. Reads that part of the journal. Raises BrokerUnavailable,
+    It starts and ends at whole cells, about a hundred. Reads that part of the journal. Raises BrokerUnavailable,
     BrokerRefused.
     """
     cell = next((size for size in _CELLS if until - since <= _MOST_CELLS * size), _CELLS[-1])
@@ -370,12 +369,12 @@ def summarize_range(client: Client, since: float, until: float, **chosen: str) -
 
 
 def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) -> StatisticsRow:
-    """A report as a row, with the queues and workers that exist now and what each did; the busiest first.
+    """A report as a row, with the existing queues and workers and their counts; busiest first.
 
     `palermo stats --json` prints it and the API returns it: its fields are a contract.
 
-    Names that were counted together have the name (for workers the id) null. `known_since` is the
-    instant of the oldest record of that time in the journal, null for none.
+    Combined names have the name (for workers the id) null. `known_since` is the time of the journal's oldest record
+    in that period, null if it has none.
     """
     alive = {row["name"]: {name: row[name] for name in _NO_QUEUE} for row in queues}
     up = {row["id"]: {name: row[name] for name in _NO_WORKER} for row in workers}
@@ -398,14 +397,14 @@ def report_row(report: Report, queues: Iterable[Row], workers: Iterable[Row]) ->
 
 
 def rate(report: Report, tally: Tally | None = None) -> float | None:
-    """Jobs processed a second over the time that is known; None if that is less than a second."""
+    """Jobs processed per second over the known time; None if that is less than a second."""
     seconds = report.until - report.known
     processed = (report.total if tally is None else tally).processed
     return round(processed / seconds, 3) if seconds >= 1 else None
 
 
 def _parts(found: Sequence[Named], alive: Mapping[str, Row], absent: Row, key: str) -> Iterable[Row]:
-    """The names that were counted, with their present state; then the present names that did nothing."""
+    """The counted names, with their current state; then the existing names without counts."""
     nothing = Tally().row()
     counted = set()
     for each in found:

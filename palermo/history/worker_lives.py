@@ -1,8 +1,8 @@
-"""The lives of workers, as the journal tells them: who started, who ended in good order, and who died.
+"""The lives of workers, from the journal: which started, which ended properly, and which died.
 
-A worker that is killed writes nothing. It is dead if it started, did not say that it ended, and is not among those that
-exist now, or if another life of the same id has begun. So a worker that is cut off from the broker counts as dead until
-it is back.
+A killed worker writes nothing. It is dead if it started, did not record its end, and is not among the existing
+workers, or if another life of the same id has begun. So a worker that is cut off from the broker counts as dead
+until it reconnects.
 """
 
 import threading
@@ -15,18 +15,18 @@ from palermo.core.failure import printable
 from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind
 from palermo.history.entry import number, text
 
-#: The most lives that are kept, the newest.
+#: Maximum number of kept lives, the newest.
 MOST_LIVES = 10_000
 
 #: Seconds without any sign of a worker before it counts as dead: after a restart of the broker all workers are away.
 GRACE = 30.0
 
-#: The kinds of records by which a job leaves its slot.
+#: The kinds of records with which a job leaves its slot.
 _ENDS = frozenset(RUN_ENDS)
 
 
 class LastJob(Struct, frozen=True, kw_only=True):
-    """A job that a worker had begun and whose end it did not record."""
+    """A job that a worker had started and whose end it did not record."""
 
     id: str
     job: str
@@ -40,14 +40,14 @@ class WorkerLife(Struct, kw_only=True, eq=False):
     id: str
     #: When it started; None if that is older than the journal.
     started_at: float | None = None
-    #: When it wrote its newest record, or was seen last.
+    #: Time of its newest record, or when it was last seen.
     heard_at: float
     queues: tuple[str, ...] = ()
     release: str = ""
-    #: Whether it said that it ended; whether another life of the same id has begun.
+    #: Whether it recorded its end; whether another life of the same id has begun.
     ended: bool = False
     replaced: bool = False
-    #: The jobs that run, by slot.
+    #: The running jobs, by slot.
     runs: dict[int, LastJob] = field(default_factory=dict)
 
     @property
@@ -56,7 +56,7 @@ class WorkerLife(Struct, kw_only=True, eq=False):
         return tuple(self.runs.values())
 
     def row(self) -> Row:
-        """The life as a row, with the jobs that it left behind."""
+        """The life as a row, with its unfinished jobs."""
         return {
             "id": self.id,
             "started_at": iso_instant(self.started_at),
@@ -72,7 +72,7 @@ class WorkerLife(Struct, kw_only=True, eq=False):
 
 
 class WorkerLives:
-    """The lives that are known. A JournalView (journal_reader.py); safe to share between threads."""
+    """The known lives. A JournalView (journal_reader.py); safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class WorkerLives:
         self._newest: dict[str, WorkerLife] = {}
 
     def take(self, batch: RecordBatch) -> None:
-        """Note what the batch tells of its writer."""
+        """Add the records of a batch to its writer's life."""
         with self._lock:
             writer = printable(batch.writer)
             life = self._newest.get(writer)
@@ -111,7 +111,6 @@ class WorkerLives:
                 life.heard_at = max(life.heard_at, number(batch.records[-1]["at"]) or 0.0)
 
     def reset(self) -> None:
-        """Forget all."""
         with self._lock:
             self._lives.clear()
             self._newest.clear()
@@ -124,12 +123,12 @@ class WorkerLives:
     def deaths(
         self, workers: Iterable[Row], now: float, *, seen: Mapping[str, float] | None = None
     ) -> list[WorkerLife]:
-        """The lives that ended without a word, the newest first.
+        """The lives that ended without a record, newest first.
 
-        `workers` are the rows of those that exist now. `seen` has when others were seen last, in Unix seconds.
+        `workers` are the rows of existing workers. `seen` has when others were last seen, in Unix seconds.
         """
         alive = {row["id"] for row in workers}
-        # One that does not answer and does not tell its id may be any of those that are missing.
+        # A worker without an answer and without a known id may be any of the missing ones.
         unknown = any(row["pid"] is None for row in workers)
         with self._lock:
             for id, at in (seen or {}).items():
