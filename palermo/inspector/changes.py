@@ -38,8 +38,9 @@ def check_options(options: Mapping[str, object], kind: type) -> None:
 class Rewriter(Struct, frozen=True):
     """Makes the same changes to any number of messages.
 
-    Arguments are written with the serializer that wrote the message's own, or with JSON if that one isn't safe or isn't
-    known here. A signed message is signed again. If the job's code is imported here, the arguments must fit it.
+    Arguments are written with the serializer of the message's own arguments, or with JSON if that serializer isn't
+    safe or isn't known here. A signed message is signed again. If the job's code is imported here, the arguments
+    must fit it.
     """
 
     serializers: Serializers
@@ -71,7 +72,7 @@ class Rewriter(Struct, frozen=True):
         """The changes to this message.
 
         Raises ArgumentsInvalid, EncodeError, BodyTooLarge, SignatureInvalid if there is no key to sign with, and
-        DecodeError if the arguments that stay cannot be read.
+        DecodeError if the unchanged arguments cannot be read.
         """
         if not self.rewrites_arguments:
             return self.rest
@@ -105,7 +106,7 @@ class Rewriter(Struct, frozen=True):
         if self.args is not None and self.kwargs is not None:
             return self.args, self.kwargs
         try:
-            # Verified: only what a holder of the key wrote may be signed again below, not what was slipped in.
+            # Verified: only arguments written by a holder of the key may be signed again below.
             there = unpack(
                 self.serializers.decode_for_display(message, verify=True), message.arguments, one=bool(message.topic)
             )

@@ -43,10 +43,10 @@ T = TypeVar("T")
 #: The number of waiting or scheduled jobs that a list compares with a filter.
 SEARCHED = 10_000
 
-#: Seconds that a worker gets to answer a question that only shows something.
+#: Maximum seconds for a worker's answer to a read-only request.
 PROMPT = 1.0
 
-#: Seconds that a command, which may not be repeated, has more than a question.
+#: Additional seconds for a command, which may not be repeated.
 _MORE = 5.0
 
 
@@ -170,7 +170,7 @@ class Context:
         return masked_preview(message, self._client.serializers, self._hidden)
 
     def _fits(self, row: Row, filter: JobFilter) -> bool:
-        """Whether a job meets a filter by its row. What is hidden is not searched."""
+        """Whether a job's row matches a filter. Hidden values are not searched."""
         return filter.matches(facts_of_row(masked_row(row, self._hidden)))
 
     def _worker_rows(self, found: Iterable[WorkerInfo]) -> list[WorkerRow]:
@@ -196,7 +196,7 @@ def queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:
 
 
 def none_failed(queue: str, none: T, ask: Callable[[], T]) -> T:
-    """What the broker answers; `none` if this queue of failed jobs is missing, as it is until a job has failed."""
+    """The broker's answer; `none` if this failed queue is missing because no job has failed yet."""
     try:
         return ask()
     except NotFound:

@@ -29,7 +29,7 @@ from palermo.inspector.problems import COUNTED, DEATHS, WORST_FIRST, Outcomes, g
 from palermo.settings.environment import VARIABLES, unknown_variables
 from palermo.settings.settings import SettingOrigin, Settings
 
-#: The most queues whose first job is looked at.
+#: Maximum number of queues whose first job is read.
 _AGED = 20
 
 
@@ -45,7 +45,7 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
         return [*found, away(error)]
     try:
         known = {finding.text for finding in found}
-        # The broker's own checks may have found its trouble already, by trying things out.
+        # The broker's own checks may have found its trouble already, with experiments.
         found += [finding for finding in _now(client) if finding.text not in known]
     except PalermoError as error:
         found.append(Finding.problem("queues", f"cannot be read: {error}", "Queues, workers and jobs are not judged."))
@@ -67,7 +67,7 @@ def away(error: PalermoError) -> Finding:
 
 
 def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[Finding]:
-    """Findings about the settings: those that are not defaults with their sources, and secrets that others can read."""
+    """Findings about the settings: non-default ones with their sources, and secrets that other users can read."""
     told = ", ".join(f"{source.setting} = {source.shown} ({source.origin})" for source in sources)
     found = [Finding.ok("settings", told or f"all are defaults; the broker is {settings.address}")]
     for source in sources:

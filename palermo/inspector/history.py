@@ -10,7 +10,7 @@ from palermo.inspector.context import Context
 from palermo.inspector.judges import Progress
 from palermo.views.filter import ANYTHING, EVERYTHING, AuditFilter, JobFilter
 
-#: How far statistics look back by default, in seconds.
+#: Default period of statistics, in seconds.
 _A_DAY = 86_400.0
 
 

@@ -1,6 +1,6 @@
-"""The inspector's noun for jobs by their ids or by their queue: list, cancel, move, discard and change them.
+"""`inspector.jobs`: jobs by their ids or by their queue: list, cancel, move, discard and change them.
 
-`run_again` enqueues a new job from what the journal recorded of an ended one. `edit` changes a waiting, scheduled or
+`run_again` enqueues a new job from the journal's record of an ended one. `edit` changes a waiting, scheduled or
 retrying job. A JobFilter chooses among many waiting jobs.
 """
 
@@ -34,10 +34,10 @@ from palermo.inspector.workers import cancel
 from palermo.views.facts import may_contain
 from palermo.views.filter import EVERYTHING, JobFilter
 
-#: The most jobs that one call cancels: the broker keeps so many marks.
+#: Maximum number of jobs that one call cancels, which is the number of marks that the broker keeps.
 MAX_CANCELLED = 100_000
 
-#: The waiting jobs that are meant: one id, several, or those that a filter matches.
+#: The chosen waiting jobs: one id, several, or those that a filter matches.
 WaitingJobs = str | Iterable[str] | JobFilter
 
 
@@ -49,7 +49,7 @@ def check_move(queue: str, to: str) -> None:
         raise UsageError(f"the jobs are already in queue {queue}: name another queue.")
 
 
-#: Why the recorded arguments are not those of the job, for people.
+#: Why the recorded arguments are not those of the job, as shown to users.
 REASONS = {
     SHORTENED: "the journal recorded only the beginning of its arguments, which are longer than the setting"
     " journal_arguments",
@@ -92,7 +92,7 @@ class Jobs(Context):
         *,
         queue: str | None = None,
     ) -> int:
-        """The number of waiting jobs that `dequeue` would remove."""
+        """Number of waiting jobs that `dequeue` would remove."""
         return dequeuing.count(self._client, job, args, kwargs, ask=self._ask, queue=queue)
 
     def queue_of(self, job: str) -> str:
@@ -114,7 +114,7 @@ class Jobs(Context):
         return rows
 
     def lines(self, id: str, worker: str) -> list[str]:
-        """The last 100 lines that the job with this id has logged on the worker that runs it."""
+        """The last 100 log lines of the job with this id on the worker that runs it."""
         order = WorkerCommand(action="lines", id=check_id(id), workers=(worker,))
         answers = self._ask(lambda broker: broker.command(order, timeout=PROMPT), again=True)
         return [str(line) for answer in answers for line in answer.values.get("lines", ())]
@@ -130,7 +130,7 @@ class Jobs(Context):
     def _selection(self, which: WaitingJobs) -> Selection:
         if not isinstance(which, JobFilter):
             return Selection(which)
-        # Fast path: no row is made to compare a name.
+        # Fast path: no row is created to compare a name.
         by_name = which == JobFilter(job=which.job)
 
         def matches(message: Message) -> bool:
@@ -278,9 +278,9 @@ class Jobs(Context):
             found.message, id=new_id(), extra=extra, created_at=int(now), queued_at=now, run_at=now, expires_at=expires
         )
         if found.inexact:
-            # The given arguments are written in the way of the old ones, and signed if those were.
+            # The new arguments are written like the old ones, and signed if those were.
             fresh = replace(fresh, body=b"", content_type=found.content_type)
-        # The expiry moves with the instant, and stays as long after it as before.
+        # The expiry moves with the instant, and stays the same time after it.
         again = Rewriter.of(self._client.serializers, changes)(fresh)
         job = self._client.enqueue_message(again if changes.get("at") is not None else replace(again, run_at=None))
         self._record("run again", queue=job.queue, ids=[id, job.id], count=1, what=f"{id} as {job.id}", at=now)
@@ -316,7 +316,7 @@ class Jobs(Context):
             dated = change if change.run_at is not None else replace(change, run_at=message.run_at)
             if self._ask(lambda broker: broker.edit_scheduled(message.id, dated)):
                 return
-            # It came due in the meantime: it may wait in its queue now.
+            # It became due in the meantime and may now wait in its queue.
         judge = TakeJudge(Selection(message.id), change.applied_to, queue=f"queue {message.queue}")
         decide = stoppable(lambda: message.id in judge.selection.seen, judge)
         self._ask(lambda broker: broker.sweep(message.queue, decide))

@@ -1,8 +1,8 @@
 """Decides what a sweep through a queue does with each message.
 
-A sweep calls its judge once per message, oldest first, and the judge answers with a SweepDecision. No judge talks to a
-broker. A judge remembers only the ids it took, because two copies of one id (left by a crash between publish and ack)
-count as one job.
+A sweep calls its judge once per message, oldest first, and the judge answers with a SweepDecision. Judges don't use
+the broker. A judge remembers only the ids it took, because two copies of one id (left by a crash between publish and
+ack) count as one job.
 """
 
 from collections import deque
@@ -41,19 +41,19 @@ class TakenJob(NamedTuple):
 
     id: str
     job: str
-    #: The queue that it was moved to, or else the one it had.
+    #: The queue that it was moved to, or else its old queue.
     queue: str
 
 
 class Watching(TypedDict, total=False):
-    """How a program follows and stops a command on many jobs."""
+    """Callbacks with which a program follows and stops a command on many jobs."""
 
     progress: Progress | None
-    #: Gets each error that would otherwise be raised once the command has done all it can.
+    #: Gets each error that would otherwise be raised at the end of the command.
     on_error: Callable[[PalermoError], None] | None
-    #: Gets the jobs that have certainly gone, while the command runs.
+    #: Gets the jobs that have certainly been taken, while the command runs.
     on_taken: Callable[[Sequence[TakenJob]], None] | None
-    #: Called before each job. Once it returns True, the command ends and leaves the other jobs where they are.
+    #: Called before each job. Once it returns True, the command ends and leaves the other jobs unchanged.
     stop: Callable[[], bool] | None
 
 
@@ -103,7 +103,7 @@ class TakeJudge:
         try:
             changed = message if self._change is None else self._change(message)
         except PalermoError as error:
-            # Raising here would end the sweep half-way because of one job that another program wrote badly.
+            # An exception would end the sweep half-way because of one invalid job of another program.
             self.selection.seen.add(message.id)
             self._refuse(error)
             return Keep()
@@ -115,7 +115,7 @@ class TakeJudge:
         return Remove() if self._change is None else Move(changed, lambda: self._put_back(job, changed))
 
     def _put_back(self, job: TakenJob, message: Message) -> None:
-        """Note that a job stays because its unique key isn't free, or because its workflow has gone on."""
+        """Record that a job stays because its unique key isn't free, or because its workflow has continued."""
         self.taken.remove(job)
         if step_of(message.extra) is not None:
             self._refuse(
@@ -159,7 +159,7 @@ class PageJudge:
         count: bool = True,
         shown: PreviewOf = wire_preview,
     ) -> None:
-        #: How many match; None if it stopped and there are more.
+        #: Number of matches; None if it stopped before the end.
         self.total: int | None = 0
         self._filter, self._shown = filter, shown
         self._seen: set[str] = set()
@@ -183,7 +183,7 @@ class PageJudge:
 
     @property
     def messages(self) -> list[Message]:
-        """The page, in the order asked for."""
+        """The page, in the requested order."""
         return list(reversed(self._found))[self._first :] if self._newest else list(self._found)
 
 
@@ -202,14 +202,14 @@ class FindJudge:
 
 class _Group(Struct, frozen=True):
     count: int
-    #: When its first and its last job failed, as far as that is known.
+    #: When its first and its last job failed, as far as known.
     first: int | None
     last: int | None
     sample: Message
 
 
 class GroupJudge:
-    """Gathers failures of one kind: same job, same exception class, same place in the code."""
+    """Groups failures of one kind: same job, same exception class, same place in the code."""
 
     def __init__(self, filter: JobFilter, shown: PreviewOf = wire_preview) -> None:
         self._filter, self._shown = filter, shown
@@ -233,7 +233,7 @@ class GroupJudge:
         return Keep()
 
     def rows(self) -> list[Row]:
-        """One row a group, the largest first; `message` and `id` are those of its newest failure."""
+        """One row per group, largest first; `message` and `id` are those of its newest failure."""
         ordered = sorted(self._groups.items(), key=lambda item: (-item[1].count, item[0]))
         return [
             {
@@ -252,7 +252,7 @@ class GroupJudge:
 
 
 def reading(see: Callable[[Message], object]) -> Judge:
-    """The judge that calls this function with every message, and takes none."""
+    """A judge that calls this function with every message, and takes none."""
 
     def judge(message: Message) -> SweepDecision:
         see(message)

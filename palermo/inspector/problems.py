@@ -25,8 +25,8 @@ from palermo.history.worker_lives import WorkerLife
 #: Seconds that the first job of a queue may wait.
 LATE = 900.0
 
-#: Seconds over which the runs of each job are counted; minimum number of runs that are judged; and the maximum share of
-#: them that may fail for good, and that may be retried.
+#: Seconds over which the runs of each job are counted; minimum number of runs for a judgement; and maximum share of
+#: them that may fail permanently, and that may be retried.
 COUNTED, FEWEST, FAILING, RETRIED = 600.0, 10, 0.1, 0.5
 
 #: Seconds for which the death of a worker is a problem.
@@ -35,17 +35,17 @@ DEATHS = 3_600.0
 #: Maximum number of problems of one kind that are reported one by one.
 _APART = 3
 
-#: What is wrong with a queue: no worker serves it, its workers take no jobs, its first job waits too long, or it is
-#: paused with jobs.
+#: A queue's problem: no worker serves it, its workers take no jobs, its first job waits too long, or it is paused with
+#: jobs.
 QueueKind = Literal["unserved", "resting", "late", "paused"]
 
-#: What is wrong with a job: too many of its runs fail for good, or are tried again.
+#: A job's problem: too many of its runs fail permanently, or are retried.
 JobKind = Literal["failing", "retried"]
 
-#: What is wrong: it says which page helps.
+#: The kind of problem, which decides the page that helps.
 Kind = Literal[QueueKind, JobKind, "trouble", "all paused", "silent", "died"]
 
-#: The order in which lists of some of many queues show those with problems.
+#: The order in which partial lists of queues show those with problems.
 WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "resting", "late", "paused")
 
 #: The problems of queues and jobs, in the order of a report.
@@ -56,7 +56,7 @@ _RESTING = ("paused", "quiet", "stopping")
 
 
 class Outcomes(NamedTuple):
-    """How the runs of one job ended, in the last COUNTED seconds."""
+    """The outcomes of one job's runs in the last COUNTED seconds."""
 
     succeeded: int
     failed: int
@@ -64,13 +64,13 @@ class Outcomes(NamedTuple):
 
 
 def outcomes(jobs: Iterable[Named]) -> dict[str, Outcomes]:
-    """How the runs of each job ended, by their tallies."""
+    """The outcomes of each job's runs, from their tallies."""
     kinds = (RecordKind.SUCCEEDED, RecordKind.FAILED, RecordKind.RETRIED)
     return {each.name: Outcomes(*map(each.tally.number, kinds)) for each in jobs if each.name is not None}
 
 
 class PresentProblem(Struct, frozen=True):
-    """One thing that is wrong. Its finding names the queues or jobs that it is about; none if it is about all."""
+    """A current problem. Its finding names the affected queues or jobs; none if it affects all."""
 
     kind: Kind
     finding: Finding
@@ -80,9 +80,9 @@ class _Wrong(NamedTuple):
     """A queue or a job with a problem."""
 
     name: str
-    #: The waiting jobs of a queue, or the runs of a job that failed or are retried.
+    #: The waiting jobs of a queue, or a job's failed or retried runs.
     number: int
-    #: The seconds that the first job of a queue has waited.
+    #: Seconds that the first job of a queue has waited.
     age: float = 0.0
     #: The workers that serve a queue and take no jobs, each with its state.
     resting: Sequence[str] = ()
@@ -141,7 +141,7 @@ def present(
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, but more than three that say the same of different queues as one, in the place of the first."""
+    """The findings, with more than three equal ones about different queues combined into one, in place of the first."""
     alike: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         about, _, name = finding.check.partition(" ")
@@ -203,9 +203,9 @@ def queue_problem(row: Row, age: float | None, resting: Container[str], *, all_p
 
 
 def mixed(rows: Sequence[Row], order: Callable[[Row], int], *, page: int, most: int) -> list[Row]:
-    """Rows of queues, the worst first by `order`, with at most `most` in trouble on a page.
+    """Rows of queues, worst first by `order`, with at most `most` problem queues per page.
 
-    More are on a page if no other queues with workers are left. Queues that fit on one page keep their order.
+    A page has more only if no other queues with workers are left. Queues that fit on one page keep their order.
     """
     if len(rows) <= page:
         return [*rows]
@@ -229,7 +229,7 @@ _MORE_WORKERS = "Start more workers, or give them more slots with -c. A job that
 
 _RETRIED = "Perhaps something that it needs is unavailable. `palermo retries list` has the errors."
 
-#: What is reported about one queue or job, and what to do about it.
+#: The report about one queue or job, with advice.
 _ONE: Mapping[QueueKind | JobKind, tuple[str, str]] = {
     "paused": (
         "paused, and {jobs} {wait} in it",

@@ -75,7 +75,7 @@ class Queues(Context):
         """
         removed = {}
         for name in [row["name"] for row in self.list() if row["pending"] and not is_failed(row["name"])]:
-            with suppress(NotFound):  # someone has deleted it in the meantime
+            with suppress(NotFound):  # deleted in the meantime
                 removed[name] = self.purge(name)
         return removed
 
@@ -127,5 +127,5 @@ def unserved_text(found: Snapshot, queue: str) -> str:
 def _serves(written: list[str], queue: str) -> bool:
     try:
         return queue in QueueSelection.parse(written).select([queue])
-    except QueueNameInvalid:  # a worker's own report, which may hold anything
+    except QueueNameInvalid:  # a worker's own report, which may contain anything
         return False

@@ -1,7 +1,7 @@
 """The throughput of all workers, from the difference between two snapshots.
 
-A worker counts the jobs that it has processed over all its queues. The rates of one queue come from the journal, where
-workers and clients count by queue: see palermo.history.statistics.Statistics.rates.
+A worker counts its processed jobs over all its queues. The rates of one queue come from the journal, where workers
+and clients count by queue: see palermo.history.statistics.Statistics.rates.
 """
 
 import time
@@ -12,20 +12,20 @@ from msgspec import Struct
 from palermo.contract.row_types import QueueRow, WorkerRow
 from palermo.contract.trouble import Trouble
 
-#: Seconds over which rates are taken, unless another time is asked for.
+#: Default period of rates, in seconds.
 RATED = 30.0
 
-#: No rate is given if fewer seconds than this were seen.
+#: Minimum period for a rate, in seconds.
 SHORTEST = 0.9
 
-#: The most samples that are kept, however often they are taken.
+#: Maximum number of kept samples.
 _MOST = 1_200
 
 
 class Sample(Struct, frozen=True, kw_only=True):
     """The counts between the previous sample and this one."""
 
-    #: Unix seconds, and how many seconds it covers.
+    #: Unix seconds, and the number of seconds it covers.
     at: float
     span: float
     #: Jobs that ended, and how many of them failed.
@@ -42,7 +42,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     workers: list[WorkerRow]
     #: Whether all queues are paused.
     all_paused: bool = False
-    #: Why workers may be unable to answer now, or nobody may ask them.
+    #: Why workers may be unable to answer now, or must not be asked.
     trouble: Trouble | None = None
     #: A number that stays the same as long as nothing changes.
     version: int = 0
@@ -68,7 +68,7 @@ class Samples:
         return [sample for sample in self._samples if sample.at >= at]
 
     def recent(self, now: float) -> list[Sample]:
-        """All samples that are kept."""
+        """All kept samples."""
         return self.since(now - self._kept)
 
     def throughput(self, now: float, over: float = RATED) -> tuple[float | None, float | None]:
@@ -82,7 +82,7 @@ class Samples:
 
 def difference(before: Snapshot, after: Snapshot) -> Sample:
     """The sample between two snapshots."""
-    # What is told of a worker that does not answer may be old, or be nothing.
+    # Values of a worker that does not answer may be old or missing.
     known = {row["id"]: row for row in before.workers if row.get("answers", True)}
     processed = failed = 0
     for worker in after.workers:
@@ -90,7 +90,7 @@ def difference(before: Snapshot, after: Snapshot) -> Sample:
             continue
         earlier = known.get(worker["id"])
         if earlier is None or earlier["started_at"] != worker["started_at"]:
-            # What a worker did before it was first seen is not of this moment, unless the worker is that young.
+            # Counts from before a worker was first seen don't belong to this period, unless the worker is that young.
             earlier = None if _is_young(worker, before) else worker
         known_processed, known_failed = (0, 0) if earlier is None else _counts(earlier)
         now_processed, now_failed = _counts(worker)

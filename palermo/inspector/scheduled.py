@@ -1,8 +1,8 @@
 """`inspector.scheduled`: list, cancel, run and reschedule scheduled jobs, and give up retries.
 
-A job that has failed and waits for its next try is a scheduled job with an error, in the state "retrying". A broker
-compares the queue, the job, these two states and the instant of a filter by itself; all other conditions are compared
-here, with the jobs that remain.
+A failed job that waits for its retry is a scheduled job with an error, in the state "retrying". A broker itself
+evaluates the queue, the job, these two states and the instant of a filter; all other conditions are evaluated here,
+on the remaining jobs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,19 +25,19 @@ from palermo.inspector.context import SEARCHED, Context
 from palermo.jobs import registry
 from palermo.views.filter import EVERYTHING, JobFilter
 
-#: The scheduled jobs that are meant: one id, several, or those that a filter matches.
+#: The chosen scheduled jobs: one id, several, or those that a filter matches.
 Which = str | Iterable[str] | JobFilter
 
-#: The limit of a page that has all scheduled jobs.
+#: The limit of a page with all scheduled jobs.
 ALL = 2**31
 
-#: The most different times, to the second, from which one call moves jobs by a delay.
+#: Maximum number of different due times, to the second, of jobs that one call postpones.
 MAX_TIMES = 1_000
 
 #: The state of an id that isn't scheduled: its job has become due, or never existed.
 GONE: Altered = "not_found"
 
-#: By action: its name in the journal, and the state that is answered about a job.
+#: By action: its name in the journal, and the state in a job's row.
 _CALLED = {CANCEL: "cancel scheduled", RUN: "run now", MOVE: "reschedule", GIVE_UP: "give up"}
 DONE: dict[str, Altered] = {CANCEL: "cancelled", RUN: "enqueued", MOVE: "moved", GIVE_UP: "failed"}
 
@@ -56,12 +56,12 @@ def _missing(ids: Iterable[str]) -> list[AlteredRow]:
     return [{"id": id, "state": GONE, "job": None, "queue": None, "run_at": None} for id in ids]
 
 
-#: The states of a filter that a broker tells apart: whether a job is to wait for a retry.
+#: The filter states that a broker distinguishes: whether a job waits for a retry.
 _RETRIES = {None: None, "retrying": True, "scheduled": False}
 
 
 def _divided(filter: JobFilter, ids: frozenset[str] | None) -> tuple[ScheduledFilter, JobFilter]:
-    """The conditions that a broker compares by itself, and the others."""
+    """The conditions that a broker evaluates, and the others."""
     due = None
     if filter.due_from is not None or filter.due_until is not None:
         due = filter.due_from or 0.0, MAX_SECONDS if filter.due_until is None else filter.due_until
@@ -152,7 +152,7 @@ class ScheduledJobs(Context):
         due: dict[int, list[str]] = {}
         filter, named = _chosen(which, within)
         for message, row in self._found(filter, named)[0]:
-            if row["run_at"] is not None:  # it is, for an instant after all calendars
+            if row["run_at"] is not None:  # an instant outside all calendars
                 due.setdefault(int(message.run_at or 0.0), []).append(message.id)
         if len(due) > MAX_TIMES:
             raise OptionInvalid(
@@ -183,7 +183,7 @@ class ScheduledJobs(Context):
         filter, named = _chosen(which, within)
         chosen, others = _divided(filter, named)
         if not others.everything:
-            # They may come due from now on, and are then left alone.
+            # They may become due from now on, and are then not changed.
             chosen = ScheduledFilter(ids=frozenset(message.id for message, _ in self._found(filter, named)[0]))
         if chosen.ids == frozenset() or (retries and chosen.retries is False):
             return _missing(sorted(named or ()))
@@ -203,9 +203,9 @@ class ScheduledJobs(Context):
     def _found(
         self, filter: JobFilter, ids: frozenset[str] | None = None, *, depth: int = ALL
     ) -> tuple[list[tuple[Message, JobRow]], int]:
-        """The jobs that a filter matches, and how many jobs behind the first `depth` were not compared with it."""
+        """The matching jobs, and how many jobs beyond the first `depth` were not compared."""
         chosen, others = _divided(filter, ids)
-        # One page: between two pages jobs come due, and the next page would leave out as many.
+        # One page: between two pages jobs become due, and the next page would skip as many.
         page = self._page(chosen, offset=0, limit=depth)
         found = list(zip(page.messages, self._listed(page), strict=True))
         if not others.everything:
@@ -231,15 +231,15 @@ class ScheduledJobs(Context):
         limit: int = 100,
         depth: int = SEARCHED,
     ) -> Listing[JobRow]:
-        """Jobs that are due later, soonest first; with `ids` only these.
+        """Scheduled jobs, soonest first; with `ids` only these.
 
-        A row is a job's row with `run_at`. Its state is "scheduled"; "retrying" for a retry; "cancelled" for a job that
-        will not run. A retry has its last `error`, and all errors in `attempts`. A job that is due is in its queue
-        instead.
+        A row is a job's row with `run_at`. Its state is "scheduled"; "retrying" for a retry; "cancelled" for a job
+        that will not run. A retry has its last `error`, and all errors in `attempts`. A job that is due is in its
+        queue instead.
 
-        A filter by the queue, the job, the state "scheduled" or "retrying", or the instant at which jobs are due is
-        compared with all jobs. Other conditions are compared with the soonest `depth` of the jobs that remain; `total`
-        is then how many of these match, and `unseen` how many were not compared.
+        A filter by the queue, the job, the state "scheduled" or "retrying", or the due time is compared with all
+        jobs. Other conditions are compared with the soonest `depth` of the remaining jobs; `total` is then the
+        number of matches, and `unseen` the number of jobs that were not compared.
         """
         named = None if ids is None else frozenset(ids)
         chosen, others = _divided(filter, named)
@@ -251,7 +251,7 @@ class ScheduledJobs(Context):
 
 
 def _chosen(which: Which, within: JobFilter) -> tuple[JobFilter, frozenset[str] | None]:
-    """The filter for the jobs that are meant, and their ids if those were given."""
+    """The filter for the chosen jobs, and their ids if given."""
     if isinstance(which, JobFilter):
         return which, None
     return within, frozenset(check_id(id) for id in ([which] if isinstance(which, str) else which))

@@ -87,7 +87,7 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
         ends = (WorkerCommand(action="cancel", id=id, workers=(worker,), by=by) for id, worker in found.items())
         await asyncio.gather(*(broker.command(order, timeout=PATIENCE) for order in ends))
     if not everyone:
-        # Again: a job that began in between may not have known of its mark.
+        # Again, because a job that started in between may not have seen its mark.
         running |= _running(await broker.workers(), set(ids))
     orders = [
         WorkerCommand(action="cancel", id=id, workers=() if everyone else (running[id],), by=by)
@@ -102,7 +102,7 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
                 rows[order.id] = {**rows[order.id], "worker": answer.worker, **told}
     waiting = [id for id, row in rows.items() if row["state"] == "marked"]
     if everyone and waiting:
-        # They were enqueued by a clock that is ahead of this one: a mark of this second does not hold for them.
+        # They were enqueued by a clock that is ahead of this one: a mark of this second does not apply to them.
         for place in (await broker.find(waiting, failed=False)).jobs:
             if place.message is not None and place.state != CANCELLED:
                 await broker.cancel([place.id], by=by, created_at=place.message.created_at)

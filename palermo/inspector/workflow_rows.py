@@ -1,6 +1,6 @@
-"""The rows of workflows and of their steps: commands, the API and the pages show the same ones.
+"""The rows of workflows and of their steps, shared by commands, the API and the pages.
 
-A row tells why a step has not ended: what it comes after, its signal, its queue, or the worker that runs it.
+A row says why a step has not ended: the steps before it, its signal, its queue, or the worker that runs it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +54,7 @@ def info_of_record(record: Mapping[str, Any]) -> WorkflowInfo | None:
         signals = convert(told.get("signals", []), list[str])
         done, failed, total, left = (convert(told.get(name), int) for name in ("done", "failed", "total", "left_out"))
     except ValidationError:
-        return None  # another program has written it
+        return None  # written by another program
     steps = {
         str(path): StepInfo(
             state=str(phase), after=after.get(path, ()), members=members.get(path), signal=path in signals
@@ -84,9 +84,9 @@ def step_rows(
     *,
     only: Iterable[str] | None = None,
 ) -> list[Row]:
-    """The rows of a workflow's steps, in the order in which they were added; of the paths in `only`, if given.
+    """The rows of a workflow's steps, in the order in which they were added; only the paths in `only`, if given.
 
-    `queues` and `workers` are rows, from which a row tells where a job waits or runs.
+    `queues` and `workers` are rows from which a row takes where a job waits or runs.
     """
     own = step_id(info.id, "")
     known = {row["name"]: row for row in queues}
@@ -137,7 +137,7 @@ def _why(
     worker: str | None,
     inside: Sequence[str],
 ) -> str:
-    """Why a step has not ended, or has not run; "" if there is nothing to tell."""
+    """Why a step has not ended, or has not run; "" if there is no reason to show."""
     match step.state:
         case "waiting":
             return f"comes after {some_of(list(_missing(info, path, step)))}"
@@ -156,7 +156,7 @@ def _why(
 
 
 def _missing(info: WorkflowInfo, path: str, step: StepInfo) -> Iterable[str]:
-    """The steps before this one that are not over."""
+    """The steps before this one that have not ended."""
     prefix = path.rpartition("/")[0]
     for name in dict.fromkeys(name for condition in step.after for name in condition.steps):
         before = info.steps.get(f"{prefix}/{name}" if prefix else name)
@@ -175,7 +175,7 @@ def _in_queue(step: StepInfo, queues: Mapping[str, Row]) -> str:
 
 
 def _shown(output: StoredResult, serializers: Serializers) -> Any:
-    """An output as JSON; None for one that cannot be read without running foreign code."""
+    """An output as JSON; None if reading it would run foreign code."""
     try:
         return as_json(serializers.load(Value.of(output), FOR_DISPLAY, accept=Accept.default()))
     except (SerializationError, ResultRefused):

@@ -1,4 +1,4 @@
-"""The inspector's noun for workflows: list and show them, run their failed steps again, send signals."""
+"""`inspector.workflows`: list and show workflows, run their failed steps again, send signals."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ _NO_JOB = (
 
 
 class Workflows(Context):
-    """The workflows that run or have failed, and one that has ended by its id."""
+    """The running and failed workflows, and ended ones by id."""
 
     def show(self, id: str) -> Row:
         """One workflow: a row of `list` with `steps`.
@@ -73,11 +73,11 @@ class Workflows(Context):
         self._record("signal", ids=[id], what=name)
 
     def list(self) -> list[Row]:
-        """The workflows that run or have failed, oldest first.
+        """The running and failed workflows, oldest first.
 
-        A row is `id`, `job`, `queue`, `state` (running or failed), `since`, `ended_at`, the number of steps as `done`,
-        `failed` and `total`, and what it waits for: the number of `jobs` in queues or at work, and in `waits_for` its
-        signals.
+        A row is `id`, `job`, `queue`, `state` (running or failed), `since`, `ended_at`, the number of steps as
+        `done`, `failed` and `total`, the number of `jobs` that wait in queues or run, and in `waits_for` the signals
+        that it waits for.
         """
         return [workflow_row(info) for info in self._all()]
 
