@@ -9,7 +9,7 @@ from palermo.cli.command_group import CommandGroup, imports
 from palermo.cli.options import broker_options
 from palermo.core.text import nearest
 
-#: Every command: where it lives, and its line in `palermo --help`. Nothing is imported to show them.
+#: Every command: its module, and its line in `palermo --help`. Nothing is imported to show them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("palermo.cli.worker:worker", "Run jobs."),
     "enqueue": ("palermo.cli.enqueue:enqueue", "Enqueue one job and print its id."),

@@ -44,16 +44,17 @@ if TYPE_CHECKING:
 
 FAILED, USAGE, BROKER, NOT_FOUND, INTERRUPTED = 1, 2, 3, 4, 130
 
-#: What click 8.2 and later raise for a group without a command: its text is the help. click 8.1 prints the help itself.
+#: Raised by click 8.2 and later for a group without a command, with the help as its text. click 8.1 prints the help
+#: itself.
 _NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 @dataclass
 class Context:
-    """The values of the flags that every command takes, and the client with these values."""
+    """The values of the common flags, and the client with these values."""
 
     url: str | None = None
-    #: The parts of a URL, which are given in place of it.
+    #: The parts of a URL, as an alternative to it.
     host: str | None = None
     port: int | None = None
     user: str | None = None
@@ -61,18 +62,18 @@ class Context:
     password_file: str | None = None
     exchange: str | None = None
     debug: bool = False
-    #: Whether only JSON is to be printed on stdout.
+    #: Whether to print only JSON on stdout.
     as_json: bool = False
-    #: What the command has shown that may name the broker's trouble: then it is not named again.
+    #: Output of the command that may name the broker's trouble, which is then not repeated.
     shown: str = ""
     _client: "Client | None" = None
 
     @cached_property
     def broker_url(self) -> str | None:
-        """The URL that the flags give, whole or in parts; None for that of the settings.
+        """The URL from the flags, whole or in parts; None for that of the settings.
 
-        Parts that no flag gives are those of the settings' URL, or the defaults if that names another kind of broker.
-        It is made once: a password file may be a pipe, which can be read once. Raises click.UsageError, SettingInvalid.
+        Parts without a flag come from the settings' URL, or are defaults if that names another kind of broker. It is
+        computed once, because a password file may be a pipe. Raises click.UsageError, SettingInvalid.
         """
         parts = (self.host, self.port, self.user, self.vhost, self.password_file)
         if all(part is None for part in parts):
@@ -94,7 +95,7 @@ class Context:
         return written(whole)
 
     def settings(self, **overrides: Any) -> "Settings":
-        """The settings of this run; flags win over everything else. Raises SettingInvalid."""
+        """The settings of this run; flags take precedence. Raises SettingInvalid."""
         from palermo.settings.settings import Settings
 
         settings = Settings.load(url=self.broker_url, exchange=self.exchange, **overrides)
@@ -106,9 +107,9 @@ class Context:
         return settings
 
     def client(self, *, creates: bool = False) -> "Client":
-        """The client of this command; it connects at its first use, and closes with the command.
+        """The client of this command; it connects on first use, and closes with the command.
 
-        Only a command that stores something on a broker nobody has used yet `creates` an SQLite file.
+        Only a command that stores something on an unused broker `creates` an SQLite file.
         """
         if self._client is None:
             from palermo.client.client import Client
@@ -125,9 +126,9 @@ class Context:
         return Inspector(self.client(creates=creates), Actor.here("cli"))
 
     def _close(self) -> None:
-        """Close the client, and name the broker's trouble unless the command has, by its output or its error.
+        """Close the client, and name the broker's trouble unless the command's output or error already has.
 
-        An error that says what the broker refuses is enough, too.
+        An error that says what the broker refuses is also enough.
         """
         client, error = self.client(), sys.exception()
         trouble = None if isinstance(error, BrokerRefused) else client.trouble
@@ -150,12 +151,12 @@ def _password_in(path: str) -> str:
 
 
 def note(text: str) -> None:
-    """Print a remark for people on stderr."""
+    """Print a remark on stderr."""
     click.echo(one_line(text), err=True)
 
 
 def misuse(text: str) -> click.UsageError:
-    """The error for a wrong use of the command that runs."""
+    """The error for incorrect usage of the running command."""
     return click.UsageError(text, click.get_current_context())
 
 
@@ -175,7 +176,7 @@ def exit_code(error: BaseException) -> int:
 
 
 class CommandGroup(click.Group):
-    """A group whose run always ends with an exit code of the table above, and shows a traceback only if asked to."""
+    """A group that always ends with an exit code of the table above, and shows a traceback only on request."""
 
     def main(
         self,
@@ -191,17 +192,17 @@ class CommandGroup(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
-            # click returns the code of an Exit, and None from a command that ran through.
+            # click returns the code of an Exit, and None from a command that completed.
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()
         except BrokenPipeError:
             _close_stdout()
             code = FAILED
-        except (Exception, KeyboardInterrupt) as error:  # whatever a command raises becomes one line
+        except (Exception, KeyboardInterrupt) as error:  # any error of a command becomes one line
             code = _report(error, debug=context.debug)
         if args is None:
             _die_of_interrupts()
-            # The interpreter looks through all objects more than once before it ends, which takes longer than the rest.
+            # The interpreter scans all objects several times before it ends, which takes longer than the rest.
             gc.freeze()
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -225,7 +226,7 @@ def _report(error: Exception | KeyboardInterrupt, *, debug: bool) -> int:
         case click.UsageError():
             text = error.format_message()
             path = error.ctx.command_path if error.ctx else "palermo"
-            # click closes some of its sentences with a question: "(Did you mean one of: '--debug', '--queue'?)."
+            # click ends some of its sentences with a question: "(Did you mean one of: '--debug', '--queue'?)."
             end = "" if text.rstrip(".").endswith("?") else "."
             line = f"{text.rstrip('.')}{end} See `{path} --help`."
         case click.ClickException():
@@ -242,7 +243,7 @@ def _report(error: Exception | KeyboardInterrupt, *, debug: bool) -> int:
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Keep the garbage collector off while much is imported: it would search objects that stay for good."""
+    """Disable the garbage collector during large imports: it would scan objects that are permanent."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -253,10 +254,10 @@ def imports() -> Iterator[None]:
 
 
 def _set_up_process() -> None:
-    """Do what only its own process may do: hide passwords in its title, and write any text to any terminal.
+    """Set up the process: hide passwords in its title, and allow any text on any terminal.
 
-    A standard stream that is closed becomes /dev/null: another file would get its number, and uvloop aborts a process
-    whose files have it.
+    A closed standard stream becomes /dev/null: another file would get its number, and uvloop aborts a process whose
+    files have it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -264,7 +265,7 @@ def _set_up_process() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # Each word is masked by itself, with its blanks replaced: a password may hold blanks.
+    # Each word is masked separately, with its spaces replaced, because a password may contain spaces.
     shown = [masked(word.replace(" ", "_")) if "://" in word else word for word in sys.argv]
     if shown != sys.argv:
         from setproctitle import setproctitle
@@ -274,7 +275,7 @@ def _set_up_process() -> None:
 
 @contextmanager
 def on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
-    """Have Ctrl-C call this, where it would else raise KeyboardInterrupt."""
+    """Call this on Ctrl-C instead of raising KeyboardInterrupt."""
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not is_default or threading.current_thread() is not threading.main_thread():
         yield
@@ -287,12 +288,13 @@ def on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
 
 
 def _die_of_interrupts() -> None:
-    """Have Ctrl-C end this process at once, whose command has ended: KeyboardInterrupt would print a traceback now."""
+    """End this process immediately on Ctrl-C after its command has ended, because KeyboardInterrupt would print a
+    traceback."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _close_stdout() -> None:
-    """Let the interpreter end without a complaint about a reader that went away."""
+    """Let the interpreter end without an error message about a closed pipe."""
     with suppress(BrokenPipeError):
         sys.stdout.close()

@@ -29,7 +29,7 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 
 
 def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Complete:
-    """The completion by these names; none if the broker does not answer."""
+    """A completion with these names; empty if the broker does not answer."""
 
     def found(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
@@ -52,7 +52,7 @@ def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Compl
 
 
 def _jobs(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
-    """The jobs that the modules of the settings declare; and those that run, have failed or recur."""
+    """The jobs declared in the modules of the settings, and the running, failed and recurring ones."""
     from palermo.jobs import registry
     from palermo.jobs.modules import import_modules
 

@@ -58,7 +58,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
         return
     known = {row["name"] for row in inspector.queues.list()}
     for queue in queues:
-        if queue not in known and queue != "*":  # the inspector refuses that name, and says what to use
+        if queue not in known and queue != "*":  # the inspector refuses that name, with advice
             check_new_queue(queue)
     for queue in queues:
         inspector.queues.pause(queue, reason=reason)
@@ -184,7 +184,7 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
 
 
 def _question_about_workers(verb: str, alive: Sequence[Row], named: Sequence[str]) -> str:
-    """The question before an order that ends these workers, or all; "" if there are none."""
+    """The question before a command that ends these workers, or all; "" if none is running."""
     chosen = choose({row["id"]: row["pid"] or 0 for row in alive}, named) if named else [row["id"] for row in alive]
     busy = sum(len(row["jobs"]) for row in alive if row["id"] in chosen)
     return f"{verb} {count(len(chosen), 'worker')}, with {count(busy, 'job')} running?" if chosen else ""
@@ -271,7 +271,7 @@ def delete(context: Context, /, queue: str, yes: bool) -> None:
     inspector = context.inspector()
 
     def question() -> str:
-        # The inspector cannot read a queue whose name no queue may have.
+        # The inspector cannot read a queue with an invalid name.
         waiting = "all jobs" if has_controls(queue) else _waiting(inspector, queue)
         return f"Remove queue {queue!r} with {waiting} for good?"
 

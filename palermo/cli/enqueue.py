@@ -41,7 +41,7 @@ def _parse_header(text: str) -> tuple[str, str]:
     return name, value
 
 
-#: What reads the text of an option of this kind; others are texts.
+#: Parses the text of an option of this kind; other options are text.
 _READERS: Mapping[type, Callable[[str], Any]] = {
     UniqueFor: _parse_unique,
     Seconds: parse_duration,
@@ -72,7 +72,7 @@ def _flag(name: str) -> Options:
     return click.option(flag, type=reader, metavar=option.kind.metavar, help=option.help)
 
 
-#: The options of `.options()` that the command has flags of its own for.
+#: The options of `.options()` with their own flags.
 _OWN_FLAGS = ("queue", "id", "delay", "run_at")
 
 #: A flag for each other option of `.options()`, by the same name.

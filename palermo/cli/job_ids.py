@@ -27,7 +27,7 @@ _ENDED = 1_000
 #: Number of ids that an error names.
 _NAMED = 5
 
-#: The states of jobs that commands about scheduled jobs mean; and about failed ones.
+#: The states of jobs for commands about scheduled jobs, and about failed ones.
 SCHEDULED_JOBS, FAILED_JOBS = (SCHEDULED, JobState.RETRYING, CANCELLED), (JobState.FAILED,)
 
 #: The states of jobs that can be cancelled.
@@ -35,10 +35,10 @@ LIVE_JOBS = (*SCHEDULED_JOBS, JobState.PENDING, JobState.WORKING)
 
 
 def whole_ids(context: Context, ids: Sequence[str], states: Collection[str]) -> tuple[str, ...]:
-    """The ids that are meant by these texts: those of jobs in one of these states that begin so.
+    """The ids of jobs in one of these states that start with these texts.
 
-    A text that no id begins with stays as it is: the command says what it says of an id that names nothing. Raises
-    IdInvalid for the beginning of several ids.
+    A text that matches no id is returned unchanged, so that the command reports the unknown id. Raises IdInvalid for
+    the beginning of several ids.
     """
     beginnings = tuple(id for id in ids if may_be_beginning(id))
     if not beginnings:
@@ -48,7 +48,7 @@ def whole_ids(context: Context, ids: Sequence[str], states: Collection[str]) -> 
 
 
 def known_ids(context: Context, ids: Sequence[str]) -> tuple[str, ...]:
-    """`whole_ids` for jobs in any place, the journal included; an id of a job that is known stays as it is."""
+    """`whole_ids` for jobs in any place, including the journal; the id of a known job is returned unchanged."""
     return tuple(_known_id(context, id) if may_be_beginning(id) else id for id in ids)
 
 
@@ -69,7 +69,7 @@ def may_be_beginning(text: str) -> bool:
 
 
 def chosen_id(text: str, found: Iterable[str]) -> str:
-    """The id that is meant by this text, out of the ids that were found; the text itself if there is none.
+    """The id for this text among the ids that were found; the text itself if none matches.
 
     Raises IdInvalid for the beginning of several ids.
     """
@@ -85,7 +85,7 @@ def chosen_id(text: str, found: Iterable[str]) -> str:
 
 
 def _begun(context: Context, beginnings: tuple[str, ...], states: Collection[str]) -> set[str]:
-    """The ids of jobs in these states that begin so, as far as the broker can search them."""
+    """The ids of jobs in these states that start so, as far as the broker can search them."""
     failed = JobState.FAILED in states
     found = context.client().run(
         lambda broker: unless_blocked(broker, broker.find(beginnings, failed=failed, beginnings=True)), again=True

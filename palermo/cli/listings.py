@@ -30,7 +30,7 @@ def queues(context: Context, /) -> None:
     inspector = context.inspector()
     rows = inspector.queues.list()
     print_rows(rows, columns, none="no queues.")
-    # A worker that does not answer is not among those that serve a queue.
+    # A worker that does not answer does not count as serving a queue.
     unserved = any(not row["workers"] and not is_failed(row["name"]) for row in rows)
     if unserved and not wants_json() and (silent := silent_text(inspector.workers.list())):
         note(f"{silent}. Only workers that answer are counted; `palermo doctor` says what to do.")
@@ -142,9 +142,9 @@ def print_page(
     what: str = "job",
     unseen: Callable[[int], str] = unsearched,
 ) -> None:
-    """Print a page of a list, and say that there is more. `none` completes "no …" for a page without rows.
+    """Print a page of a list, and a note if there are more. `none` completes "no …" for a page without rows.
 
-    `unseen` gives the text about jobs that the listing has not seen.
+    `unseen` returns the text about jobs that the listing has not seen.
     """
     here, total = len(listing), listing.total
     pages = f"more {none}: {total:,} in all, on {count(-(-total // limit), 'page')}." if total else f"{none}."
@@ -157,7 +157,7 @@ def print_page(
 
 
 def _known(name: str) -> Callable[[Row], object]:
-    """A number of a worker; "?" for one that does not answer and of which it is not known."""
+    """A number of a worker; "?" if it does not answer and the number is unknown."""
     return lambda row: "?" if row[name] is None else row[name]
 
 

@@ -54,14 +54,14 @@ def _checked(parse: Callable[..., float], *values: Any, **more: Any) -> float:
 
 
 class _CommonOption(click.Option):
-    """An option that all commands take. `palermo --help` explains it, and the help of a command does not."""
+    """An option of all commands. `palermo --help` explains it, and the help of a single command does not."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         return super().get_help_record(ctx) if ctx.parent is None else None
 
 
 class _UrlOption(_CommonOption):
-    """`--url`, whose line in the help of a command leads to the other common options."""
+    """`--url`, whose help line refers to the other common options."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         return super().get_help_record(ctx) or (
@@ -79,12 +79,12 @@ def broker_options(command: F) -> F:
 
 
 def broker_options_of_server(command: F) -> F:
-    """The same for a command whose own `--host` and `--port` say where it listens: `--broker-host`, `--broker-port`."""
+    """The same for a command with its own `--host` and `--port` to listen on: `--broker-host`, `--broker-port`."""
     return _broker_options(command, "--broker-host", "--broker-port", click.Option)
 
 
 def _remember(name: str, help: str, to: str = "", cls: type[click.Option] = _CommonOption, **more: Any) -> "Options":
-    """An option whose value goes into the Context. Given before the subcommand, it holds unless given again."""
+    """An option whose value is stored in the Context. Given before the subcommand, it applies unless given again."""
 
     def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value:
@@ -141,7 +141,7 @@ yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask for confi
 
 
 def arguments_options(of: str = "") -> Options:
-    """Add `--args` and `--kwargs`, whose values are parsed; `of` is what the help says before it names them."""
+    """Add `--args` and `--kwargs`, whose values are parsed; `of` is their prefix in the help."""
     first, second = (f"{of} positional", f"{of} named") if of else ("Positional", "Named")
     array = "--args", list, "an array. Write --args '[1, \"two\"]'."
     object = "--kwargs", dict, "an object. Write --kwargs '{\"width\": 640}'."
@@ -163,7 +163,7 @@ def _json(option: str, kind: type, wanted: str) -> Callable[[click.Context, clic
     return read
 
 
-#: The names of JSON's types but numbers.
+#: The names of JSON's types except numbers.
 _KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
 
 
@@ -184,7 +184,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
-#: What completes the value of a condition, and what stands for it in the help, unless it is text.
+#: The completion of a condition's value, and its placeholder in the help, unless it is text.
 _COMPLETED = {"queue": complete_queue, "job": complete_job, "worker": complete_worker}
 _METAVARS = {
     **dict.fromkeys(("since", "until", "due_from", "due_until"), "WHEN"),
@@ -216,7 +216,7 @@ def filter_options(*names: str, of_actions: bool = False) -> Options:
 
 
 def wanted_jobs(**conditions: str | None) -> "JobFilter":
-    """The filter of these options, which name no condition twice. Raises OptionInvalid."""
+    """The filter of these options. Raises OptionInvalid if a condition is given twice."""
     from palermo.views.filter import filter_of
 
     return filter_of(conditions, clock.now())

@@ -1,7 +1,7 @@
 """The output of the commands: tables, JSON, notes, progress and questions.
 
-Rows go to stdout and everything else to stderr, so that a pipe holds rows alone. Progress is a bar on a terminal, and
-a line now and then elsewhere.
+Rows go to stdout and everything else to stderr, so that a pipe contains only rows. Progress is a bar on a terminal,
+and an occasional line elsewhere.
 """
 
 import json
@@ -26,18 +26,18 @@ _EVERY = 2.0
 #: Minimum width on a terminal of a table's last column, which may continue on the next line.
 _LAST = 20
 
-#: A column: its heading, and what it shows of a row.
+#: A column: its heading, and its value for a row.
 Column = tuple[str, Callable[[Row], object]]
 
 
 def field(heading: str, name: str | None = None) -> Column:
-    """A column that shows one field of the row: `name`, or else the heading in lower case."""
+    """A column for one field of the row: `name`, or else the heading in lower case."""
     key = name or heading.lower()
     return heading, lambda row: row[key]
 
 
 def print_json(value: Any) -> None:
-    """Print one value as JSON: an array with one row a line, so that a long array is never in memory as one text."""
+    """Print one value as JSON: an array with one row per line, so that a long array is never in memory as one text."""
     ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
     encoder = json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False)
     if not isinstance(value, list):
@@ -51,7 +51,7 @@ def print_json(value: Any) -> None:
 
 
 def wants_json() -> bool:
-    """Whether the command that runs was given `--json`."""
+    """Whether the running command was given `--json`."""
     return bool(click.get_current_context().obj.as_json)
 
 
@@ -88,19 +88,20 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, none: str) -> 
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, (*widths, last), numeric, strict=True)
         )
-        # click leaves out the style where the output is no terminal.
+        # click omits the style if the output is not a terminal.
         click.secho("  ".join(padded).rstrip(), bold=nth == 0)
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at this stream."""
+    """Whether this stream is a terminal."""
     return stream.isatty()
 
 
 def confirm(question: Callable[[], str], *, yes: bool, warning: str = "") -> None:
     """Ask for confirmation, and end the command unless the answer is yes. Without a terminal it requires `--yes`.
 
-    `question` is called only where its text can be shown; an empty text is not asked. `warning` is shown before it.
+    `question` is called only if its text can be shown; an empty text means no question. `warning` is shown before
+    it.
     """
     if yes:
         return
@@ -115,9 +116,9 @@ def confirm(question: Callable[[], str], *, yes: bool, warning: str = "") -> Non
 
 @contextmanager
 def progress(verb: str, of: str = "") -> Iterator[Callable[[SweepProgress], None]]:
-    """Show how far a sweep is, on stderr: a bar on a terminal, a line now and then elsewhere.
+    """Show the progress of a sweep on stderr: a bar on a terminal, an occasional line elsewhere.
 
-    `of` names what the sweep reads, if it does not take jobs.
+    `of` names the objects that the sweep reads, if it does not take jobs.
     """
     if is_terminal(sys.stderr):
         from rich.console import Console
@@ -145,7 +146,7 @@ def progress(verb: str, of: str = "") -> Iterator[Callable[[SweepProgress], None
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one a line, aligned."""
+    """Print names and values, one per line, aligned."""
     lines = [(name, shown(value)) for name, value in facts if value is not None]
     width = max((len(name) for name, _ in lines), default=0)
     for name, value in lines:

@@ -32,7 +32,7 @@ from palermo.errors import PalermoError
 from palermo.inspector.scheduled import ALL, DONE, GONE, ScheduledJobs, Which, counted
 from palermo.views.filter import JobFilter
 
-#: Seconds between two questions about the progress of a listing.
+#: Seconds between two requests for the progress of a listing.
 _ASK_EVERY = 1.0
 
 
@@ -73,7 +73,7 @@ def _reading(jobs: ScheduledJobs) -> Iterator[None]:
     with progress("still reading", of="scheduled jobs") as show:
 
         def watch() -> None:
-            # An error ends the listing as well, which reports it.
+            # An error also ends the listing, which reports it.
             with suppress(PalermoError):
                 while not ended.wait(_ASK_EVERY):
                     if (found := jobs.progress()) is not None:
@@ -117,7 +117,7 @@ def move(context: Context, /, at: float | None, after: float | None, later: floa
     _alter(context, "Move", lambda jobs, which: jobs.reschedule(which, instant, later=later), **selection)
 
 
-#: Changes the jobs that are meant, and returns a row for each.
+#: Changes the chosen jobs, and returns a row for each.
 Alter = Callable[[ScheduledJobs, Which], Sequence[Row]]
 
 
@@ -140,7 +140,7 @@ def _chosen(
     retries: bool = False,
     **filters: Any,
 ) -> Which:
-    """The jobs that the options choose, or those of them that wait for a retry; the user has confirmed `--all`.
+    """The chosen jobs, or the retries among them; the user has confirmed `--all`.
 
     Raises click.UsageError, Abort.
     """

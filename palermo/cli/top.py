@@ -43,11 +43,11 @@ from palermo.inspector.rates import Samples
 from palermo.settings.settings import Settings
 from palermo.views.filter import JobFilter
 
-#: Lines that are no rows: the first line, a blank one and the last one; and for each table its name, its heading, a
+#: Lines that are not rows: the first line, a blank one and the last one; and for each table its name, its heading, a
 #: rule and a blank line.
 _FIXED, _FRAME = 3, 4
 
-#: Minimum number of rows of a table, however low the terminal is.
+#: Minimum number of rows of a table, however small the terminal is.
 _FEWEST = 2
 
 #: Minimum width of a terminal that has room for all columns.
@@ -83,7 +83,7 @@ class ScreenData(Struct, frozen=True, kw_only=True):
     rates: dict[str, Rates] = field(default_factory=dict)
     #: The newest failures, newest first: `at`, `job`, `queue`, `error`, `message`, `id`, `retried`.
     failures: Sequence[Row] = ()
-    #: Why the data are out of date or incomplete; "" if they are neither.
+    #: Why the data are outdated or incomplete; "" if they are neither.
     problem: str = ""
     #: The queue chosen by keys; "" for none.
     chosen: str = ""
@@ -226,7 +226,7 @@ def _table(data: ScreenData, columns: Sequence[_Column], rows: Sequence[Row], wi
     shown = [column for column in columns if width >= _WIDE or not column.wide]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     for column in shown:
-        # rich makes only columns narrower that may wrap. The cells themselves never wrap.
+        # rich narrows only columns that may wrap. The cells themselves never wrap.
         justify: Literal["left", "right"] = "right" if column.number else "left"
         table.add_column(column.heading, justify=justify, no_wrap=not column.long, min_width=len(column.heading))
     for row in rows:
