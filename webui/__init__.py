@@ -1,4 +1,4 @@
-"""The web pages and their API: an ASGI application that `palermo web` serves, or that another application mounts."""
+"""The web pages and their API: an ASGI application for `palermo web`, or to mount in another application."""
 
 from palermo.contract.extras import extra
 

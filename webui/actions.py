@@ -1,7 +1,7 @@
-"""All actions of the web pages and the API, which change something only through these functions.
+"""All changes that the web pages and the API make.
 
 Each function checks the user's role, acts through the inspector, and writes the audit log: a line of the logger
-`palermo.audit` for each action of a user, and for each refused one.
+`palermo.audit` for each action of a user, including refused ones.
 """
 
 import logging
@@ -50,7 +50,7 @@ _SCHEDULED = {
     GIVE_UP: "give up retries",
 }
 
-#: The ages of events that may be replayed: by name, in words and in seconds; None for all that are kept.
+#: The ages of events that can be replayed: by name, in words and in seconds; None for all kept events.
 AGES: dict[str, tuple[str, float | None]] = {
     "hour": ("of the last hour", 3_600.0),
     "day": ("of the last day", 86_400.0),
@@ -58,7 +58,7 @@ AGES: dict[str, tuple[str, float | None]] = {
     "all": ("all that are kept", None),
 }
 
-#: The role that each order to a worker needs.
+#: The role that each worker order requires.
 CONTROL_ROLES = {
     "quiet": Role.OPERATOR,
     "resume": Role.OPERATOR,
@@ -72,14 +72,14 @@ CONTROL_ROLES = {
 
 
 def audit_done(visit: Visit, action: str, **what: object) -> None:
-    """Log an action that was carried out, with its details."""
+    """Log a completed action, with its details."""
     _write(logging.INFO, action, visit, what)
 
 
 def _audit_undone(visit: Visit, action: str, outcome: str, **what: object) -> None:
-    """Log an action that this user may not do, or that went wrong, and write it to the journal.
+    """Log a refused or failed action, and write it to the journal.
 
-    For actions that were carried out the inspector writes the journal, with their jobs.
+    For completed actions, the inspector writes the journal, with their jobs.
     """
     _write(logging.WARNING, f"{action} {outcome}", visit, what)
     about = " ".join(f"{name}={value}" for name, value in what.items() if value not in ("", "-", False))
@@ -91,7 +91,7 @@ def _write(level: int, event: str, visit: Visit, what: dict[str, object]) -> Non
     said = {name: printable(value) if isinstance(value, str) else value for name, value in what.items()}
     values = {"by": visit.user.name, "role": visit.user.role.word, "from": visit.client or "-", **said}
     tail = " ".join(f"{name}=%s" for name in values)
-    # The formatter (palermo.worker.logs) applies repr to values that would look like a pair of their own.
+    # The formatter (palermo.worker.logs) applies repr to values that would look like a separate pair.
     log.log(level, f"{event} {tail}", *values.values())
 
 
@@ -122,27 +122,27 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
 
 
 def gone(visit: Visit, id: str, error: NotFound) -> NotFound:
-    """The error about a job that is gone, with the user who was faster."""
+    """The error about a job that is gone, naming the user who was faster."""
     return NotFound(f"{error}{by_whom(visit.site, id)}")
 
 
 def describe_ids(ids: Sequence[str]) -> str:
-    """A short text for these jobs, for the audit log and for people."""
+    """A short text for these jobs, for the audit log and the pages."""
     return some_of(ids, 3)
 
 
 class Unserved(Refused):
-    """Jobs would go to a queue that no worker serves (409). It is done if that queue is named as `unserved`."""
+    """Jobs would go to a queue that no worker serves (409). The action runs if `unserved` names that queue."""
 
     def __init__(self, text: str) -> None:
         super().__init__(409, f'{text[0].upper()}{text[1:]} To use it anyway, send this again with "unserved": true.')
-        #: What is wrong, for forms, which ask in their own words.
+        #: The problem, for forms with their own question.
         self.text = text
 
 
 def _check_served(visit: Visit, queue: str | None, unserved: bool) -> None:
-    """Raise Unserved if jobs are to go to a queue that no worker serves, unless `unserved` is set."""
-    # A user who must not act at all is refused for that.
+    """Raise Unserved if jobs would go to a queue that no worker serves, unless `unserved` is set."""
+    # A user without the right gets that error first.
     if queue is None or unserved or not visit.may(Role.OPERATOR):
         return
     check_new_queue(queue)
@@ -166,7 +166,7 @@ def requeue(
     expected: int | None = None,
     wait: float = 5.0,
 ) -> Operation:
-    """Requeue failed jobs; see inspector.failed.requeue. Returns when that is done, or after `wait` seconds.
+    """Requeue failed jobs; see inspector.failed.requeue. Returns at the end, or after `wait` seconds.
 
     Raises Unserved for another queue without a worker, unless `unserved` is set.
     """
@@ -176,12 +176,12 @@ def requeue(
 
 
 def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: float = 5.0) -> Operation:
-    """Discard failed jobs. Returns when that is done, or after `wait` seconds."""
+    """Discard failed jobs. Returns at the end, or after `wait` seconds."""
     return _on_failed(visit, "discard", which, expected=expected, wait=wait)
 
 
 def read_failures(visit: Visit) -> None:
-    """Have the failed jobs read again, however recent the last reading is. Others cannot reach them in the meantime."""
+    """Read the failed jobs again, even if they were just read. Other programs cannot reach them in the meantime."""
     with audited_action(visit, "read failed jobs", Role.OPERATOR):
         failed_jobs(visit.site).view.request_reading()
 
@@ -219,7 +219,7 @@ def _on_failed(
 
 
 def _patient(visit: Visit) -> Inspector:
-    """An inspector without a time limit: a command takes as long as there are jobs."""
+    """An inspector without a time limit, because a command on many jobs may take long."""
     return Inspector(visit.site.client, visit.actor, hidden=visit.site.hidden)
 
 
@@ -239,9 +239,10 @@ def _operate(
     place: str = "failures",
     waits_in: str = "",
 ) -> Operation:
-    """Have `act` called with an operation and the jobs that are meant, and wait for its end for a limited time.
+    """Call `act` with an operation and the chosen jobs, and wait a limited time for its end.
 
-    The audit log has its start, by this name and with what is `told` of it, and its end. Raises what made it fail.
+    The audit log records its start, under this name and with the details in `told`, and its end. Raises the error
+    that made it fail.
     """
     ids = [which] if isinstance(which, str) else [] if isinstance(which, JobFilter) else list(dict.fromkeys(which))
     if ids and expected is None:
@@ -267,7 +268,7 @@ def _operate(
 
 
 def _about(visit: Visit, which: object, waits_in: str) -> str:
-    """A short text for the jobs that a filter means: failed ones, or those that wait in this queue."""
+    """A short text for the jobs that a filter selects: failed ones, or those that wait in this queue."""
     if not isinstance(which, JobFilter):
         return ""
     if waits_in:
@@ -279,7 +280,7 @@ def _about(visit: Visit, which: object, waits_in: str) -> str:
 
 # -- waiting jobs
 
-#: The roles that the commands on waiting jobs need: to discard is to purge a part of the queue.
+#: The roles for commands on waiting jobs. Discarding is like purging a part of the queue.
 WAITING_ROLES: dict[str, Role] = {"cancel": Role.OPERATOR, "move": Role.OPERATOR, "discard": Role.ADMIN}
 
 
@@ -294,7 +295,7 @@ def alter_waiting(
     expected: int | None = None,
     wait: float = 5.0,
 ) -> Operation:
-    """Cancel, move or discard jobs that wait in a queue. Returns when that is done, or after `wait` seconds.
+    """Cancel, move or discard waiting jobs of a queue. Returns at the end, or after `wait` seconds.
 
     Raises Unserved for a move to a queue without a worker, unless `unserved` is set.
     """
@@ -340,7 +341,7 @@ def enqueue(
 ) -> Job:
     """Enqueue one job. Its arguments are checked against its signature if its code is imported here.
 
-    Raises Refused (409) if a hook kept it from being enqueued, or if another job has its unique key.
+    Raises Refused (409) if a hook rejected it, or if another job has its unique key.
     """
     with audited_action(visit, "enqueue", Role.OPERATOR, job=job) as facts:
         done = visit.site.client.enqueue(job, args, kwargs, **options)
@@ -368,7 +369,7 @@ def run_again(visit: Visit, id: str, known: RecordedJob, *, unserved: bool = Fal
 
 
 def edit(visit: Visit, id: str, *, unserved: bool = False, **changes: Any) -> Job:
-    """Change a job that waits; `changes` are those of inspector.jobs.edit.
+    """Change a waiting job; `changes` are those of inspector.jobs.edit.
 
     Raises NotFound, and Unserved for another queue without a worker, unless `unserved` is set.
     """
@@ -381,7 +382,7 @@ def edit(visit: Visit, id: str, *, unserved: bool = False, **changes: Any) -> Jo
 
 
 def cancel(visit: Visit, id: str) -> Row:
-    """Cancel a job: it does not run, or its run is ended. Returns the row of inspector.jobs.cancel."""
+    """Cancel a job before or during its run. Returns the row of inspector.jobs.cancel."""
     with audited_action(visit, "cancel", Role.OPERATOR, id=id) as facts:
         row = visit.inspector.jobs.cancel(id)[0]
         facts["state"] = row["state"]
@@ -389,7 +390,7 @@ def cancel(visit: Visit, id: str) -> Row:
 
 
 def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
-    """Free these keys of unique jobs. Returns those that a job held. Raises NotFound if there was none."""
+    """Free these keys of unique jobs. Returns the keys that were held. Raises NotFound if none was."""
     with audited_action(visit, "free keys", Role.OPERATOR, keys=", ".join(keys[:20])) as facts:
         freed = visit.inspector.keys.free(keys)
         facts["freed"] = len(freed)
@@ -400,14 +401,14 @@ def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
 
 
 def purge(visit: Visit, queue: str) -> int:
-    """Remove all jobs that wait in a queue. Returns how many."""
+    """Remove all waiting jobs of a queue. Returns how many."""
     with audited_action(visit, "purge", Role.ADMIN, queue=queue) as facts:
         facts["removed"] = removed = visit.inspector.queues.purge(queue)
     return removed
 
 
 def purge_all(visit: Visit) -> dict[str, int]:
-    """Remove all jobs that wait in all queues but the failed ones. Returns how many, by queue."""
+    """Remove all waiting jobs of all queues except the failed ones. Returns how many, by queue."""
     with audited_action(visit, "purge all", Role.ADMIN) as facts:
         removed = visit.inspector.queues.purge_all()
         facts["removed"] = sum(removed.values())
@@ -415,7 +416,7 @@ def purge_all(visit: Visit) -> dict[str, int]:
 
 
 def delete_queue(visit: Visit, queue: str) -> int:
-    """Remove a queue and the jobs that wait in it. Returns how many."""
+    """Delete a queue with its waiting jobs. Returns how many."""
     with audited_action(visit, "delete queue", Role.ADMIN, queue=queue) as facts:
         facts["removed"] = removed = visit.inspector.queues.delete(queue)
     return removed
@@ -439,7 +440,7 @@ def resume(visit: Visit, queue: str) -> QueueRow:
 
 
 def pause_all(visit: Visit, *, reason: str = "") -> None:
-    """Pause all queues, and those that are made later."""
+    """Pause all queues, including queues created later."""
     with audited_action(visit, "pause all", Role.OPERATOR, **_because(reason)):
         visit.inspector.queues.pause_all(reason=reason)
 
@@ -480,10 +481,10 @@ def alter_scheduled(
     retries: bool | None = None,
     wait: float = tuning.STALE,
 ) -> Operation:
-    """Cancel, run, move, retry or give up scheduled jobs. Its rows are those of inspector.scheduled.cancel.
+    """Cancel, run, move, retry or give up scheduled jobs. The rows are those of inspector.scheduled.cancel.
 
-    Jobs are moved to the instant `at`, or each `later` seconds after it is due. With `retries` only jobs that
-    wait for a retry are meant. Returns when that is done, or after `wait` seconds.
+    Jobs are moved to the instant `at`, or each to `later` seconds after its due time. With `retries`, only retries
+    are changed. Returns at the end, or after `wait` seconds.
     """
 
     def act(operation: Operation, meant: ScheduledWhich) -> None:
@@ -563,7 +564,7 @@ def replay(
 
 
 def unsubscribe(visit: Visit, group: str) -> None:
-    """Unsubscribe a group: no events come to it until one of its workers starts. Raises NotFound."""
+    """Unsubscribe a group: it gets no events until one of its workers starts. Raises NotFound."""
     with audited_action(visit, "unsubscribe", Role.ADMIN, group=group):
         visit.inspector.events.unsubscribe(group)
         topology(visit.site).clear()
@@ -575,11 +576,11 @@ def unsubscribe(visit: Visit, group: str) -> None:
 def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Row]:
     """Send an order to the workers with these ids, or to all (None). Returns the rows of inspector.workers.control.
 
-    Of several those that have ended are left out. Raises NotFound if none of them is alive.
+    Ended workers are skipped. Raises NotFound if none of them is alive.
     """
     named = "all" if workers is None else ", ".join(workers)
     with audited_action(visit, f"worker {action}", CONTROL_ROLES[action], worker=named) as facts:
-        # The inspector also accepts the beginning of an id, which is good for typing but not for a button.
+        # The inspector also accepts the beginning of an id, which helps when typing, but is wrong for a button.
         alive = {row["id"] for row in visit.inspector.workers.list()} if workers else set()
         meant = None if workers is None else [id for id in workers if id in alive]
         if workers and not meant:

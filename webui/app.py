@@ -1,4 +1,4 @@
-"""The web application: put together from the pages, the API and the guard, with its answers to errors."""
+"""The web application, which combines the pages, the API and the guard, and handles errors."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -56,12 +56,12 @@ def create_app(
     auth: Authenticate | None = None,
     **overrides: Any,
 ) -> FastAPI:
-    """The web pages of one broker, to be served, or mounted under any path of another ASGI application.
+    """The web pages of one broker, to serve directly or to mount under any path of another ASGI application.
 
-    The client is made from the settings unless one is given. It connects when it is first used, and reconnects by
-    itself. `auth` finds the user of a request, and replaces the settings web_users and web_oidc_issuer. Without
-    these, every program of this machine is let in, and no other machine. Other keywords are the settings `web_*`
-    without that prefix: `read_only=True`, `hosts=["jobs.example.com"]`.
+    The client is created from the settings unless one is given. It connects on first use, and reconnects
+    automatically. `auth` finds the user of a request, and replaces the settings web_users and web_oidc_issuer.
+    Without these, every program on this machine is admitted, and no other machine. Other keywords are the settings
+    `web_*` without that prefix: `read_only=True`, `hosts=["jobs.example.com"]`.
 
     Raises SettingInvalid.
     """
@@ -130,7 +130,7 @@ def create_app(
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """The routes of pages and API. FastAPI makes them when they are first asked for, in 0.2 s.
+    """The routes of pages and API. FastAPI builds them on first use, in 0.2 s.
 
     All applications of a process share them.
     """
@@ -156,16 +156,17 @@ def _chosen(settings: Settings, overrides: dict[str, Any]) -> Settings:
 def error_response(
     request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, away: bool = False
 ) -> Response:
-    """The response to an error: a page for people, {"error": …} under /api. `away` says that it is the broker's."""
+    """The response to an error: a page for browsers, {"error": …} under /api. `away` means that the broker is
+    unavailable."""
     if status == 503:
         headers = {"Retry-After": "3", **(headers or {})}
     if request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
         return JSONResponse({"error": text}, status, headers)
     visit: Visit | None = request.scope.get(VISIT)
-    # The page of an error has what all pages have, such as names of queues: not for a visitor who has not signed in.
+    # An error page contains, for example, names of queues, which a visitor who has not signed in must not see.
     template = "refused.html" if visit is None or visit.user is NOBODY else "error.html"
     form = request.method != "GET"
-    # Looking again is of no use at an address that no page has.
+    # Retrying is useless at an address without a page.
     renews = not form and (status != 404 or "endpoint" in request.scope)
     more = {"trouble": SeenTrouble.of_error(text)} if away else {}
     return page(
@@ -176,7 +177,7 @@ def error_response(
 async def _error_in_thread(
     request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, away: bool = False
 ) -> Response:
-    """`error_response`, for which the event loop does not wait: its page counts problems, and may wait for a lock."""
+    """`error_response` in a thread, because its page counts problems and may wait for a lock."""
     return await run_in_threadpool(error_response, request, status, text, headers, away=away)
 
 
@@ -195,7 +196,7 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_invalid_request(request: Request, error: Exception) -> Response:
-    """The response to a request with invalid values. One line says where each is and what is wrong with it."""
+    """The response to a request with invalid values. One line names each and says what is wrong with it."""
     assert isinstance(error, RequestValidationError)
     found = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()[:10]]
     return await _error_in_thread(request, 422, "; ".join(found) + ".")

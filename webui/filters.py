@@ -1,4 +1,4 @@
-"""Filters of jobs and of actions as they are in addresses and in the API's bodies."""
+"""Filters of jobs and of actions in addresses and in API bodies."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Generic, TypeVar
@@ -17,11 +17,11 @@ from palermo.views.filter import AuditFilter, Chip, JobFilter, chips, filter_of,
 from palermo.webui import tuning
 from palermo.webui.site import Refused
 
-#: The parameters in the address of a list that select its rows. Charts add the instants to such an address.
+#: The address parameters that select a list's rows. Charts add the instants to such an address.
 LISTED = ("filter", "since", "until")
 _BOUNDS = LISTED[1:]
 
-#: The characters of a filter that are not encoded in an address, so that people can read it.
+#: The filter characters that are not encoded in an address, so that it stays readable.
 READABLE = ":=*,@/"
 
 #: The number of the page of a list, as addresses of pages and of the API have it.
@@ -34,7 +34,7 @@ class ListFilter(Struct, Generic[F], frozen=True):
     """The filter in the address of a list."""
 
     filter: F
-    #: Its conditions as they were written: a link for "the last hour" stays one.
+    #: Its conditions as written, so that a link for "the last hour" stays one.
     chips: tuple[Chip, ...]
 
     @property
@@ -49,13 +49,13 @@ class ListFilter(Struct, Generic[F], frozen=True):
 
     @property
     def time(self) -> dict[str, str]:
-        """The bounds of time as they were written; "" for none."""
+        """The time bounds as written; "" for none."""
         written = {chip.name: chip.value for chip in self.chips}
         return {name: written.get(name, "") for name in _BOUNDS}
 
     @property
     def timeless(self) -> str:
-        """The filter as it was written, without the bounds of time."""
+        """The filter as written, without the time bounds."""
         return " ".join(str(chip) for chip in self.chips if chip.name not in _BOUNDS)
 
     def without(self, chip: Chip) -> str:
@@ -63,7 +63,7 @@ class ListFilter(Struct, Generic[F], frozen=True):
         return _query(each for each in self.chips if each != chip)
 
     def having(self, **conditions: str) -> str:
-        """The query of an address with these conditions in place of those of the same names."""
+        """The query of an address in which these conditions replace those with the same names."""
         kept = [chip for chip in self.chips if chip.name not in conditions]
         return _query([*kept, *(Chip(name, value) for name, value in conditions.items() if value)])
 
@@ -126,7 +126,7 @@ def asked_actions(given: Mapping[str, str | None]) -> AuditFilter:
 
 
 def only_one(**names: str | None) -> dict[str, str]:
-    """The queue, job or worker that statistics are of; empty for all. Raises Refused (422) if there are several."""
+    """The queue, job or worker of the statistics; empty for all. Raises Refused (422) if there are several."""
     chosen = {by: name for by, name in names.items() if name}
     if len(chosen) > 1:
         raise Refused(422, f"choose a queue, a job or a worker for statistics, not {' and '.join(chosen)} at once.")
@@ -134,9 +134,9 @@ def only_one(**names: str | None) -> dict[str, str]:
 
 
 def time_range(since: str | None, until: str | None) -> tuple[float, float] | None:
-    """The range of time that an address asks for, in Unix seconds; None for none.
+    """The requested time range, in Unix seconds; None for none.
 
-    Each is an instant with a zone or a duration ago; without `until` the range ends now. Raises Refused (422).
+    Each bound is an instant with a zone or a duration ago; without `until` the range ends now. Raises Refused (422).
     """
     if not since and not until:
         return None
@@ -168,9 +168,9 @@ def checked_depth(depth: int) -> int:
 
 
 def check_names(request: Request, more: Iterable[str] = ()) -> None:
-    """Raise Refused (422) for a name in an address that neither its handler nor `more` knows.
+    """Raise Refused (422) for an address parameter that neither its handler nor `more` knows.
 
-    Without it more would be chosen than was meant.
+    Otherwise a misspelt condition would select more than intended.
     """
     known = [*_declared(request.scope["route"].dependant), *more]
     for name in request.query_params:
@@ -196,7 +196,7 @@ def known_names(*more: str) -> Any:
 
 
 def _declared(dependant: Any) -> Iterator[str]:
-    """The names that a handler declares, and those of what it depends on."""
+    """The names that a handler and its dependencies declare."""
     yield from (each.alias for each in dependant.query_params)
     for other in dependant.dependencies:
         yield from _declared(other)

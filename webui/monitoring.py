@@ -1,6 +1,6 @@
-"""`/healthz`, which says whether this server and its broker answer, and `/metrics`, the whole system for Prometheus.
+"""`/healthz`, which reports whether this server and its broker answer, and `/metrics`, all metrics for Prometheus.
 
-Gauges come from the sampled state that the pages use too, so that scrapers add no load to the broker. Counters come
+Gauges come from the sampled state that the pages also use, so that scrapers add no load to the broker. Counters come
 from the journal and count from the start of this process.
 """
 
@@ -41,7 +41,7 @@ class BrokerHealth(Refreshing[bool]):
 
 def _answers(site: Site) -> bool:
     try:
-        # A short answer, whatever the number of queues and workers is.
+        # A short answer, regardless of the number of queues and workers.
         site.inspector.queues.all_paused()
     except BrokerBlocked:
         return True  # It answers, and a new process would find the same.
@@ -52,7 +52,7 @@ def _answers(site: Site) -> bool:
 
 @router.api_route("/healthz", methods=["GET", "HEAD"])
 async def health(request: Request) -> Response:
-    """200 while the broker answers, 503 while it does not. It tells nothing else."""
+    """200 while the broker answers, 503 while it does not, and nothing else."""
     site: Site = request.app.state.site
     broker = site.component(BrokerHealth, lambda: BrokerHealth(lambda: _answers(site), fresh=tuning.FRESH))
     asked = broker.begin()
@@ -102,7 +102,7 @@ def _snapshot(site: Site) -> Snapshot | None:
 
 
 def _queues(families: "Families", rows: Sequence[Row], site: Site) -> None:
-    """The metrics of each queue. Queues with one label are summed; of age, workers and paused the largest is kept."""
+    """The metrics of each queue. Queues with one label are summed; for age, workers and paused the maximum is used."""
     now = datetime.now(UTC)
     try:
         oldest = live_state(site).oldest.of(rows)
@@ -128,7 +128,7 @@ def _queues(families: "Families", rows: Sequence[Row], site: Site) -> None:
 
 
 def _workers(families: "Families", snapshot: Snapshot) -> None:
-    """The workers by state, and how many slots they have and use."""
+    """The workers by state, and their total and used slots."""
     totals = totals_of(snapshot)
     states = Counter(worker["state"] for worker in snapshot.workers)
     for state in (*STATES, SILENT, UNASKED):

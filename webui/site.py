@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Role(IntEnum):
     """The rights of a user. Each role includes the rights of the roles before it."""
 
-    #: Look at everything.
+    #: View everything.
     VIEWER = 1
     #: Enqueue, requeue and discard jobs; pause and resume queues; quiet and resume workers.
     OPERATOR = 2
@@ -55,11 +55,11 @@ class User(Struct, frozen=True):
     role: Role = Role.VIEWER
 
 
-#: Returns the user of a request; None for nobody, which is answered with 401; or a response of its own,
-#: such as a redirect to a login page. May be a coroutine function.
+#: Returns the user of a request; None for no user, which is answered with 401; or its own response, such as a redirect
+#: to a login page. May be a coroutine function.
 Authenticate = Callable[[Request], User | Response | Awaitable[User | Response | None] | None]
 
-#: The user of all requests if no authentication is set. Then only this machine is let in.
+#: The user of all requests without authentication. Then only this machine is admitted.
 LOCAL = User("local", Role.ADMIN)
 
 
@@ -73,7 +73,7 @@ def ANYONE(request: Request) -> User:
 
 
 class Refused(HTTPException):
-    """A refused request: the answer's status, and the reason for people."""
+    """A refused request: the status of the answer, and the displayed reason."""
 
     def __init__(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(status, text, headers)
@@ -89,7 +89,7 @@ class Site:
     #: The key that signs cookies.
     secret: bytes = field(repr=False)
     read_only: bool = False
-    #: Patterns for the names of arguments whose values are shown to nobody: see palermo.jobs.redaction.
+    #: Patterns of argument names whose values are never shown: see palermo.jobs.redaction.
     hidden: tuple[str, ...] = ()
     #: The routes of the pages by name: links are made from them.
     routes: Mapping[str, BaseRoute] = field(default_factory=dict, repr=False)
@@ -99,7 +99,8 @@ class Site:
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def component(self, kind: type[T], make: Callable[[], T]) -> T:
-        """The site's one object of this class, such as a view or a cache. The first call makes it; it lives as long."""
+        """The site's single object of this class, such as a view or a cache. Created by the first call; lives as
+        long."""
         with self._lock:
             if kind not in self._components:
                 self._components[kind] = make()
@@ -110,7 +111,7 @@ class Site:
         return cast("T | None", self._components.get(kind))
 
     def close(self) -> None:
-        """Close the components that can be closed, of a site that ends. One that is asked for again is made again."""
+        """Close the closable components of a site that ends. A later request creates them again."""
         with self._lock:
             closing = [self._components.pop(kind) for kind in list(self._components) if hasattr(kind, "close")]
         for each in closing:
@@ -118,7 +119,7 @@ class Site:
 
     @property
     def connected_to(self) -> str:
-        """The broker's address for people, without user and password."""
+        """The broker's address for display, without user and password."""
         settings, address = self.client.settings, self.client.settings.address
         if not address.hosts:
             return str(address)
@@ -152,7 +153,7 @@ class Visit(Struct, frozen=True, kw_only=True):
         return self.site.inspector.on_behalf_of(self.actor)
 
     def may(self, role: Role) -> bool:
-        """Whether this user may do here what needs this role."""
+        """Whether this user may perform actions of this role here."""
         return not self.site.read_only and self.user.role >= role
 
 

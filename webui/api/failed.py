@@ -1,4 +1,4 @@
-"""The API of failed jobs: list them, requeue them, discard them, and follow the long commands that do so."""
+"""The API of failed jobs: list, requeue and discard them, and follow these long commands."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -41,14 +41,14 @@ class Groups(Rows[Group]):
 
 
 class ChosenForRequeue(Chosen):
-    """The failed jobs that are meant, and the queue for them if it is not their own."""
+    """The chosen failed jobs, and another queue for them if needed."""
 
     queue: str | None = None
     unserved: bool = Field(default=False, description=UNSERVED_MEANS)
 
 
 class Change(BaseModel):
-    """Changes to a job that is requeued."""
+    """Changes to a requeued job."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -78,10 +78,10 @@ class OperationRow(BaseModel):
 
 
 class Operations(Rows[OperationRow]):
-    """The long commands that are running or waiting."""
+    """The running and waiting commands."""
 
 
-#: The extra answer of a long command: 200 when it is over, 202 when it goes on.
+#: The status codes of a long command: 200 when it has ended, 202 while it continues.
 _BEGUN: dict[int | str, dict[str, Any]] = {
     202: {"model": OperationRow, "description": "It goes on: ask `/api/operations/{id}` how it fares."}
 }
@@ -100,7 +100,7 @@ def asked(
     worker: Text = None,
     tenant: Text = None,
 ) -> JobFilter:
-    """The filter of a request: a text such as `error:Timeout since:1h "no answer"`, or its conditions one by one."""
+    """The filter of a request: a text such as `error:Timeout since:1h "no answer"`, or separate conditions."""
     given = {
         "filter": filter,
         "queue": queue,
@@ -121,7 +121,7 @@ Asked = Annotated[JobFilter, Depends(asked)]
 def failed(
     visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimit = 100, newest: bool = False
 ) -> Rows[JobRow]:
-    """Failed jobs, the oldest failure first, or the newest first with `newest`."""
+    """Failed jobs, oldest failure first, or newest first with `newest`."""
     found = failed_jobs(visit.site)
     found.wait_until_read()
     index = found.view.index
@@ -132,7 +132,7 @@ def failed(
 
 @router.get("/groups", name="api_failed_groups")
 def groups(visit: Visiting, filter: Asked, page: PageNumber = 1, limit: PageLimit = 100) -> Groups:
-    """Failed jobs in groups, the largest first. A group has the same job, exception and place in the code."""
+    """Failed jobs in groups, largest first. A group has the same job, exception and place in the code."""
     found = failed_jobs(visit.site)
     found.wait_until_read()
     rows, total = found.view.index.groups(filter, offset=(page - 1) * limit, limit=limit, parts=tuning.PARTS)
@@ -161,7 +161,7 @@ def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) 
 
 @router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
 def discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
-    """Throw failed jobs away: the jobs with these ids, or all that a filter matches ({} for all)."""
+    """Discard failed jobs: the jobs with these ids, or all that a filter matches ({} for all)."""
     return _row(actions.discard(visit, chosen.meant()), response)
 
 
@@ -177,20 +177,20 @@ def failed_job(visit: Visiting, id: Id) -> JobRow:
 def requeue(
     visit: Visiting, id: Id, response: Response, change: Annotated[Change | None, Body()] = None
 ) -> OperationRow:
-    """Run one failed job again, with other arguments or in another queue if they are given."""
+    """Run one failed job again, optionally with other arguments or in another queue."""
     change = change or Change()
     return _row(actions.requeue(visit, id, **change.model_dump()), response)
 
 
 @router.delete("/{id:palermo}", responses=_BEGUN, name="api_failed_discard")
 def discard(visit: Visiting, id: Id, response: Response) -> OperationRow:
-    """Throw one failed job away."""
+    """Discard one failed job."""
     return _row(actions.discard(visit, id), response)
 
 
 @operations_router.get("", name="api_operations")
 def operations(visit: Visiting) -> Operations:
-    """The long commands that are running or waiting."""
+    """The running and waiting commands."""
     return Operations.whole([_shown(each) for each in known_operations(visit.site).running()])
 
 
@@ -202,7 +202,7 @@ def operation(visit: Visiting, id: Id) -> OperationRow:
 
 @operations_router.post("/{id:palermo}/stop", name="api_stop_operation")
 def stop(visit: Visiting, id: Id) -> OperationRow:
-    """Stop it before its next job. Jobs that it has not reached stay as they are."""
+    """Stop it before its next job. The remaining jobs stay unchanged."""
     operation = actions.stop_operation(visit, id)
     operation.wait(5)
     return _shown(operation)

@@ -1,4 +1,4 @@
-"""The API of the journal: finished jobs, the life of one job, and what people did."""
+"""The API of the journal: finished jobs, the timeline of a job, and the actions of operators."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,7 +15,7 @@ router = Router(tags=["history"], responses=PROBLEM_RESPONSES)
 
 
 class Step(BaseModel):
-    """One record of a job's life. Some kinds have more fields."""
+    """One record of a job's timeline. Some kinds have more fields."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
@@ -50,9 +50,9 @@ def history(
 ) -> Rows[FinishedRow]:
     """Finished jobs, newest first.
 
-    A part of a name is enough, with `*` for any characters; `=mail` is exactly `mail`. Times are durations ago (`2h`)
-    or instants (`2026-12-01T09:00Z`). `longer` and `shorter` are
-    the shortest and the longest duration of a run (`0.5s`, `5m`).
+    A part of a name is enough, with `*` for any characters; `=mail` is exactly `mail`. Times are durations ago
+    (`2h`) or instants (`2026-12-01T09:00Z`). `longer` and `shorter` are the minimum and maximum duration of a run
+    (`0.5s`, `5m`).
     """
     wanted = asked_filter(
         {

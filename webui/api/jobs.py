@@ -1,4 +1,4 @@
-"""The API of single jobs: enqueue one, find one by its id, ask for its status and result, cancel it."""
+"""The API of single jobs: enqueue a job, find it by id, get its status and result, cancel it."""
 
 from collections.abc import Iterable
 from dataclasses import fields
@@ -44,7 +44,7 @@ class JobResult(BaseModel):
     result: Any = Field(description="In what JSON has; values whose names are redacted are masked.")
 
 
-#: Strict: JSON has numbers and truth values of its own, and true is no second.
+#: Strict: JSON distinguishes numbers and booleans, and true is not a duration.
 Seconds = Annotated[float, Field(strict=True, gt=0)]
 Number = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(strict=True)]
@@ -72,7 +72,7 @@ def _type_of(kind: Kind) -> Any:
 
 
 def option_fields(names: Iterable[str]) -> dict[str, Any]:
-    """The fields for these options of jobs, as `create_model` takes them; none of them is required."""
+    """Optional fields for these job options, as `create_model` takes them."""
     rows = ((name, OPTIONS[name]) for name in names)
     return {name: (_type_of(row.kind) | None, Field(default=None, description=row.help)) for name, row in rows}
 
@@ -80,7 +80,7 @@ def option_fields(names: Iterable[str]) -> dict[str, Any]:
 if TYPE_CHECKING:
     _Options = BaseModel
 else:
-    #: The options of `.options()`, but for those that NewJob declares itself.
+    #: The options of `.options()`, except those that NewJob declares itself.
     _Options = create_model(
         "_Options",
         **option_fields(name for name in ENQUEUE_OPTIONS if name not in ("queue", "id", "delay", "run_at")),
@@ -88,7 +88,7 @@ else:
 
 
 class NewJob(_Options):
-    """A job to be enqueued. Its options are those of `.options()`; those that are left out are as declared."""
+    """A job to enqueue. Its options are those of `.options()`; a missing option has its declared value."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -102,14 +102,14 @@ class NewJob(_Options):
 
 
 class EnqueuedJob(Enqueued):
-    """A job that is stored, and what the caller should know of it."""
+    """A stored job, with a warning for the caller if needed."""
 
     conflict: Conflict | None = Field(description="The other job that had the key of this one.")
     note: str | None = Field(description="If its code is not imported here: what is not known of it.")
 
 
 class JobChanges(BaseModel):
-    """Changes of a job; what is left out stays as it is."""
+    """Changes to a job; missing values stay the same."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -138,10 +138,10 @@ class Cancelled(BaseModel):
 
 @router.post("", name="api_enqueue", status_code=201)
 def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
-    """Enqueue a job. The answer comes once the broker has stored it.
+    """Enqueue a job. The answer is sent once the broker has stored it.
 
-    If the job's code is imported here (`palermo web MODULE`), its arguments are checked
-    against its signature, its hooks run, and it has the options that it declares. Role: operator.
+    If the job's code is imported here (`palermo web MODULE`), its arguments are checked against its signature, its
+    hooks run, and its declared options apply. Role: operator.
     """
     options: EnqueueOptions = new.model_dump(exclude={"job", "args", "kwargs"}, exclude_none=True)  # type: ignore[assignment]
     if new.run_at is not None:
@@ -155,7 +155,7 @@ def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
 
 @router.get("/{id:palermo}", name="api_job")
 def job(visit: Visiting, id: str, queue: str = "") -> JobRow:
-    """One job that runs, waits or has failed.
+    """A running, waiting or failed job.
 
     Waiting jobs are searched among the first and the last of `queue`, or of each queue.
     """
@@ -164,28 +164,28 @@ def job(visit: Visiting, id: str, queue: str = "") -> JobRow:
 
 @router.get("/{id:palermo}/status", name="api_status")
 def status(visit: Visiting, id: str) -> JobStatusRow:
-    """The status of a job, from the broker and its journal. It is `unknown`, with the reason, if they do not know."""
+    """The status of a job, from the broker and its journal. It is `unknown`, with the reason, if neither has it."""
     return dict(job_status(visit, id))
 
 
 @router.get("/{id:palermo}/result", name="api_result")
 def result(visit: Visiting, id: str) -> JobResult:
-    """The result of a job that is done. 409 if the result is not kept or the job is not done. It does not wait."""
+    """The result of a finished job. 409 if the result is not kept or the job is not done. It does not wait."""
     found = job_result(visit, id)
     return JobResult(id=id, job=found.job, result=found.value)
 
 
 @router.post("/{id:palermo}/cancel", name="api_cancel")
 def cancel(visit: Visiting, id: str) -> Cancelled:
-    """Cancel a job: it does not run, or its run is ended. A failed job stays where it is. Role: operator."""
+    """Cancel a job before or during its run. A failed job is unchanged. Role: operator."""
     return Cancelled.model_validate(actions.cancel(visit, id))
 
 
 @router.post("/{id:palermo}/again", name="api_run_again", status_code=201)
 def run_again(visit: Visiting, id: str, changes: JobChanges) -> Enqueued:
-    """Enqueue an ended job again, as a new job with the arguments and options that the journal recorded.
+    """Enqueue an ended job again, as a new job with the recorded arguments and options.
 
-    422 if it did not record the arguments as they were, and `args` and `kwargs` do not give them. Role: operator.
+    422 if the journal lacks the exact arguments, and `args` and `kwargs` do not give them. Role: operator.
     """
     done = actions.run_again(visit, id, recorded_job(visit.site, id), **changes.given())
     return Enqueued(id=done.id, job=done.job, queue=done.queue)
@@ -193,6 +193,6 @@ def run_again(visit: Visiting, id: str, changes: JobChanges) -> Enqueued:
 
 @router.post("/{id:palermo}/edit", name="api_edit")
 def edit(visit: Visiting, id: str, changes: JobChanges) -> Enqueued:
-    """Change a job that waits in a queue, for its time or for its retry. It keeps its id. Role: operator."""
+    """Change a waiting, scheduled or retrying job. It keeps its id. Role: operator."""
     done = actions.edit(visit, id, **changes.given())
     return Enqueued(id=done.id, job=done.job, queue=done.queue)

@@ -1,4 +1,4 @@
-"""The API of what is wrong at this moment."""
+"""The API of current problems."""
 
 from typing import Literal
 
@@ -23,7 +23,7 @@ class ProblemRow(FindingRow):
 
 
 class ProblemRows(BaseModel):
-    """All that is wrong."""
+    """All current problems."""
 
     rows: list[ProblemRow]
     total: int
@@ -31,9 +31,9 @@ class ProblemRows(BaseModel):
 
 @router.get("", name="api_problems")
 def problems(visit: Visiting) -> ProblemRows:
-    """What is wrong with queues, workers and jobs at this moment, and what to do about it.
+    """Current problems of queues, workers and jobs, with advice.
 
-    `palermo doctor --json` says the same, and examines the broker and the settings too.
+    `palermo doctor --json` reports the same, and also checks the broker and the settings.
     """
     rows: list[ProblemRow] = [{"kind": each.kind, **row(each.finding)} for each in known_problems(visit.site).now()]
     return ProblemRows(rows=rows, total=len(rows))

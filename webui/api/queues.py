@@ -36,8 +36,8 @@ def jobs(
 ) -> Rows[JobRow]:
     """Jobs that wait in a queue, oldest first. A filter is compared with the first 10,000 of them.
 
-    Reading takes no job and keeps the order. Quorum queues are not read (409), because reading
-    would count against the delivery limit of their jobs.
+    Reading takes no job and keeps the order. Quorum queues are not read (409), because reading would count against
+    the delivery limit of their jobs.
     """
     wanted = asked_filter({"filter": filter})
     listing = listings.jobs(visit, name, page=page, limit=limit, newest=newest, filter=wanted)
@@ -48,9 +48,9 @@ def jobs(
 def tenants(
     visit: Visiting, name: str, tenant: str | None = None, page: PageNumber = 1, limit: PageLimit = 100
 ) -> Rows[TenantRow]:
-    """The tenants that have jobs waiting in a queue, those with the most jobs first, or only this one.
+    """The tenants with waiting jobs in a queue, those with most jobs first, or only this one.
 
-    With thousands of tenants the counts may be some seconds old.
+    With thousands of tenants the counts may be a few seconds old.
     """
     listing = visit.inspector.tenants.list(name, tenant, offset=(page - 1) * limit, limit=limit)
     return Rows[TenantRow].of(listing.rows, total=listing.total, page=page, limit=limit)
@@ -58,13 +58,13 @@ def tenants(
 
 @router.delete("/{name:palermo}/tenants/{tenant:palermo}", name="api_clear_tenant")
 def clear_tenant(visit: Visiting, name: str, tenant: str) -> Removed:
-    """Remove the jobs that a tenant has waiting in a queue. Running jobs go on. Role: admin."""
+    """Remove the waiting jobs of a tenant from a queue. Running jobs continue. Role: admin."""
     return Removed(removed=actions.clear_tenant(visit, name, tenant))
 
 
 @router.post("/pause", name="api_pause_all")
 def pause_all(visit: Visiting) -> AllPaused:
-    """Pause all queues, and those that are made later, for all workers, until they are resumed. Role: operator."""
+    """Pause all queues, including queues created later, for all workers, until they are resumed. Role: operator."""
     actions.pause_all(visit)
     return AllPaused(all_paused=True)
 
@@ -78,29 +78,29 @@ def resume_all(visit: Visiting) -> AllPaused:
 
 @router.post("/{name:palermo}/pause", name="api_pause")
 def pause(visit: Visiting, name: str) -> QueueRow:
-    """Pause a queue: no worker takes jobs from it until it is resumed. Running jobs go on. Role: operator."""
+    """Pause a queue: no worker takes jobs from it until it is resumed. Running jobs continue. Role: operator."""
     return actions.pause(visit, name)
 
 
 @router.post("/{name:palermo}/resume", name="api_resume")
 def resume(visit: Visiting, name: str) -> QueueRow:
-    """Resume a paused queue. While all queues are paused it stays so. Role: operator."""
+    """Resume a paused queue. It stays paused while all queues are paused. Role: operator."""
     return actions.resume(visit, name)
 
 
 @router.post("/{name:palermo}/purge", name="api_purge")
 def purge(visit: Visiting, name: str) -> Removed:
-    """Remove all jobs that wait in a queue. Jobs that a worker holds stay. Role: admin."""
+    """Remove all waiting jobs of a queue. Jobs that a worker holds stay. Role: admin."""
     return Removed(removed=actions.purge(visit, name))
 
 
 @router.post("/purge", name="api_purge_all")
 def purge_all(visit: Visiting) -> Removed:
-    """Remove all jobs that wait in all queues. Failed, scheduled and running jobs stay. Role: admin."""
+    """Remove all waiting jobs of all queues. Failed, scheduled and running jobs stay. Role: admin."""
     return Removed(removed=sum(actions.purge_all(visit).values()))
 
 
 @router.delete("/{name:palermo}", name="api_delete_queue")
 def delete(visit: Visiting, name: str) -> Removed:
-    """Remove a queue and the jobs that wait in it. Role: admin."""
+    """Delete a queue with its waiting jobs. Role: admin."""
     return Removed(removed=actions.delete_queue(visit, name))

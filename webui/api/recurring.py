@@ -24,7 +24,7 @@ else:
 
 
 class NewRecurring(_Times):
-    """A recurring job to be added. Give either cron or every."""
+    """A recurring job to add. Give either cron or every."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,8 +46,8 @@ def recurring(visit: Visiting) -> Rows[RecurringRow]:
 def put(visit: Visiting, new: NewRecurring) -> RecurringRow:
     """Add a recurring job. Role: operator.
 
-    A replaced job stays disabled if it was. If code or configuration declares the same name, that declaration wins
-    when its worker starts.
+    A replaced job stays disabled if it was. If code or configuration declares the same name, that declaration
+    replaces it when its worker starts.
     """
     actions.put_recurring(visit, **new.model_dump())
     return _row(visit, new.name)
@@ -61,7 +61,7 @@ def one(visit: Visiting, name: Id) -> RecurringRow:
 
 @router.post("/{name:palermo}/run", name="api_run_recurring")
 def run(visit: Visiting, name: Id) -> Enqueued:
-    """Enqueue it now, enabled or not. Its times stay as they are. Role: operator."""
+    """Enqueue it now, enabled or not. Its schedule stays the same. Role: operator."""
     row = _row(visit, name)
     return Enqueued(id=actions.run_recurring(visit, name), job=row["job"], queue=row["queue"])
 
@@ -82,7 +82,7 @@ def disable(visit: Visiting, name: Id) -> RecurringRow:
 
 @router.delete("/{name:palermo}", name="api_remove_recurring")
 def remove(visit: Visiting, name: Id) -> Removed:
-    """Remove it. A job that code or configuration declares comes back when its worker starts. Role: operator."""
+    """Remove it. A job that code or configuration declares is added again when its worker starts. Role: operator."""
     actions.remove_recurring(visit, name)
     return Removed(removed=1)
 

@@ -1,4 +1,4 @@
-"""The bodies and errors that several modules of the API share. Its rows are those of palermo.contract.row_types."""
+"""The bodies and errors that several API modules share. Its rows are those of palermo.contract.row_types."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Generic, Self, TypeVar
@@ -12,7 +12,7 @@ from palermo.webui.filters import PageNumber as PageNumber
 from palermo.webui.filters import asked_filter
 from palermo.webui.site import Refused
 
-#: The errors that any operation may answer, for the documentation.
+#: The errors that any operation may return, for the documentation.
 PROBLEMS = {
     400: "The request cannot be read, or is for another host.",
     401: "No user, or a wrong password or token.",
@@ -38,7 +38,7 @@ class Problem(BaseModel):
 
 
 #: Refers to the schema of Problem. One status names Problem as its `model`, which is enough for the schema: FastAPI
-#: makes a field for each model of each operation, and these were two thirds of all.
+#: creates a field for each model of each operation, and these were two thirds of all.
 _PROBLEM = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 #: The `responses` of every operation.
@@ -47,7 +47,7 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     for status, text in PROBLEMS.items()
 }
 
-#: What the field `unserved` of a body means.
+#: Description of a body's field `unserved`.
 UNSERVED_MEANS = "Whether `queue` is meant although no worker serves it; else that is refused with 409."
 
 #: A condition in an address, and the parts of addresses that are names or ids.
@@ -84,7 +84,7 @@ class Filter(BaseModel):
 
 
 class Chosen(BaseModel):
-    """The jobs that are meant: either by id or by a filter."""
+    """The chosen jobs: either by id or by a filter."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -124,13 +124,13 @@ class Rows(BaseModel, Generic[R]):
 
 
 class Removed(BaseModel):
-    """How many jobs, or other things, were removed."""
+    """The number of removed jobs or other objects."""
 
     removed: int
 
 
 class Enqueued(BaseModel):
-    """A job that is stored."""
+    """A stored job."""
 
     id: str
     job: str

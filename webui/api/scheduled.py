@@ -1,4 +1,4 @@
-"""The API of scheduled jobs and of retries: list them in order of time, and change them."""
+"""The API of scheduled jobs and of retries: list them by due time, and change them."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a t
 
 
 class Moment(BaseModel):
-    """The new instant. Give one of at, delay and later."""
+    """The new time. Give one of at, delay and later."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -37,11 +37,11 @@ class Moment(BaseModel):
 
 
 class ChosenForMove(Chosen, Moment):
-    """The scheduled jobs that are meant, and their new instant."""
+    """The chosen scheduled jobs, and their new time."""
 
 
 class AlteredRows(BaseModel):
-    """The outcome for each job, also for ids that were not there."""
+    """The outcome for each job, including ids that were not found."""
 
     rows: list[AlteredRow]
     total: int
@@ -59,11 +59,11 @@ def scheduled(
     page: PageNumber = 1,
     limit: PageLimit = 100,
 ) -> Rows[JobRow]:
-    """Jobs that are due later, soonest first. A part of a name is enough; `=mail` is exactly `mail`.
+    """Scheduled jobs, soonest first. A part of a name is enough; `=mail` is exactly `mail`.
 
-    The state "retrying" means that a job has failed and waits for its next try. `retries` selects only retrying jobs,
-    or only the others. The list may be as old as ten times the time that reading it takes. `filter` compares all jobs
-    by their queue, job, due time and these two states, and the soonest 10,000 by anything else.
+    The state "retrying" means that a job has failed and waits for its retry. `retries` selects only retrying jobs,
+    or only the others. The list may be as old as ten times the time that reading it takes. `filter` compares all
+    jobs by their queue, job, due time and these two states, and the soonest 10,000 by anything else.
     """
     state = None if retries is None else "retrying" if retries else "scheduled"
     given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
@@ -78,22 +78,22 @@ def cancel_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
 
 @router.post("/run", name="api_run_scheduled_many")
 def run_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Put jobs into their queues now: by these ids, or all that a filter matches ({} for all). Role: operator."""
+    """Enqueue jobs now: the jobs with these ids, or all that a filter matches ({} for all). Role: operator."""
     return _altered(visit, RUN, chosen.meant())
 
 
 @router.post("/move", name="api_move_scheduled_many")
 def move_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
-    """Move jobs to another instant: the jobs with these ids, or all that a filter matches ({} for all). Role: operator.
+    """Reschedule jobs: the jobs with these ids, or all that a filter matches ({} for all). Role: operator.
 
-    An instant in the past means now, and the state is then "enqueued".
+    A time in the past means now, and the state is then "enqueued".
     """
     return _altered(visit, MOVE, chosen.meant(), **_moment(chosen))
 
 
 @router.get("/{id:palermo}", name="api_scheduled_job")
 def scheduled_job(visit: Visiting, id: Id) -> JobRow:
-    """One job that is due later."""
+    """One scheduled job."""
     row = scheduled_view(visit.site).find(id)
     if row is None:
         raise NotFound(f"job {id[:80]!r} is not scheduled. It may have started already, or never existed.")
@@ -108,13 +108,13 @@ def cancel(visit: Visiting, id: Id) -> AlteredRow:
 
 @router.post("/{id:palermo}/run", name="api_run_scheduled")
 def run(visit: Visiting, id: Id) -> AlteredRow:
-    """Put one scheduled job into its queue now. Role: operator."""
+    """Enqueue one scheduled job now. Role: operator."""
     return _altered(visit, RUN, id).rows[0]
 
 
 @router.post("/{id:palermo}/move", name="api_move_scheduled")
 def move(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
-    """Move one scheduled job to another instant. An instant in the past means now. Role: operator."""
+    """Reschedule one job. A time in the past means now. Role: operator."""
     return _altered(visit, MOVE, id, **_moment(moment)).rows[0]
 
 
@@ -129,9 +129,9 @@ def retries(
     page: PageNumber = 1,
     limit: PageLimit = 100,
 ) -> Rows[JobRow]:
-    """Jobs that have failed and wait for the instant of their next try, soonest first.
+    """Failed jobs that wait for a retry, soonest first.
 
-    `error` is the last error, `attempts` are the errors of all tries, `retries` counts the retries by then.
+    `error` is the last error, `attempts` are the errors of all runs, `retries` is the number of retries so far.
     """
     given = {"filter": filter, "queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
     return _page(visit, page, limit, state="retrying", **given)
@@ -139,7 +139,7 @@ def retries(
 
 @retries_router.post("/run", name="api_run_retries_many")
 def retry_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
-    """Try jobs again now: the jobs with these ids, or all that a filter matches ({} for all). Role: operator."""
+    """Retry jobs now: the jobs with these ids, or all that a filter matches ({} for all). Role: operator."""
     return _altered(visit, RETRY, chosen.meant())
 
 
@@ -154,7 +154,7 @@ def give_up_many(visit: Visiting, chosen: Chosen) -> AlteredRows:
 
 @retries_router.post("/{id:palermo}/run", name="api_run_retry")
 def retry(visit: Visiting, id: Id) -> AlteredRow:
-    """Try one job again now. Role: operator."""
+    """Retry one job now. Role: operator."""
     return _altered(visit, RETRY, id).rows[0]
 
 
@@ -179,7 +179,7 @@ def _altered(
 
 
 def _moment(moment: Moment) -> dict[str, float]:
-    """The instant that a body names, in Unix seconds, or the seconds by which each job is due later, by its name here.
+    """The time in a body, in Unix seconds, or the seconds by which to postpone each job, by its name here.
 
     Raises Refused (422), OptionInvalid.
     """

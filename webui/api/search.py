@@ -17,12 +17,12 @@ from palermo.webui.threads import Router
 
 router = Router(prefix="/search", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
-#: What the depth of a search means.
+#: Description of a search's depth.
 DEPTH_MEANS = f"How many jobs to read, of each queue and of the scheduled ones: one of {ALL_DEPTHS}."
 
 
 class FoundError(BaseModel):
-    """Why a job failed last."""
+    """The error of a job's last failure."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -31,7 +31,7 @@ class FoundError(BaseModel):
 
 
 class FoundRow(BaseModel):
-    """One job that matches."""
+    """One matching job."""
 
     id: str
     job: str | None = Field(description="Its wire name.")
@@ -46,7 +46,7 @@ class FoundRow(BaseModel):
 
 
 class FoundGroup(BaseModel):
-    """The jobs of one state."""
+    """The jobs in one state."""
 
     state: str = Field(description="failed, retrying, scheduled, waiting, running, or finished for the history.")
     total: int | None = Field(description="How many match, of those that were looked at; null if none was.")
@@ -54,7 +54,7 @@ class FoundGroup(BaseModel):
 
 
 class Search(BaseModel):
-    """What a search found, and where it did not look."""
+    """The results of a search, and the places that were not searched."""
 
     q: str
     groups: list[FoundGroup]
@@ -73,9 +73,9 @@ def search(
 ) -> Search:
     """Jobs in all states that match words and filters.
 
-    Words are looked for in ids, names of jobs, arguments and errors. Filters are `queue:mail`, `job:`, `error:`,
-    `worker:`, `tenant:`, `state:`, `since:1h` and `until:1h`. A part of a
-    name is enough, with `*` for any characters; `=mail` is exactly `mail`.
+    Words are searched in ids, job names, arguments and errors. Filters are `queue:mail`, `job:`, `error:`,
+    `worker:`, `tenant:`, `state:`, `since:1h` and `until:1h`. A part of a name is enough, with `*` for any
+    characters; `=mail` is exactly `mail`.
     """
     query = parse_filter(q, clock.now())
     if query.everything:

@@ -1,4 +1,4 @@
-"""The API of statistics: the counts of workers and clients, as the page of statistics and `palermo stats` show them."""
+"""The API of statistics: the counts of workers and clients, as on the statistics page and in `palermo stats`."""
 
 from palermo.contract.row_types import StatisticsRow
 from palermo.errors import NotFound
@@ -18,10 +18,10 @@ router = Router(tags=["statistics"], responses=PROBLEM_RESPONSES)
 def stats(
     visit: Visiting, window: Window = Window.DAY, queue: Text = None, job: Text = None, worker: Text = None
 ) -> StatisticsRow:
-    """What was processed and failed in the last hour, day, week or month, and how long it took.
+    """Numbers of processed and failed jobs in the last hour, day, week or month, and their durations.
 
-    The statistics are of everything, by queue, job and worker, or of the one that is named. Workers and clients count,
-    and the journal keeps the counts. 409 if the setting `journal` is off.
+    The statistics cover everything, by queue, job and worker, or only the named one. Workers and clients count, and
+    the journal keeps the counts. 409 if the setting `journal` is off.
     """
     chosen = only_one(queue=queue, job=job, worker=worker)
     known = journal_views(visit.site)

@@ -27,7 +27,7 @@ class Topics(Rows[TopicRow]):
 
 
 class Replay(BaseModel):
-    """The events to be replayed."""
+    """The events to replay."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -36,7 +36,7 @@ class Replay(BaseModel):
 
 
 class Replayed(BaseModel):
-    """How many events were replayed; null if that takes long and goes on."""
+    """The number of replayed events; null if the replay takes long and continues."""
 
     told: int | None
 

@@ -1,4 +1,4 @@
-"""The API of workers: list the workers that are alive, and send them orders."""
+"""The API of workers: list the running workers, and send them orders."""
 
 from typing import Literal
 
@@ -27,28 +27,28 @@ class Answered(BaseModel):
 
 @router.get("", name="api_workers")
 def workers(visit: Visiting) -> Rows[WorkerRow]:
-    """All workers that are alive, by id, with the jobs they run."""
+    """All running workers, by id, with their running jobs."""
     return Rows[WorkerRow].whole([masked_worker(row, visit.site.hidden) for row in visit.inspector.workers.list()])
 
 
 @router.get("/{id:palermo}", name="api_worker")
 def worker(visit: Visiting, id: str) -> WorkerUsageRow:
-    """One worker that is alive, by its id."""
+    """One running worker, by its id."""
     return masked_worker(visit.inspector.workers.show(id), visit.site.hidden)
 
 
 @router.post("/{action}", name="api_control_all")
 def control_all(visit: Visiting, action: Order) -> list[Answered]:
-    """Tell all workers something, in one command. Returns the answer of each. Roles as for one worker."""
+    """Send an order to all workers. Returns the answer of each. Roles as for one worker."""
     return [Answered.model_validate(row) for row in actions.control(visit, None, action)]
 
 
 @router.post("/{id:palermo}/{action}", name="api_control")
 def control(visit: Visiting, id: str, action: Order) -> Answered:
-    """Tell a worker something.
+    """Send an order to a worker.
 
-    `quiet`: take no more jobs. `resume`: take jobs again. `stop`: finish the running jobs and
-    end. `kill`: give the running jobs back and end. `stack`: return what it is doing, as `text`.
-    Role: operator; admin for stop and kill.
+    `quiet`: take no more jobs. `resume`: take jobs again. `stop`: finish the running jobs and end. `kill`: requeue
+    the running jobs and end. `stack`: return the stacks of its running jobs, as `text`. Role: operator; admin for
+    stop and kill.
     """
     return Answered.model_validate(actions.control(visit, [id], action)[0])

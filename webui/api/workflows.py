@@ -1,4 +1,4 @@
-"""The API of workflows: list them, show one, retry the failed part, send a signal. Cancel is that of jobs."""
+"""The API of workflows: list and show them, retry failed steps, send signals. The API of jobs cancels them."""
 
 from typing import Annotated, Any, Literal
 
@@ -38,14 +38,14 @@ class Workflows(Rows[WorkflowRow]):
 
 
 class StepCondition(BaseModel):
-    """How steps before must have ended."""
+    """How earlier steps must have ended."""
 
     steps: list[str]
     when: Literal["done", "failed", "over"]
 
 
 class RunningMember(BaseModel):
-    """A member of a map that runs."""
+    """A running member of a map."""
 
     id: str
     worker: str
@@ -120,7 +120,7 @@ def workflows(
     page: PageNumber = 1,
     limit: PageLimit = 100,
 ) -> Workflows:
-    """The workflows that run or have failed, newest first, and then those that the journal has."""
+    """Running and failed workflows, newest first, followed by those in the journal."""
     given = {"filter": filter, "queue": queue, "job": job, "state": state, "text": text, "since": since, "until": until}
     listing = workflow_rows(visit, asked_filter(given), page=page, limit=limit)
     rows = [WorkflowRow.model_validate(row) for row in listing.rows]
@@ -139,15 +139,15 @@ def workflow(
 
 @router.post("/{id:palermo}/retry", name="api_retry_workflow")
 def retry(visit: Visiting, id: str) -> Retried:
-    """Requeue the failed jobs of a workflow; the steps behind them run again. Role: operator.
+    """Requeue the failed jobs of a workflow; the steps after them run again. Role: operator.
 
-    If steps for its failure have run, `cleaned_up` of the workflow names them: what they undid stays undone.
+    If steps for its failure have run, the workflow's `cleaned_up` names them; their effects are not reverted.
     """
     return Retried(requeued=[job.id for job in workflow_actions.retry(visit, id)])
 
 
 @router.post("/{id:palermo}/signal", name="api_signal_workflow")
 def signal(visit: Visiting, id: str, signal: Signal) -> Sent:
-    """Send a signal to a workflow. A second one of the same name changes nothing. Role: operator."""
+    """Send a signal to a workflow. A second one with the same name changes nothing. Role: operator."""
     workflow_actions.signal(visit, id, signal.name, signal.value)
     return Sent(sent=signal.name)

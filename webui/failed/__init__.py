@@ -1,1 +1,1 @@
-"""The failed jobs as the pages show them: an index of their queues, a view that updates it, and the long commands."""
+"""Failed jobs for the pages: an index of their queues, a view that updates it, and the long commands."""

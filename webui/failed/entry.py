@@ -1,7 +1,7 @@
-"""The entry of a failed job in the index: made from its message, and turned back into a message.
+"""The index entry of a failed job: built from its message, and converted back to a message.
 
-Most bytes of a failed job are its traceback, and failures of one kind share all of it but the last
-line, which holds the message. So the index stores the frames once, and for each job its ending.
+Most bytes of a failed job are its traceback, and failures of one kind share all of it but the last line, which
+contains the message. So the index stores the frames once, and for each job its ending.
 """
 
 import json
@@ -27,7 +27,7 @@ from palermo.webui import tuning
 #: The largest integer of SQLite.
 _MOST = 2**63 - 1
 
-#: Separates the texts that a filter searches, so that no match goes from one into the next.
+#: Separates the texts that a filter searches, so that no match spans two of them.
 _GAP = "\x1f"
 
 
@@ -35,10 +35,10 @@ class Entry(Struct, frozen=True, kw_only=True):
     """One failed job as the index stores it. Its texts are printable."""
 
     id: str
-    #: When it failed, in Unix seconds; 0 if the job does not say.
+    #: When it failed, in Unix seconds; 0 if unknown.
     at: int
     retries: int | None
-    #: Whether somebody had requeued it before it failed.
+    #: Whether it had been requeued before it failed.
     requeued: bool
     queue: str
     job: str
@@ -48,7 +48,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     frames: str
     ending: str
     words: str
-    #: From here on the fields that only the job's own page shows: see DETAIL in index.py.
+    #: Fields from here on are only for the job's own page: see DETAIL in index.py.
     message: str
     created_at: int | None
     preview: str | None
@@ -61,17 +61,17 @@ class Entry(Struct, frozen=True, kw_only=True):
     content_type: str
     content_encoding: str
     arguments: str
-    #: The errors of its earlier tries, as JSON; "" for none.
+    #: The errors of its earlier runs, as JSON; "" for none.
     attempts: str
-    #: None for a larger body than is shown: it is read from the queue when a user looks at the job.
+    #: None for a body above the limit for display: it is read from the queue when a user opens the job.
     body: bytes | None
 
 
 class EntryBuilder:
-    """Makes entries from messages. It caches fingerprints, each of which saves reading a traceback line by line."""
+    """Builds entries from messages. It caches fingerprints, each of which saves parsing a traceback line by line."""
 
     def __init__(self, search_text: PreviewOf) -> None:
-        """`search_text` returns a message's arguments as text, without hidden values: no search finds them."""
+        """`search_text` returns a message's arguments as text, without hidden values, so that no search finds those."""
         self._search_text = search_text
         self._kinds: dict[tuple[str, str, int], str] = {}
 
@@ -135,7 +135,7 @@ def split(trace: str, message: str) -> tuple[str, str]:
 
 
 def fold(text: str) -> str:
-    """The text as filters compare it, without the difference of upper and lower case."""
+    """The text with case folded, for comparison in filters."""
     return text if text.isascii() and text.islower() else text.casefold()
 
 

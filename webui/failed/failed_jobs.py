@@ -19,14 +19,15 @@ class FailedJobs:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        operations(site)  # A site that ends closes it before this view.
+        operations(site)  # a closing site closes it before this view
         self._reader = FailedJobReader(site.client, site.hidden)
         self.view = FailedView(site.inspector, self._reader)
 
     def wait_until_read(self) -> ViewState:
         """Wait until the view is filled. Returns its state.
 
-        After publish_timeout it raises Refused (503) with what has been read, or BrokerUnavailable if reading failed.
+        After publish_timeout it raises Refused (503) with the progress of reading, or BrokerUnavailable if reading
+        failed.
         """
         timeout = self._site.client.settings.publish_timeout
         state = self.view.update(timeout)
@@ -51,22 +52,22 @@ class FailedJobs:
         raise not_found_error([id])
 
     def group_name(self, fingerprint: str) -> str:
-        """What the jobs of a group have in common, for people; the fingerprint if the view has none of them."""
+        """A readable description of a group; the fingerprint if the view has none of its jobs."""
         for found in self.view.index.page(JobFilter(group=fingerprint), offset=0, limit=1, newest=True):
             message = found.message
             return f"{message.job} with {message.failure.exception_class}" if message.failure else message.job
         return fingerprint
 
     def row(self, message: Message) -> JobRow:
-        """The row of a job, with hidden values masked: it may be shown."""
+        """The row of a job with hidden values masked, for display."""
         return masked_row(self.unmasked_row(message), self._site.hidden)
 
     def unmasked_row(self, message: Message) -> JobRow:
-        """The row of a job without masks: it must be shown to nobody."""
+        """The row of a job without masks, which must not be shown."""
         return job_row(message, JobState.FAILED, self._site.client.serializers, max_bytes=MAX_SHOWN)
 
     def close(self) -> None:
-        """Throw the view away. Nothing is lost by that."""
+        """Delete the view, which can be rebuilt."""
         self.view.close()
 
     def _count(self) -> int:
@@ -74,5 +75,5 @@ class FailedJobs:
 
 
 def failed_jobs(site: Site) -> FailedJobs:
-    """The failed jobs of a site; made by the first call and kept as long as the site."""
+    """The failed jobs of a site; created by the first call and kept as long as the site."""
     return site.component(FailedJobs, lambda: FailedJobs(site))

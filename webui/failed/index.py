@@ -1,7 +1,7 @@
-"""The index of failed jobs: a TempIndex that answers the queries of the pages.
+"""The index of failed jobs: a TempIndex for the queries of the pages.
 
-It takes no more memory than its cache, however many jobs have failed. The queue is the truth: the
-index may lag behind it and may be thrown away at any time. The view (view.py) fills it again.
+It uses no more memory than its cache, however many jobs have failed. The queue is the truth: the index may lag
+behind it and can be deleted at any time. The view (view.py) fills it again.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from palermo.views.filter import NAMES, JobFilter
 from palermo.webui import tuning
 from palermo.webui.failed.entry import Entry, fold, restored
 
-#: The tables. Searched columns are in narrow tables, the others apart.
-#: `n` is the place in the queue: it grows in the order in which jobs were read, and a job keeps it as long as it lies
-#: in the queue. `at` is 0 for a job that does not say when it failed, `kind` is 0 for a job without an error.
+#: The tables. Searched columns are in narrow tables, the others are separate. `n` is the place in the queue: it grows
+#: in the order in which jobs were read, and a job keeps it as long as it is in the queue. `at` is 0 for a job without a
+#: failure time, `kind` is 0 for a job without an error.
 SCHEMA = """
 create table name (id integer primary key, text text not null unique);
 create table kind (id integer primary key, fingerprint text not null unique);
@@ -66,8 +66,8 @@ create table hits_2 (n integer primary key);
 create table hits_3 (n integer primary key);
 """
 
-#: The tables that cache the results of the last text filters, one text each: a page, its count and its groups ask
-#: for the same text one after the other.
+#: Tables that cache the results of the last text filters, one text each: a page, its count and its groups query the
+#: same text one after another.
 HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
 
 #: The columns in the order of inserts, and of reads from `detail`.
@@ -89,7 +89,7 @@ class StoredJob(Struct, frozen=True):
     """A job from the index."""
 
     message: Message
-    #: Whether the index has all of the job.
+    #: Whether the index has the complete job.
     whole: bool
 
 
@@ -98,12 +98,12 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 
     fingerprint: str
     count: int
-    #: Unix seconds; None if none of the jobs says when it failed.
+    #: Unix seconds; None if no job has a failure time.
     first: int | None
     last: int | None
     #: The newest failed job of the group.
     sample: Message
-    #: How many failed in each part of the time, oldest part first; empty if no parts were asked for.
+    #: Number of failures in each part of the time, oldest part first; empty if no parts were requested.
     history: tuple[int, ...] = ()
 
 
@@ -128,17 +128,17 @@ class Index:
         self._body_bytes = self._frame_bytes = 0
         self._bodies_from = 0
         self.version += 1
-        #: Whether a reading has filled it from beginning to end, and which reading has put jobs in that are lost.
+        #: Whether a reading has filled it completely, and which reading has added jobs that are lost.
         self.complete, self._lost_reading = False, self._reading
 
     def close(self) -> None:
-        """Throw it away."""
+        """Delete the index."""
         self._index.close()
 
     # -- filling
 
     def put(self, entries: Sequence[Entry], reading: int) -> None:
-        """Store these jobs, in the order of their queue. Of two with one id in one reading only the first is stored."""
+        """Store these jobs, in queue order. If two have the same id in one reading, only the first is stored."""
         with self._index.write():
             self._reading = reading
             known = self._known(entries)
@@ -153,7 +153,7 @@ class Index:
                     seen.append((reading, there[0]))
                     known[entry.id] = (*there[:3], reading)
                     continue
-                if there is not None:  # The job has run and failed again since.
+                if there is not None:  # It has run and failed again since.
                     stale.append(there[0])
                 fresh[entry.id] = entry
             self._db.executemany("update job set seen = ? where n = ?", seen)
@@ -163,14 +163,14 @@ class Index:
                 self.version += 1
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Forget these jobs."""
+        """Remove these jobs from the index."""
         with self._index.write():
             found = [self._db.execute("select n from job where id = ?", (id,)).fetchone() for id in ids]
             self._remove([n for (n,) in filter(None, found)])
             self.version += 1
 
     def drop_unseen(self, reading: int) -> None:
-        """Forget the jobs that a complete reading did not see, and the oldest above tuning.MAX_JOBS."""
+        """Remove the jobs that a complete reading did not see, and the oldest above tuning.MAX_JOBS."""
         with self._index.write():
             gone = [n for (n,) in self._db.execute("select n from job where seen <> ?", (reading,))]
             surplus = self._db.execute("select count(*) from job").fetchone()[0] - len(gone) - tuning.MAX_JOBS
@@ -188,12 +188,12 @@ class Index:
     # -- reading
 
     def count(self, filter: JobFilter) -> int:
-        """How many jobs match."""
+        """The number of matching jobs."""
         with self._index.read():
             return int(self._queries.one("count(*)", self._where(filter))[0])
 
     def page(self, filter: JobFilter, *, offset: int, limit: int, newest: bool) -> list[StoredJob]:
-        """A page of the jobs that match, ordered by the time of failure and then by the place in the queue."""
+        """A page of the matching jobs, ordered by the time of failure and then by the place in the queue."""
         with self._index.read():
             where, values = self._where(filter)
             turn = "desc" if newest else "asc"
@@ -204,7 +204,7 @@ class Index:
             return [self._found(n) for (n,) in rows]
 
     def ids(self, filter: JobFilter, *, limit: int) -> list[str]:
-        """The ids of the newest jobs that match."""
+        """The ids of the newest matching jobs."""
         with self._index.read():
             where, values = self._where(filter)
             rows = self._db.execute(
@@ -221,9 +221,10 @@ class Index:
     def groups(
         self, filter: JobFilter, *, offset: int = 0, limit: int = 50, parts: int = 0
     ) -> tuple[list[FailureGroup], int]:
-        """A page of the groups of failures, the largest first, and how many groups there are.
+        """A page of the failure groups, largest first, and the number of groups.
 
-        With `parts` each group has a history: the time from the first to the last match, in this number of parts.
+        With `parts` each group has a history: the time from the first to the last match, divided into this many
+        parts.
         """
         with self._index.read():
             key = (filter, offset, limit, parts)
@@ -234,7 +235,7 @@ class Index:
             return known
 
     def shapes(self, filter: JobFilter) -> list[tuple[tuple[str, ...], int]]:
-        """How many jobs that match have the same error, job, queue, worker and tenant: see FACETS."""
+        """How many matching jobs have the same error, job, queue, worker and tenant: see FACETS."""
         with self._index.read():
             version, known = self._shapes.get(filter, (-1, []))
             if version != self.version:
@@ -249,7 +250,7 @@ class Index:
             return known
 
     def newest(self) -> int | None:
-        """When the newest job failed, by its own account, in Unix seconds; None if the index is empty."""
+        """The failure time of the newest job, in Unix seconds; None if the index is empty."""
         with self._index.read():
             (at,) = self._db.execute("select max(at) from job").fetchone()
             return None if at is None else int(at)
@@ -266,7 +267,7 @@ class Index:
             return [text for (text,) in rows]
 
     def bytes(self) -> int:
-        """The greatest size of the temporary file."""
+        """The maximum size of the temporary file."""
         return self._index.file_size()
 
     # -- private; called within a block of the index
@@ -354,7 +355,7 @@ class Index:
             self._db.executemany(f"delete from {table} where n = ?", each)
 
     def _trace(self, frames: str) -> tuple[int, bool]:
-        """The row id of these frames, and whether they are kept whole."""
+        """The row id of these frames, and whether they are complete."""
         whole = True
         if self._frame_bytes > tuning.MAX_BYTES and len(frames) > tuning.TEXT:
             frames, whole = cut_middle(frames, tuning.TEXT), False
@@ -421,7 +422,7 @@ class Queries:
                 matching = [str(id) for id, text in rows if filter.fits_name(column, text)]
                 parts.append(f"{column} in ({','.join(matching)})")
         if any(getattr(filter, name) is not None for name in ("longer", "shorter", "due_from", "due_until")):
-            parts.append("0")  # a failed job doesn't say how long it ran, and is not due later
+            parts.append("0")  # a failed job has no duration and no due time
         if filter.first is not None:
             parts.append("at <> 0 and at >= ?")
             values.append(filter.first)
@@ -442,7 +443,7 @@ class Queries:
         return " and ".join(parts), values
 
     def history(self, where: Where, kind: int, span: tuple[int, int], parts: int) -> tuple[int, ...]:
-        """How many failures of a kind fall into each part of the time span."""
+        """The number of failures of a kind in each part of the time span."""
         first, last = span
         edges = [first + (last - first + 1) * part // parts for part in range(parts + 1)]
         # One range query per part: grouping by the part would sort all rows, which takes ten times as long.
@@ -468,7 +469,7 @@ class Queries:
         return row
 
     def hits(self, wanted: str, version: int) -> str:
-        """The table of the jobs that contain this text, written again if it is of another version of the index."""
+        """The table of the jobs that contain this text, rebuilt if the index has changed."""
         table, of = self._text_hits.get(wanted, ("", -1))
         if of != version:
             if not table:

@@ -1,8 +1,8 @@
-"""Commands that may take long. Each runs on its own thread and goes on without its page.
+"""Commands that may take long. Each runs on its own thread and continues without its page.
 
-Reaching one job at the end of a long queue takes as long as going through all jobs. So every command on jobs is an
+Reaching one job at the end of a long queue takes as long as reading all jobs. So every command on jobs is an
 operation: the request waits a moment for its end, and then shows its progress. Finished operations are kept for a
-while, so that their outcome can be read later. The numbers of kept and of waiting operations are bounded.
+while, so that their outcome can be read later. The numbers of kept and of waiting operations are limited.
 """
 
 import secrets
@@ -22,7 +22,7 @@ from palermo.webui.site import Refused, Site
 
 Status = Literal["waiting", "running", "done", "stopped", "failed"]
 
-#: What each command did, in a word.
+#: The result of each command, in a word.
 DONE = {
     "requeue": "requeued",
     "discard": "discarded",
@@ -36,16 +36,16 @@ DONE = {
 
 
 class Operation(Struct, kw_only=True):
-    """One command, from the moment the user asked for it. Only its own thread writes to it."""
+    """One command, from the user's request on. Only its own thread writes to it."""
 
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     #: One of DONE.
     action: str
     #: The name of the user who asked.
     by: str
-    #: The jobs that are meant, as a text for people.
+    #: A readable description of the chosen jobs.
     about: str
-    #: How many jobs were meant; None if that was not known.
+    #: Number of chosen jobs; None if unknown.
     expected: int | None = None
     #: The page that lists the jobs, by the name of its route; and the queue in which they wait, "" for others.
     place: str = "failures"
@@ -53,13 +53,13 @@ class Operation(Struct, kw_only=True):
     status: Status = "waiting"
     asked_at: float = field(default_factory=time.time)
     ended_at: float | None = None
-    #: How many jobs it has looked at, and how many it will look at.
+    #: How many jobs it has read, and how many it will read.
     seen: int = 0
     total: int = 0
     #: How many jobs it has changed, and the first of them.
     taken: int = 0
     first: TakenJob | None = None
-    #: The ids of the jobs that it has requeued, as many as are followed.
+    #: The ids of the jobs that it has requeued, up to the number that are followed.
     requeued: list[str] = field(default_factory=list)
     #: The rows that the command returned.
     rows: Sequence[Any] = ()
@@ -75,7 +75,7 @@ class Operation(Struct, kw_only=True):
 
     @property
     def goes_by_jobs(self) -> bool:
-        """Whether it takes job by job: then it has a progress, and can be stopped between two."""
+        """Whether it takes job by job: then it has a progress, and can be stopped between two jobs."""
         return self.place in ("failures", "queue")
 
     def wait(self, seconds: float) -> bool:
@@ -83,12 +83,12 @@ class Operation(Struct, kw_only=True):
         return self._ended.wait(seconds)
 
     def stop(self) -> None:
-        """Ask it to end before the next job. Jobs that it has not reached stay as they are."""
+        """Request its end before the next job. The remaining jobs stay unchanged."""
         self.stop_asked = True
 
     @property
     def gone(self) -> int:
-        """How many of the meant jobs were not there any more; 0 if it was not known how many were meant."""
+        """How many of the chosen jobs no longer existed; 0 if their number was unknown."""
         stay = sum(problem.jobs for problem in self.problems if not isinstance(problem, NotFound))
         return max(0, (self.expected or 0) - self.taken - stay) if self.status == "done" else 0
 
@@ -148,7 +148,7 @@ class Operations:
         turn: AbstractContextManager[object] | None = None,
         done: Callable[[Operation], object],
     ) -> Operation:
-        """Have `act` called on a thread of its own, once it is its turn, and `done` at the end.
+        """Call `act` on a separate thread when it is its turn, and `done` at the end.
 
         Raises Refused (503) if too many wait.
         """
@@ -168,7 +168,7 @@ class Operations:
         return operation
 
     def get(self, id: str) -> Operation:
-        """The operation with this id. Raises NotFound if there never was one, or if it is no longer kept."""
+        """The operation with this id. Raises NotFound if it never existed, or is no longer kept."""
         found = self._all.get(id)
         if found is None:
             raise NotFound(f"there is no operation {id!r}: it ended long ago, or the server has restarted.")
@@ -180,13 +180,13 @@ class Operations:
             return [each for each in self._all.values() if not each.over]
 
     def last_requeue(self) -> Operation | None:
-        """The last requeue that has ended a short time ago and has requeued jobs."""
+        """The last requeue that ended recently and has requeued jobs."""
         with self._lock:
             ended = [each for each in self._all.values() if each.ended_at and each.requeued]
         return next((each for each in ended[::-1] if time.time() - (each.ended_at or 0.0) < tuning.WINDOW), None)
 
     def close(self) -> None:
-        """Stop all operations at their next job, and wait up to 5 s for each. Nothing is lost by that."""
+        """Stop all operations at their next job, and wait up to 5 s for each. No job is lost."""
         self._closed = True
         for operation in self.running():
             operation.stop()
@@ -216,5 +216,5 @@ class Operations:
 
 
 def operations(site: Site) -> Operations:
-    """The commands of a site; made by the first call and kept as long as the site."""
+    """The commands of a site; created by the first call and kept as long as the site."""
     return site.component(Operations, Operations)

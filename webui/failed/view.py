@@ -1,9 +1,9 @@
-"""The view of failed jobs: an index of their queues that follows them without blocking them much.
+"""The view of failed jobs: an index of their queues that follows them with little blocking.
 
-AMQP can reach the end of a queue only by reading all of it, and other clients cannot reach the jobs
-that are being read. So the view reads the queues only when a user looks, above all when their count,
-which is cheap to ask, differs from the count that the view knows; and it reads for a small part of
-the time only (tuning.PAUSE). It knows at once, without reading, the jobs that this process takes out.
+AMQP can reach the end of a queue only by reading all of it, and other clients cannot reach the jobs being read. So
+the view reads the queues only while a user is viewing them, mainly when their count, which is cheap to get, differs
+from the view's count; and it reads only for a small part of the time (tuning.PAUSE). Jobs that this process removes
+are dropped from the view immediately, without reading.
 
 Quorum queues are read through their log, which takes no job. A note says where log and queue differ.
 """
@@ -34,12 +34,12 @@ class FailedJobReader:
     """Reads the queues of failed jobs of one broker, or on RabbitMQ the log of the failed jobs in quorum queues."""
 
     def __init__(self, client: Client, hidden: Sequence[str]) -> None:
-        """`hidden` holds patterns for names whose values are shown to nobody."""
+        """`hidden` contains patterns of names whose values are never shown."""
         self._client = client
         self._hidden = hidden
 
     def counts(self) -> dict[str, int]:
-        """How many messages each queue of failed jobs holds. Two copies of one id count as two."""
+        """The number of messages in each failed queue. Two copies of one id count as two."""
         return self._client.run(failed_queues, again=True, within=self._client.settings.publish_timeout)
 
     def search_text(self, message: Message) -> str | None:
@@ -56,8 +56,8 @@ class FailedJobReader:
     ) -> SweepProgress:
         """Call `see` with every failed job, oldest first, until `stop` returns True.
 
-        Queues that reading would harm are left out. Reading takes as long as there are jobs. With `ids` other jobs
-        may be left out. `see` is called on the client's own thread and must be quick.
+        Queues that reading would change are skipped. The duration grows with the number of jobs. With `ids`, other
+        jobs may be skipped. `see` is called on the client's own thread and must be quick.
         """
         judge = stoppable(stop, reading(see))
         return self._client.run(lambda broker: sweep_failed(broker, judge, progress, only_look=True, ids=ids))
@@ -68,20 +68,20 @@ class ViewState(Struct, frozen=True, kw_only=True):
 
     #: Whether the queues have been read to their end at least once.
     ready: bool = False
-    #: Whether they are being read now, and how far.
+    #: Whether they are being read now, and the progress.
     reading: bool = False
     seen: int = 0
     total: int = 0
     #: When the last reading ended, in Unix seconds.
     at: float | None = None
-    #: How long the last reading held jobs, in seconds.
+    #: Seconds for which the last reading held jobs.
     took: float = 0.0
-    #: How many messages more the queues hold than the view knows of; negative if fewer.
+    #: How many more messages the queues have than the view; negative if fewer.
     behind: int = 0
-    #: Whether the messages were counted for this answer, and not up to a second before: then there may be news.
+    #: Whether the messages were counted for this answer, and not up to a second before: then they may have changed.
     is_current: bool = True
-    #: How many failed jobs are in queues that reading would harm, and in no log that is read instead. Negative if the
-    #: view shows more jobs than there are.
+    #: Number of failed jobs in queues that reading would change, without a log that is read instead. Negative if the
+    #: view shows more jobs than exist.
     unseen: int = 0
     #: Why the last reading failed; "" if it did not fail.
     error: str = ""
@@ -106,10 +106,10 @@ class FailedView:
         self._thread: threading.Thread | None = None
         self._number = 0
         self._counted = 0
-        #: The broker's last count of them. A reading may miss a message that was on its way when it began.
+        #: The broker's last count. A reading may miss a message that was on its way when it started.
         self._last_count = 0
         self._unseen: dict[str, int] = {}
-        #: How many jobs the last reading could not see in queues that are read through their log.
+        #: Number of jobs that the last reading could not see in queues that are read through their log.
         self._unlogged = 0
         self._counted_at = self._ended = -float("inf")
         self._is_requested = True
@@ -122,11 +122,11 @@ class FailedView:
     def update(self, timeout: float = 0.25) -> ViewState:
         """Count the failed jobs, and start a reading if one is due. Waits at most `timeout` seconds for its end.
 
-        Raises BrokerUnavailable, and the other errors of asking the broker.
+        Raises BrokerUnavailable, and other errors of the request.
         """
         with self._lock:
-            # Not during a reading or a command: a count leaves out the jobs that these hold. But before the first
-            # reading a page says how many are still to be read.
+            # Not during a reading or a command, because a count omits the jobs that these hold. But before the first
+            # reading a page shows how many jobs remain to be read.
             reads = (self._state.ready and self._waiting > 0) or (self._thread is not None and self._thread.is_alive())
             is_due = not reads and (self._clock() - self._counted_at >= tuning.BRIEF or not self._state.ready)
             if is_due:
@@ -139,13 +139,13 @@ class FailedView:
         return replace(self._state, is_current=is_due)
 
     def request_reading(self) -> None:
-        """Have the next update read the queues, even if a reading is not due."""
+        """Let the next update read the queues, even if a reading is not due."""
         with self._lock:
             self._is_requested, self._counted_at = True, -float("inf")
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """A context for a command that goes through the queues. A running reading stops, and none begins."""
+        """A context for a command that reads the queues. A running reading stops, and none starts."""
         with self._lock:
             self._waiting += 1
         try:
@@ -156,7 +156,7 @@ class FailedView:
                 self._waiting -= 1
 
     def watching(self, told: dict[str, Any]) -> dict[str, Any]:
-        """The callbacks for a command on failed jobs: this view forgets the jobs that are taken, and passes all on."""
+        """The callbacks for a command on failed jobs: this view drops the taken jobs, and passes all calls on."""
         removed = 0
 
         def progress(swept: SweepProgress) -> None:
@@ -175,12 +175,12 @@ class FailedView:
         return {**told, "progress": progress, "on_taken": taken}
 
     def message(self, id: str) -> tuple[Message, bool] | None:
-        """The failed job with this id, and whether the view has all of it; None if it is not in the view."""
+        """The failed job with this id, and whether the view has it completely; None if it is not in the view."""
         found = self.index.job(id)
         return None if found is None else (found.message, found.whole)
 
     def close(self) -> None:
-        """Stop reading and throw the view away."""
+        """Stop reading and delete the view."""
         self._closed = True
         if self._thread is not None:
             self._thread.join(5)
@@ -211,7 +211,7 @@ class FailedView:
         return False
 
     def _start_if_due(self) -> threading.Thread | None:
-        """The thread that reads, started if a reading is due; None if there is none."""
+        """The reading thread, started if a reading is due; None if no reading runs."""
         with self._lock:
             if self._closed or self._waiting:
                 return None
@@ -230,8 +230,8 @@ class FailedView:
             return self._thread
 
     def _read(self, number: int) -> None:
-        # When the first job was read: from then on others cannot reach the jobs. Opening a session before that holds
-        # no job, however long it takes on a busy machine.
+        # When the first job was read: from then on others cannot reach the jobs. Opening a session before that holds no
+        # job, however long it takes on a busy machine.
         began: float | None = None
         batch: list[Entry] = []
         builder = EntryBuilder(self._reader.search_text)

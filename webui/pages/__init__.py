@@ -1,4 +1,4 @@
-"""The pages for people, one module each."""
+"""The pages, one module each."""
 
 from palermo.webui.pages import (
     enqueue,

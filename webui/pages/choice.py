@@ -1,7 +1,7 @@
-"""The rows that somebody has chosen on a page of a list, for the page that asks before something is done with them.
+"""The rows chosen on a list page, for the page that asks for confirmation.
 
-A link chooses one row, or all that match, and a form those that are selected. The address of both has the query of the
-list besides, its filter and its page: whatever follows leads back to the list as it was. The ids of a form are in its
+A link chooses one row, or all matching ones, and a form the selected ones. Both addresses also contain the list's
+query, its filter and its page, so that the following pages lead back to the same list. The ids of a form are in its
 body, since hundreds of long ones are too much for an address.
 """
 
@@ -21,13 +21,13 @@ NAMES = ("act", "id", "all")
 
 
 class Choice(Struct, frozen=True):
-    """What somebody has chosen."""
+    """The chosen rows and action."""
 
-    #: What is to be done, as the form or the link named it; nobody has checked it.
+    #: The action that the form or the link named; not validated.
     act: str
-    #: The chosen rows in their order; none if `every`.
+    #: The chosen rows in order; empty if `every`.
     ids: list[str]
-    #: Whether all that match the filter are meant.
+    #: Whether all rows that match the filter are chosen.
     every: bool
 
 

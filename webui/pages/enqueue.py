@@ -1,4 +1,4 @@
-"""The page with the form that enqueues one job by hand. Other pages have a smaller form for the same."""
+"""The page with the form to enqueue one job. Other pages have a smaller version of the form."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ Name = Annotated[str, Query(max_length=1_000)]
 
 
 def blank_form(*, job: str = "", queue: str = "") -> ShownForm:
-    """The form before anything is typed, for this job or queue."""
+    """The empty form, for this job or queue."""
     return ShownForm("enqueue", {"job": job} | JobForm(args="[]", kwargs="{}", queue=queue).values)
 
 

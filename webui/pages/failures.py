@@ -1,6 +1,6 @@
 """The page of failed jobs, as a list or in groups, with filters, and the pages that requeue and discard them.
 
-Those show the number of jobs that are meant, ask, act, and tell the outcome.
+Those show the number of chosen jobs, ask for confirmation, act, and show the outcome.
 """
 
 from collections.abc import Mapping
@@ -38,13 +38,13 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-#: What the address of the list says beside the filter.
+#: The address parameters of the list besides the filter.
 _KEPT = ("by", "limit", "page")
 
-#: The fields of the question before anything is typed.
+#: The fields of the question before input.
 _NO_QUEUE: Mapping[str, str] = MappingProxyType({"queue": "", "unserved": ""})
 
-#: What can be done with chosen jobs.
+#: Possible actions on chosen jobs.
 _ACTIONS = ("requeue", "discard")
 
 
@@ -62,14 +62,14 @@ class GroupRow(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What the jobs of a requeue have come to, by the journal."""
+    """The outcomes of a requeue's jobs, from the journal."""
 
     operation: Operation
     succeeded: int
     failed: int
     #: Discarded or cancelled.
     dropped: int
-    #: Those that wait, run, or wait for their next try.
+    #: Waiting, running and retrying jobs.
     open: int
 
 
@@ -81,7 +81,8 @@ def page_of_failures(
     number: PageNumber = 1,
     limit: Annotated[int, Query(ge=1, le=max(tuning.SIZES))] = tuning.SIZES[0],
 ) -> Response:
-    """All failed jobs, newest first, or in groups. More than a page of them opens on the groups if errors repeat."""
+    """All failed jobs, newest first, or in groups. If there is more than one page, it opens on the groups if errors
+    repeat."""
     wanted = list_filter(request.query_params)
     found = failed_jobs(visit.site)
     state = found.view.update()
@@ -125,7 +126,7 @@ def page_of_failures(
     context["paged"] = f"page={number}" if number > 1 else ""
     context["listed"] = "&".join(filter(None, (pages, context["paged"])))
     context["sizes"] = [(size, "?" + "&".join(filter(None, (query, f"limit={size}")))) for size in tuning.SIZES]
-    # What comes of a requeue is told by the journal, not by the counts of queues.
+    # The outcomes of a requeue are in the journal, not in the counts of queues.
     if context["results"]:
         context["watched"] = {"of": "history"}
     return page(request, "failures.html", **context)
@@ -149,7 +150,7 @@ def read_again(request: Request, visit: Visiting) -> Response:
 
 
 def chosen_filter(request: Request, visit: Visiting) -> JobFilter:
-    """The filter of an address, bounded by now: jobs that fail after the user was told a number are not meant."""
+    """The filter of an address, limited to now: jobs that fail after the user has seen a number are not included."""
     wanted = list_filter(request.query_params).filter
     newest = failed_jobs(visit.site).view.index.newest() or 0
     if wanted.until is None:
@@ -178,7 +179,7 @@ def _line(found: FailedJobs, wanted: ListFilter[JobFilter], group: FailureGroup)
     dependencies=[known_names(*NAMES, *LISTED, *_KEPT)],
 )
 def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
-    """Show how many jobs are meant, and ask."""
+    """Show the number of chosen jobs, and ask for confirmation."""
     if choice.act not in _ACTIONS:
         raise Refused(
             422, f"{choice.act[:40]!r} is not an action for failed jobs; the actions are {', '.join(_ACTIONS)}."
@@ -192,7 +193,7 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     asks = None
     if choice.every:
         found = failed_jobs(visit.site)
-        # A list that has been read once is good enough: reading it again takes as long as there are jobs.
+        # A list that has been read once is good enough: reading it again takes longer with many jobs.
         if not found.view.update().ready:
             found.wait_until_read()
         chosen = chosen_filter(request, visit)
@@ -242,7 +243,7 @@ def act(
     queue: Annotated[str, Form(max_length=500)] = "",
     unserved: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
-    """Do what was confirmed; the query is that of the list, which is shown again."""
+    """Carry out the confirmed action; the query is that of the list, which is shown again."""
     ids = list(dict.fromkeys(id or ()))
     which: Which = ids or _filter(filter)
     check_typed(typed, number, len(ids))
@@ -322,7 +323,7 @@ def _form(request: Request, id: str) -> FormPage:
 
 @router.get("/failures/operations/{id:palermo}", name="operation")
 def operation(request: Request, visit: Visiting, id: str) -> Response:
-    """The progress of a long command, and its outcome; the query is that of the list that it was begun from."""
+    """The progress of a long command, and its outcome; the query is that of the list from which it was started."""
     found = operations(visit.site).get(id)
     return page(
         request,

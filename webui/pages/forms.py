@@ -1,4 +1,4 @@
-"""The parts that all forms of the pages share: they read the fields, and show each error at its field."""
+"""The shared parts of all forms: they read the fields, and show each error at its field."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,13 @@ from palermo.errors import ArgumentsInvalid, NotFound, OptionInvalid, QueueNameI
 from palermo.webui.actions import Unserved
 from palermo.webui.site import Refused
 
-#: The errors of what a user typed: a form shows them, and keeps what was typed.
+#: Errors in the user's input: a form shows them, and keeps the input.
 FORM_ERRORS = (UsageError, SerializationError, Refused)
 
-#: The field that stands for the form as a whole.
+#: Field name for errors of the whole form.
 WHOLE = ""
 
-#: The errors of a form in which nothing is wrong.
+#: No errors.
 NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
 
 #: The shapes of arguments, for people.
@@ -35,9 +35,9 @@ _SHAPES: dict[type, str] = {
 
 
 class ShownForm(Struct, frozen=True):
-    """A form as a page shows it: its values as they were typed, and its errors."""
+    """A form as a page shows it: its values as typed, and its errors."""
 
-    #: The beginning of the ids of its fields.
+    #: The prefix of its fields' ids.
     prefix: str
     #: The text in each field, by its name.
     values: Mapping[str, str]
@@ -51,7 +51,7 @@ class ShownForm(Struct, frozen=True):
 
 
 class FormInvalid(Refused):
-    """A form that is refused (422)."""
+    """A rejected form (422)."""
 
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__(422, " ".join(problems.values()))
@@ -63,7 +63,7 @@ class Problems(dict[str, str]):
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:
-        """Note an error of this field, and go on behind the block."""
+        """Record an error of this field, and continue after the block."""
         try:
             yield
         except FORM_ERRORS as error:
@@ -76,9 +76,9 @@ class Problems(dict[str, str]):
 
 
 def problems_of(error: Exception, *, conflict: str = WHOLE) -> Mapping[str, str]:
-    """The error of a form, by the field where it is shown; `conflict` is that of an answer with status 409.
+    """The error of a form, by the field where it is shown; `conflict` is the field for an answer with status 409.
 
-    Raises the error again if it is not about what was typed.
+    Raises the error again if it is not about the input.
     """
     match error:
         case FormInvalid():
@@ -137,7 +137,7 @@ def read_priority(text: str) -> int | None:
 
 
 class TimeFields(Struct, frozen=True, kw_only=True):
-    """The fields for a time, as they were typed: a text, or else a local date and time and its time zone."""
+    """The fields for a time, as typed: a text, or else a local date and time and its time zone."""
 
     when: str = ""
     on: str = ""
@@ -149,7 +149,7 @@ class TimeFields(Struct, frozen=True, kw_only=True):
         return {"when": self.when, "on": self.on, "zone": self.zone}
 
     def read(self, problems: Problems, *, required: bool = False) -> float | None:
-        """Unix seconds of the time; None if there is none, or an error."""
+        """Unix seconds of the time; None if it is empty or invalid."""
         when, on = self.when.strip(), self.on.strip()
         if when and on:
             problems["on"] = "the time is given twice: empty one of the two fields."

@@ -1,4 +1,4 @@
-"""The page of finished jobs, newest first, and the page of what people did: both are read from the journal."""
+"""The page of finished jobs, newest first, and the page of operators' actions, both from the journal."""
 
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -58,7 +58,7 @@ def audit(request: Request, visit: Visiting, number: PageNumber = 1, limit: Limi
 
 
 def _deaths(visit: Visit, wanted: AuditFilter) -> list[Row]:
-    """The deaths of workers in the time of a filter that asks for nothing else."""
+    """The deaths of workers in the time of a filter without other conditions."""
     if wanted != AuditFilter(since=wanted.since, until=wanted.until):
         return []
     until = float("inf") if wanted.until is None else wanted.until

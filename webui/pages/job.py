@@ -1,4 +1,4 @@
-"""The page of one job: its state, its history and the actions on it, among them to run it again and to edit it."""
+"""The page of one job: its state, its history and its actions, including running it again and editing it."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -35,7 +35,7 @@ from palermo.webui.threads import Router
 
 router = Router()
 
-#: The message for a command that takes long, as for a job behind many other failed jobs.
+#: The message for a command that takes long, for example for a job behind many other failed jobs.
 _GOING_ON = "This takes a while: Palermo is still looking for the job."
 
 #: The messages for the outcomes of a cancel.
@@ -71,7 +71,7 @@ def job(
     if not (found.state or told or returned):
         return _not_found(request, found, known, state, no_result)
     written = None if found.message is not None else recorded(known.index, known.audit, id)
-    # While the job is somewhere, what is there is newer than what the journal recorded.
+    # While the job still exists somewhere, its current state is newer than the journal.
     row = found.row
     if written is not None and not found.state:
         created = next((step["at"] for step in told if step["kind"] == RecordKind.ENQUEUED), None)
@@ -120,7 +120,7 @@ def job(
 
 
 def _waits(visit: Visit, told: Sequence[Row]) -> bool:
-    """Whether the journal tells that the job waits, and its queue is so long that these pages do not see all of it."""
+    """Whether the journal says that the job waits, and its queue is too long for these pages to search all of it."""
     steps = [row for row in told if row["kind"] != "action"]
     if not steps or steps[-1]["kind"] not in WAITING:
         return False
@@ -129,7 +129,7 @@ def _waits(visit: Visit, told: Sequence[Row]) -> bool:
 
 
 def _not_found(request: Request, job: FoundJob, known: JournalViews, journal: Progress, no_result: str) -> Response:
-    """The page of an id that no job has. It becomes the job's page once there is one."""
+    """The page of an unknown id. It becomes the job's page once the job exists."""
     return page(
         request,
         "job_not_found.html",
@@ -145,7 +145,7 @@ def _not_found(request: Request, job: FoundJob, known: JournalViews, journal: Pr
 
 
 def _returned(visit: Visit, id: str, kept: Record | None) -> tuple[PrettyJson | None, str]:
-    """The job's result, or the reason why there is none. `kept` is the record that holds it, if that is at hand."""
+    """The job's result, or the reason why it has none. `kept` is the record that holds it, if available."""
     try:
         return pretty_json(job_result(visit, id, kept).value), ""
     except PalermoError as error:
@@ -180,7 +180,7 @@ def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, For
 
 @router.post("/jobs/{id:palermo}/again", name="run_again")
 def run_again(request: Request, visit: Visiting, id: str) -> Response:
-    """Enqueue an ended job again, as it was; if the journal does not hold it as it was, show the form."""
+    """Enqueue an ended job again, unchanged; if the journal lacks its exact arguments, show the form."""
     known = recorded_job(visit.site, id)
     if known.inexact:
         return RedirectResponse(path(request, "again_form", id=id), status_code=303)
@@ -211,7 +211,7 @@ def run_edited(request: Request, visit: Visiting, id: str, form: Annotated[JobFo
 def edit_form(
     request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = ""
 ) -> Response:
-    """The form to change a job that waits in a queue, for its time or for its retry."""
+    """The form to change a waiting, scheduled or retrying job."""
     row, _ = _waiting(visit, id, queue)
     return _edit_form(request, row).show(request, row, JobForm.of(row))
 
@@ -224,7 +224,7 @@ def save(
     form: Annotated[JobForm, Depends(job_form)],
     in_queue: Annotated[str, Query(alias="queue", max_length=500)] = "",
 ) -> Response:
-    """Change a job that waits, as the form says."""
+    """Change a waiting job with the values of the form."""
     row = gone_row(id, in_queue)
     try:
         row, bare = _waiting(visit, id, in_queue)
@@ -235,7 +235,7 @@ def save(
 
 
 def _waiting(visit: Visit, id: str, queue: str) -> tuple[Row, Row]:
-    """The row of a job that waits, masked and unmasked. Raises NotFound."""
+    """The row of a waiting job, masked and unmasked. Raises NotFound."""
     found = find_job(visit.site, id, queue)
     if found.bare is None or found.row is None or found.state not in ("pending", "scheduled", "retrying"):
         text = f"job {id[:80]!r} is not seen to wait: it may run or have ended, or wait amid a long queue."

@@ -29,19 +29,19 @@ Time = Annotated[TimeFields, Depends(time_fields)]
 
 
 class JobForm(Struct, frozen=True, kw_only=True):
-    """What the form holds, as it was typed."""
+    """The fields of the form, as typed."""
 
     args: str = ""
     kwargs: str = ""
     queue: str = ""
-    #: The queue of which this form was told that no worker serves it.
+    #: The queue for which this form has shown that no worker serves it.
     unserved: str = ""
     priority: str = ""
     time: TimeFields = field(default_factory=TimeFields)
 
     @classmethod
     def of(cls, row: Row) -> "JobForm":
-        """The form of a job, before anything is changed."""
+        """The form of a job, before any change."""
         return cls(args=_written(row["args"]), kwargs=_written(row["kwargs"]))
 
     @property
@@ -102,9 +102,9 @@ def gone_row(id: str, queue: str = "") -> Row:
 
 
 class FormPage(Struct, frozen=True, kw_only=True):
-    """The page of the form for one purpose."""
+    """The form's page for one purpose."""
 
-    #: Its heading, before the job's name; the text of its button; what is said above the fields.
+    #: Its heading, before the job's name; the text of its button; the text above the fields.
     title: str
     button: str
     note: str = ""
@@ -114,7 +114,7 @@ class FormPage(Struct, frozen=True, kw_only=True):
     #: Where the form is sent, and where its cancel button leads.
     action: str
     back: str
-    #: What happens if no time is given.
+    #: The effect if no time is given.
     time_hint: str
 
     def show(self, request: Request, row: Row, form: JobForm, error: Exception | None = None) -> Response:

@@ -1,4 +1,4 @@
-"""The stream of server-sent events that tells pages about changes. Pages poll where such events are blocked."""
+"""The stream of server-sent events that notifies pages of changes. Pages poll where such events are blocked."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -26,7 +26,7 @@ from palermo.webui.threads import Router, Threads
 
 router = Router()
 
-#: Pages with lists whose changes the queues' counts do not show.
+#: Pages with lists whose changes are not visible in the queues' counts.
 Of = Literal["", "scheduled", "retries", "recurring", "history", "job", "workers"]
 
 #: One for each stream: however long the broker takes, pages have threads of their own.
@@ -42,10 +42,10 @@ async def events(
     id: Annotated[str, Query(max_length=1_000)] = "",
     number: PageNumber = 1,
 ) -> Response:
-    """A stream that tells when queues or workers have changed. `of` names a page whose own list is watched too.
+    """A stream of changes in queues or workers. `of` names a page whose own list is watched too.
 
-    `id` is the job of a job's page. A page of scheduled jobs gives its filter and number. The first change is told at
-    once: something may have changed since the page was drawn. Each change is told twice.
+    `id` is the job of a job's page. A page of scheduled jobs gives its filter and number. The first change is sent
+    immediately, because something may have changed since the page was rendered. Each change is sent twice.
     """
     live = await run_in_threadpool(live_state, visit.site)
     if live.streams >= tuning.THREADS:
@@ -102,7 +102,8 @@ async def _changes(visit: Visit, live: LiveState, every: float, list_version: Ca
             return
         if nth % steps == 0:
             now = await _THREADS.run(partial(_version, live, every, list_version))
-            # Told twice: something may come and go between two looks, and the page may have been drawn just then.
+            # Sent twice: something may appear and vanish between two checks, and the page may have been rendered just
+            # then.
             again, new = new, now != before
             # A comment line keeps proxies from closing a silent stream.
             yield f"event: change\ndata: {now}\n\n" if new or again else ": \n\n"

@@ -1,4 +1,4 @@
-"""The page of what is wrong at this moment, with what to do about it."""
+"""The page of current problems, with advice."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ class ShownProblem(NamedTuple):
 
 @router.get("/problems", name="problems")
 def page_of_problems(request: Request, visit: Visiting) -> Response:
-    """What is wrong with queues, workers, jobs and the broker."""
+    """Problems of queues, workers, jobs and the broker."""
     known = problems(visit.site)
     journal = journal_views(visit.site)
     journal.wait_until_read()

@@ -37,7 +37,7 @@ from palermo.webui.state.live_state import QueuePage, live_state, running_jobs, 
 from palermo.webui.state.problems import problems
 from palermo.webui.threads import Router
 
-#: The most problems and queues on the overview, and the seconds for which it shows what has changed.
+#: Maximum number of problems and queues on the overview, and the seconds for which it shows changes.
 _PROBLEMS, _QUEUES, _LAST_HOUR = 3, 10, 3_600.0
 
 
@@ -78,11 +78,11 @@ def overview(request: Request, visit: Visiting) -> Response:
 
 
 def _drains(queues: Iterable[Row], rates: Mapping[str, Rates]) -> float | None:
-    """The seconds in which the jobs that wait will have begun, at the rates of now; None if a queue does not drain."""
+    """Seconds until the waiting jobs will have started, at the current rates; None if a queue does not drain."""
     longest = 0.0
     for row in queues:
         enqueued, ended = (rate.enqueued, rate.ended) if (rate := rates.get(row["name"])) else (0.0, 0.0)
-        # A queue with the work of a moment is as good as empty.
+        # A queue with only a moment's work counts as empty.
         if not is_failed(row["name"]) and row["pending"] > ended:
             if ended <= enqueued:
                 return None
@@ -191,7 +191,7 @@ def queue(
 
 
 def _serves(worker: Row, queue: str) -> bool:
-    """Whether a queue is among those that a worker was given, by name, with a weight or by a pattern."""
+    """Whether a queue is in a worker's selection, by name, with a weight or by a pattern."""
     return bool(worker["queues"]) and queue in QueueSelection.parse(worker["queues"]).select([queue])
 
 
@@ -205,7 +205,7 @@ def _consumers(workers: Iterable[Row], queue: str) -> list[Row]:
 
 
 def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
-    """The tenants with jobs in a queue, and the limits of jobs that were seen in it or declare it."""
+    """The tenants with jobs in a queue, and the limits of its jobs, seen or declared."""
     found: dict[str, Any] = {"tenant_jobs": 0, "tenants": [], "limits": []}
     with suppress(PalermoError):
         tenants = visit.inspector.tenants.list(queue, limit=sys.maxsize).rows
@@ -213,7 +213,7 @@ def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
     snapshot = live_state(visit.site).snapshot(5.0)
     jobs = {job["job"] for job in running_jobs(snapshot, queue)}
     jobs |= {job for job in registry.names() if registry.get(job).queue == queue}
-    # The leader is asked only where it may know some: without a worker no limited job runs.
+    # The leader is asked only if it may have some: without a worker no limited job runs.
     if jobs and snapshot.workers:
         with suppress(PalermoError):
             # A key is the name of its job, with a colon and more if the job has several keys.
@@ -223,7 +223,7 @@ def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
 
 
 def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
-    """What the journal counted of a queue in the last hour, and how many of its jobs are among the failed."""
+    """A queue's counts in the last hour, from the journal, and how many of its jobs have failed."""
     chosen = JobFilter(queue=exactly(queue))
     view = failed_jobs(visit.site).view
     reading = view.update()

@@ -53,7 +53,7 @@ Long = Annotated[str, Form(max_length=100_000)]
 
 
 class RecurringForm(Struct, frozen=True, kw_only=True):
-    """The form of a recurring job, as it was typed. Name and job are only in the form that adds one."""
+    """The form of a recurring job, as typed. Name and job are only in the form that adds one."""
 
     name: str = ""
     job: str = ""
@@ -192,15 +192,15 @@ def _back(request: Request, name: str, own: str) -> str:
 
 @router.get("/recurring/{name:palermo}", name="recurring_job")
 def recurring_job(request: Request, visit: Visiting, name: str) -> Response:
-    """One recurring job: its next times, its past runs, and what can be done with it."""
+    """One recurring job: its next times, its past runs, and its actions."""
     return _own_page(request, visit, listings.recurring_row(listings.recurring(visit), name))
 
 
 @router.post("/recurring/{name:palermo}/edit", name="edit_recurring")
 def edit(request: Request, visit: Visiting, name: str, form: Filled) -> Response:
-    """Change when it runs, where and with which arguments. Its job stays. Errors are shown at the fields.
+    """Change its times, queue and arguments. Its job stays the same. Errors are shown at the fields.
 
-    If it was removed in the meantime, the form that adds one has what was typed.
+    If it was removed in the meantime, the form that adds one contains the input.
     """
     try:
         row = listings.recurring_row(listings.recurring(visit), name)

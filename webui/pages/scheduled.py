@@ -1,6 +1,7 @@
-"""The pages of scheduled jobs, which are due later, and of retries, which have failed and wait for their next try.
+"""The pages of scheduled jobs and of retries.
 
-Other pages here change such jobs: they show the number of jobs that are meant, ask, act, and tell the outcome.
+Other pages here change such jobs: they show the number of chosen jobs, ask for confirmation, act, and show the
+outcome.
 """
 
 from collections.abc import Mapping
@@ -78,7 +79,7 @@ Listed = Annotated[JobList, Depends(_listed)]
 @router.get("/scheduled", name="scheduled", dependencies=[known_names(*LISTED)])
 @router.get("/retries", name="retries", dependencies=[known_names(*LISTED)])
 def jobs(request: Request, visit: Visiting, job_list: Listed, number: PageNumber = 1) -> Response:
-    """All jobs that are due later, or those that have failed and wait for their next try, soonest first."""
+    """Scheduled jobs or retries, soonest first."""
     wanted = asked_jobs(job_list, request.query_params)
     reading, progress = False, None
     try:
@@ -114,7 +115,7 @@ def jobs(request: Request, visit: Visiting, job_list: Listed, number: PageNumber
 @router.api_route("/scheduled/confirm", methods=["GET", "POST"], name="confirm_scheduled", dependencies=[_CHOICE])
 @router.api_route("/retries/confirm", methods=["GET", "POST"], name="confirm_retries", dependencies=[_CHOICE])
 def confirm(request: Request, visit: Visiting, job_list: Listed, choice: Chosen) -> Response:
-    """Show how many jobs are meant, and ask."""
+    """Show the number of chosen jobs, and ask for confirmation."""
     _check(job_list, choice.act)
     wanted, number = asked_jobs(job_list, request.query_params), len(choice.ids)
     if choice.every:
@@ -139,7 +140,7 @@ def act(
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
 ) -> Response:
-    """Do what was confirmed: cancel, run or move jobs, try them again, or give them up.
+    """Carry out the confirmed action: cancel, run, move, retry or give up jobs.
 
     The query is that of the list, which is shown again.
     """

@@ -74,7 +74,7 @@ def _page(
         request,
         "search.html",
         status=status,
-        # Without a stream: a search reads many jobs, and is made again when somebody asks for it.
+        # Without a stream: a search reads many jobs, and is repeated only when a user requests it.
         watched=None,
         search_text=text,
         search_problem=problem,

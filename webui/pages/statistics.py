@@ -99,11 +99,11 @@ def report_context(request: Request, report: Report | None, window: Window | Non
 
 @router.get("/stats.txt", name="stats")
 def stats(visit: Visiting) -> Response:
-    """The current counters for scripts, one on each line, as Resque has them.
+    """The current counters for scripts, one per line, in Resque's format.
 
-    `palermo.processed` and `palermo.failed` count what the live workers have done since they started. The lines that
-    begin with `journal.` count what all workers have done and what was enqueued, as far as the journal goes back (30
-    days at most). They are there once the journal has been read, and missing if it is off.
+    `palermo.processed` and `palermo.failed` count the work of the running workers since they started. The lines that
+    start with `journal.` count the work of all workers and all enqueued jobs, as far as the journal goes back (30
+    days at most). They appear once the journal has been read, and not at all if it is off.
     """
     counters = (*_counters(live_state(visit.site).snapshot()), *_counted(journal_views(visit.site)))
     return PlainTextResponse("".join(f"{name}={value}\n" for name, value in counters))

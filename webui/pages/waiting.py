@@ -1,4 +1,4 @@
-"""The pages that cancel, move and discard many jobs that wait in a queue: they show how many, ask, and act."""
+"""The pages that cancel, move and discard many waiting jobs of a queue: they show how many, ask, and act."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -31,7 +31,7 @@ def confirm(request: Request, visit: Visiting, name: str, choice: Chosen) -> Res
     _check(choice.act)
     number = len(choice.ids)
     if choice.every:
-        # The count of all is known; to look at a queue for a filter takes its jobs for a moment.
+        # The total count is known; reading a queue for a filter holds its jobs for a moment.
         wanted = list_filter(request.query_params).filter
         size = visit.inspector.queues.size(name)
         number = size if wanted.everything else visit.inspector.jobs.count(name, wanted, depth=tuning.DEPTH)

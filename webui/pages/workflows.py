@@ -1,4 +1,4 @@
-"""The page of workflows, and the page of one: its graph, its steps, and what an operator does to it."""
+"""The page of workflows, and the page of one: its graph, its steps, and its actions."""
 
 import json
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ Inside = Annotated[str, Query(max_length=1_000)]
 
 @router.get("/workflows", name="workflows", dependencies=[known_names(*LISTED)])
 def workflows(request: Request, visit: Visiting, number: Number = 1) -> Response:
-    """The workflows that run or have failed, and those that have ended, newest first."""
+    """Running, failed and ended workflows, newest first."""
     asked = list_filter(request.query_params)
     state = journal_views(visit.site).wait_until_read()
     listing = workflow_rows(visit, asked.filter, page=number, limit=tuning.ROWS)

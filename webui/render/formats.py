@@ -1,9 +1,9 @@
-"""Numbers, times and JSON as the pages write them. Those of numbers and times are filters of the templates.
+"""Numbers, times and JSON in the pages' format. The functions for numbers and times are template filters.
 
-Ages are counted by one clock, this process's: `now`. The instants are of other machines: the publisher's when a job was
-enqueued, the worker's when it started or failed. An age is never below zero. An instant of the past that lies more than
-a minute in the future was written by a clock that is ahead, and the pages say so in place of an age. Only `due`
-writes instants that lie in the future by their nature. The pages' script keeps the same rule.
+Ages are relative to this process's clock, `now`. The instants come from other machines: the publisher's when a job
+was enqueued, the worker's when it started or failed. An age is never negative. A past event more than a minute in
+the future was timed by a clock that is ahead, and the pages say so instead of showing an age. Only `due` formats
+instants that are in the future. The pages' script keeps the same rule.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def count(number: int | None) -> str:
 
 
 def rate(jobs_per_second: float | None) -> str:
-    """Jobs a second, with the digits that matter."""
+    """Jobs per second, with the significant digits."""
     if jobs_per_second is None:
         return "–"
     if jobs_per_second == 0:
@@ -126,7 +126,7 @@ def due(instant: str, now: datetime) -> str:
 
 
 def elapsed(instant: str, now: datetime) -> str:
-    """`3 min 12 s`: how long something has gone on that began at this instant."""
+    """`3 min 12 s`: the time since this instant."""
     seconds = since(instant, now)
     return _ahead(seconds) if seconds is not None and seconds < -tuning.MINUTE else duration(seconds)
 

@@ -1,4 +1,4 @@
-"""The life of a job as its page tells it: its steps in order, its runs, and where it came from.
+"""The timeline of a job on its page: its steps in order, its runs, and its origin.
 
 The steps come from the journal if it has records of the job, else from the job's headers. The runs come from both.
 """
@@ -36,14 +36,14 @@ class Event(Struct, frozen=True, kw_only=True):
     outcome: str = ""
     #: Seconds since the step before, if both instants are known.
     took: float | None = None
-    #: Whether the step still goes on: the page then shows its duration, not its instant.
+    #: Whether the step still continues: the page then shows its duration, not its instant.
     counting: bool = False
-    #: Whether it is still to come.
+    #: Whether it is in the future.
     due: bool = False
 
 
 def timeline(job: FoundJob, life: Sequence[Row] = (), dead: Container[FatalRun] = ()) -> list[Event]:
-    """The steps of a job, oldest first. The last is where it is now. `life` holds the journal's records of it.
+    """The steps of a job, oldest first. The last is its current state. `life` contains the journal's records of it.
 
     `dead` has the runs during which their workers died.
     """
@@ -68,7 +68,7 @@ def timeline(job: FoundJob, life: Sequence[Row] = (), dead: Container[FatalRun] 
 
 
 def final_state(life: Sequence[Row]) -> str | None:
-    """How the job ended by the journal: done, failed, discarded or cancelled; None if it may go on."""
+    """The final state of the job in the journal: done, failed, discarded or cancelled; None if it may continue."""
     done = set[str]()
     for row in reversed(life):
         if row["kind"] == "action" and row["outcome"] == "done":
@@ -87,7 +87,7 @@ def final_state(life: Sequence[Row]) -> str | None:
 #: The actions that take a job out of the failed.
 _LEAVES_FAILED = {"requeue", "discard"}
 
-#: The action that removes a job which waits for its time, so that no worker tells of its end.
+#: The action that removes a scheduled job, so that no worker records its end.
 _CANCELLED = "cancel scheduled"
 
 

@@ -36,7 +36,7 @@ environment = Environment(
 )
 environment.filters.update(formats.FILTERS)
 
-#: The cookie that carries the message of the last form, and the most bytes of that: browsers drop cookies above 4 KiB.
+#: The cookie with the message of the last form, and its maximum size in bytes: browsers drop cookies above 4 KiB.
 COOKIE = "palermo_message"
 _MAX_TEXT = 2_500
 

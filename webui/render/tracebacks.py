@@ -1,7 +1,8 @@
-"""Tracebacks and stacks for readers, who want to see their own frames first.
+"""Tracebacks and stacks for display, with the reader's own frames in front.
 
-In a traceback runs of library frames are folded. In a stack of a running job those of the worker that called the job
-are folded. The text may come from anybody. Lines that are no frames come back as plain lines, and nothing is left out.
+In a traceback, runs of library frames are folded. In the stack of a running job, the frames of the worker that
+called the job are folded. The text may come from an untrusted source. Lines that are not frames are returned as
+plain lines, and nothing is left out.
 """
 
 import re

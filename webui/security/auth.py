@@ -1,6 +1,6 @@
 """HTTP authentication by passwords and bearer tokens from a file of users. curl and browsers support it.
 
-Guessing is slowed down only by the hash: two attempts at a time, each some 50 ms. Correct passwords are remembered for
+Guessing is slowed down only by the hash: two attempts at a time, about 50 ms each. Correct passwords are cached for
 ten minutes as keyed hashes, because a client with basic authentication sends its password with every request.
 """
 
@@ -27,7 +27,7 @@ log = logging.getLogger("palermo.audit")
 #: The keys of the ASGI scope under which the guard stores the client's address, and our host as the browser wrote it.
 CLIENT, HOST = "palermo.client", "palermo.host"
 
-#: Hashes computed at a time, and the most that may wait: each takes 64 MiB and some 50 ms.
+#: Number of hashes computed at a time, and maximum number that wait: each takes 64 MiB and about 50 ms.
 _MAX_HASHING, _MAX_WAITING = 2, 32
 
 
@@ -73,7 +73,7 @@ class FileAuthentication:
         return self._file.users().passwords.get(name)
 
     async def by_password(self, name: str, password: str, client: str) -> User | None:
-        """The user with this name and password; None if there is none. `client` is the address, for the log.
+        """The user with this name and password, or None. `client` is the address, for the log.
 
         Raises Refused (503) while too many attempts wait.
         """

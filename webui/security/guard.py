@@ -64,14 +64,14 @@ HEADERS = {
 #: In bytes. A name of 255 bytes has 765 bytes when encoded, and the filters of a page some hundreds.
 MAX_ADDRESS, MAX_HEADERS = 8_192, 65_536
 
-#: For monitors, which know neither our host names nor a password. It answers only yes or no.
+#: For monitors, which have neither a host name nor a password. It answers only yes or no.
 HEALTH = "/healthz"
 
-#: For scrapers. A client with the token of the setting metrics_token sees this page under any host name, and no other
-#: page. Users who may see the pages see it too.
+#: For scrapers. A client with the token of the setting metrics_token can access this page under any host name, and no
+#: other page. Users with access to the pages can access it too.
 METRICS = "/metrics"
 
-#: The pages for signing in, which are for nobody in particular.
+#: The sign-in pages, which need no user.
 SIGN_IN = "/sign-in"
 
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="Palermo", charset="UTF-8"'}

@@ -1,8 +1,8 @@
-"""Access without users: only this machine, as an administrator, and with the start-up token if there is one.
+"""Access without users: only from this machine, as an administrator, and with the start-up token if one is set.
 
-Requests of a proxy on this machine, and of its other users, come from a loopback address too. The token keeps them
-out: `palermo web` makes one when it starts, and prints it in the link. A browser keeps it in a cookie, programs send it
-as a bearer token.
+Requests of a proxy on this machine, and of its other users, also come from a loopback address. The token keeps them
+out: `palermo web` creates one when it starts, and prints it in the link. A browser keeps it in a cookie, programs
+send it as a bearer token.
 """
 
 import hmac
@@ -36,7 +36,8 @@ class LocalAccess:
     """Lets in requests from this machine only; an `Authenticate`."""
 
     def __init__(self, token: str = "") -> None:
-        """Without a token every program and user of this machine is let in, also a proxy that adds no headers."""
+        """Without a token, every program and user of this machine is admitted, including a proxy that adds no
+        headers."""
         self._token = token
 
     async def __call__(self, request: Request) -> User | Response:

@@ -1,6 +1,6 @@
-"""Signing in by an OpenID provider, with the authorization code flow and PKCE. authlib speaks with the provider.
+"""Sign-in by an OpenID provider, with the authorization code flow and PKCE. authlib talks to the provider.
 
-What has to outlive the way to the provider and back is in a signed cookie of some minutes.
+The state for the round trip to the provider is in a signed cookie that expires after a few minutes.
 """
 
 from collections.abc import Mapping

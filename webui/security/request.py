@@ -1,7 +1,7 @@
-"""The parts of a request that the guard checks: its path, its host and origin, what a proxy says of it, its body.
+"""The parts of a request that the guard checks: its path, host, origin, proxy headers and body.
 
 The server passes a path that is already decoded: a slash in a name looks like a slash between parts. So the guard
-builds the path again from the raw one, and leaves slashes in names of queues and ids of jobs encoded. The convertor
+rebuilds the path from the raw one, and leaves slashes in names of queues and ids of jobs encoded. The convertor
 `palermo` decodes each part after the route is found.
 """
 
@@ -34,13 +34,13 @@ _FORWARDING = frozenset(
     {"forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip"}
 )
 
-#: A prefix of paths, such as /palermo.
+#: A path prefix, such as /palermo.
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
-#: The largest body, in bytes. Edited arguments and lists of ids fit; files are not accepted.
+#: Maximum body size, in bytes. Edited arguments and lists of ids fit; files are not accepted.
 MAX_BODY = 2 * 1024 * 1024
 
-#: The most fields of a form. A page of jobs to choose from has some hundreds.
+#: Maximum number of form fields. A page of jobs to choose from has a few hundred.
 MAX_FIELDS = 10_000
 
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
@@ -214,7 +214,7 @@ def _scheme(headers: Headers) -> str:
 
 
 def _last(headers: Headers, name: str) -> str:
-    """The value that the nearest proxy wrote. It appends to what it received, which anybody may have sent."""
+    """The value that the nearest proxy wrote. It appends to the value that it received, which is untrusted."""
     return ",".join(headers.getlist(name)).rpartition(",")[2].strip()
 
 

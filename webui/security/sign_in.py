@@ -1,9 +1,9 @@
-"""Signing in to the pages: by the users of a file, by an OpenID provider, or by both.
+"""Sign-in to the pages: by a file of users, by an OpenID provider, or by both.
 
 A browser signs in once and then has a session. Programs send a password or a bearer token of the file with each
-request. A signed cookie holds the whole session; the server keeps only ended ones. So a session outlives a restart if
-the setting web_secret is given, and every process with that secret knows it. Signing out ends a session in the process
-that is asked, and takes the cookie from the browser.
+request. A signed cookie contains the whole session; the server keeps only ended ones. So a session survives a
+restart if the setting web_secret is given, and every process with that secret accepts it. Signing out ends a session
+in the process that gets the request, and removes the cookie from the browser.
 """
 
 import secrets

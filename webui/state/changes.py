@@ -1,5 +1,7 @@
-"""What has changed in a stretch of time, for the strip under charts: deaths of workers, deploys, errors that were never
-seen before, and what operators did. By what is known already: the broker is not asked."""
+"""The changes in a period, for the strip under charts: deaths of workers, deploys, new errors, and operators' actions.
+
+They come from known data: the broker is not asked.
+"""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
@@ -18,7 +20,7 @@ from palermo.webui.site import Site
 from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import JournalViews, journal_views
 
-#: The most changes that are shown, the newest, and the most actions that are read for them.
+#: Maximum number of changes shown, the newest, and of actions read for them.
 MOST, _ACTIONS = 8, 50
 
 
@@ -31,7 +33,7 @@ class Change(Struct, frozen=True, kw_only=True):
     kind: str
     #: The worker, the release, the error, or what the action was about.
     what: str
-    #: Who did it, and with what: web, cli or python.
+    #: The user, and the interface: web, cli or python.
     by: str = ""
     source: str = ""
     times: int = 1
@@ -43,7 +45,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def changes(site: Site, since: float, until: float, deploys: Iterable[Deploy]) -> list[Change]:
-    """The newest changes from one instant to another, the newest first; none while the journal is being read."""
+    """The newest changes between two instants, newest first; empty while the journal is being read."""
     known = journal_views(site)
     if not known.ready:
         return []

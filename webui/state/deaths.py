@@ -1,4 +1,4 @@
-"""The workers that died, as the pages show them: from the journal, and from which workers exist now."""
+"""Dead workers, from the journal and the list of existing workers."""
 
 from palermo.contract.rows import iso_instant
 from palermo.history.worker_lives import WorkerLife
@@ -8,9 +8,9 @@ from palermo.webui.state.live_state import LiveState
 
 
 def deaths(site: Site, *, since: float | None = None) -> list[WorkerLife]:
-    """The workers that ended without a word, those heard of last first; with `since` only those heard of since then.
+    """The workers that ended without a record, latest first; with `since` only those last heard of since then.
 
-    By what is known already: the broker is not asked. None are known while the journal is being read, or if it is off.
+    From known data: the broker is not asked. Empty while the journal is being read, or if it is off.
     """
     views, live = site.existing(JournalViews), site.existing(LiveState)
     snapshot = live.sampler.last if live is not None else None

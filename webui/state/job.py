@@ -1,8 +1,8 @@
-"""One job as the pages and the API show it: where it is now, its status, and its result.
+"""One job for the pages and the API: its place, its status, and its result.
 
-The search uses what all readers of the pages share: the site's snapshot for workers, the site's index for failed jobs,
-and the cached listings for scheduled ones; for jobs in queues it asks palermo.client.status. It may miss a job, and
-changes nothing. Hidden values in arguments and results are masked.
+The search uses data that all pages share: the site's snapshot for workers, the site's index for failed jobs, and the
+cached listings for scheduled ones; for jobs in queues it uses palermo.client.status. It may miss a job, and changes
+nothing. Hidden values in arguments and results are masked.
 """
 
 from typing import Any, cast

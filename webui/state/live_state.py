@@ -1,6 +1,6 @@
-"""The live state that pages show: the sampled state of the broker, and the age of each queue's oldest job.
+"""The live state for the pages: the sampled state of the broker, and the age of each queue's oldest job.
 
-All of it is bounded and may be thrown away: it starts empty with the process, and two web processes have two of it.
+All of it is bounded and temporary: it starts empty with the process, and each web process has its own.
 """
 
 import itertools
@@ -81,7 +81,7 @@ class Totals(Struct, frozen=True, kw_only=True):
     workers: int
     slots: int
     busy: int
-    #: Which workers do not answer, for people; "" if all do.
+    #: A text about the workers that do not answer; "" if all do.
     silent: str
 
 

@@ -1,4 +1,4 @@
-"""The names that forms offer while somebody types: jobs with their signatures, queues and time zones."""
+"""The names that forms offer while the user types: jobs with their signatures, queues and time zones."""
 
 from contextlib import suppress
 from functools import cache

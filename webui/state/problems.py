@@ -1,7 +1,7 @@
-"""The problems at this moment, as the pages show them: from what other pages have read, and from a look at the broker.
+"""Current problems for the pages: from data that other pages have read, and from a check of the broker.
 
-`present` and `broker_findings` are those of `palermo doctor`. The broker is looked at when somebody opens the page
-Problems, at most once a minute, and not where the pages are read-only: it stores and takes a job in a queue of its own.
+`present` and `broker_findings` are those of `palermo doctor`. The broker is checked when a user opens the Problems
+page, at most once a minute, and not if the pages are read-only: the check stores and takes a job in its own queue.
 """
 
 import time

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class StillReading(BrokerUnavailable):
-    """A listing takes longer than the caller waits. It goes on."""
+    """A listing takes longer than the caller waits. It continues in the background."""
 
 
 class ListingKey(NamedTuple):

@@ -1,8 +1,8 @@
 """One search over all states of jobs: failed, retrying, scheduled, waiting, running and finished ones.
 
-It reads what the pages of these jobs read: the index of failed jobs, the cached listing of scheduled ones, the first
+It reads the data of these jobs' pages: the index of failed jobs, the cached listing of scheduled ones, the first
 jobs of each queue, the snapshot of the workers, and the index of the journal. Hidden values in arguments are masked
-before they are searched. What a search does not look at is bounded, and named in `Group.unseen`.
+before they are searched. A search is bounded, and `Group.unseen` names the parts that it did not search.
 """
 
 import threading

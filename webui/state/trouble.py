@@ -1,4 +1,4 @@
-"""The trouble that the broker is in, as the banner of each page shows it."""
+"""The broker's current trouble, as each page's banner shows it."""
 
 from msgspec import Struct
 

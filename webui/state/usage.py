@@ -1,6 +1,6 @@
-"""Memory and processor time of workers in the last ten minutes, as this web process has asked them.
+"""Memory and processor time of workers in the last ten minutes, as sampled by this web process.
 
-It is bounded and may be thrown away: it starts empty with the process, and two web processes have two of it.
+It is bounded and temporary: it starts empty with the process, and each web process has its own.
 """
 
 import threading

@@ -1,6 +1,6 @@
-"""The number of jobs that waited in each queue in the last hour and day, as this web process has seen it.
+"""The number of waiting jobs in each queue in the last hour and day, as sampled by this web process.
 
-The journal counts what came and what ended, and not what waits. So this begins with the process, and is in its memory.
+The journal counts enqueued and ended jobs, but not waiting ones. So this starts with the process, in its memory.
 """
 
 from collections.abc import Iterable
