@@ -1,4 +1,4 @@
-"""Compressions, as content_encoding names them. A decompression bomb raises an error and does not fill the memory."""
+"""Compressions, as named in content_encoding. A decompression bomb raises an error instead of filling the memory."""
 
 import zlib
 from io import BytesIO
@@ -6,17 +6,17 @@ from typing import Any, Final, NoReturn
 
 from palermo.errors import BodyTooLarge, DecodeError, MediaTypeUnknown
 
-#: Bytes read at once. The zstd decoder, where 4 bytes may become 128 kB, gets only _ZSTD_CHUNK bytes at once, and fewer
-#: where the limit is small, so that a bomb exceeds the limit by 32 MB at most.
+#: Bytes read per step. The zstd decoder, where 4 bytes may become 128 kB, gets only _ZSTD_CHUNK bytes per step, and
+#: fewer if the limit is small, so that a bomb exceeds the limit by at most 32 MB.
 _CHUNK: Final = 65_536
 _ZSTD_CHUNK: Final = 1_024
 
-#: The largest window that a zstd frame may ask the decoder to keep, in bytes; a power of two.
+#: Maximum window that a zstd frame may request, in bytes; a power of two.
 _ZSTD_WINDOW: Final = 2**26
 
 
 class Gzip:
-    """RFC 1952, also several members in a row. Equal bytes give equal bytes, since no time stamp is written."""
+    """RFC 1952, including several members in a row. Equal bytes give equal output, since no time stamp is written."""
 
     name = "gzip"
 
@@ -43,7 +43,7 @@ class Gzip:
 
 
 class Zstd:
-    """RFC 8878, one frame. Needs the package zstandard, which Palermo does not bring by itself."""
+    """RFC 8878, one frame. Needs the package zstandard, which Palermo does not install."""
 
     name = "zstd"
 

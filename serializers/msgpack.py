@@ -1,8 +1,8 @@
-"""The msgpack serializer: smaller and quicker than JSON; msgpack itself has bytes and any dict keys.
+"""The msgpack serializer: smaller and faster than JSON; msgpack itself supports bytes and any dict keys.
 
-Python's other values become maps, as in JSON, but the mark of such a map is no text: it is
-the key of extension type 80 ("P") without a payload. Its value is the kind, and the keys
-"value" and "class" hold the rest. msgpack's own timestamp is read, as UTC.
+Other Python values become maps, as in JSON, but the mark of such a map is not text: it is the key of extension type
+80 ("P") without a payload. Its value is the kind, and the keys "value" and "class" contain the rest. msgpack's own
+timestamp is read, as UTC.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ _FORMAT: Final = Format(
 
 
 class MsgpackSerializer:
-    """msgpack with bin and str types apart; importing this module does not import msgpack."""
+    """msgpack with separate bin and str types; importing this module does not import msgpack."""
 
     name = "msgpack"
     media_type = "application/msgpack"
@@ -73,7 +73,7 @@ class MsgpackSerializer:
             {"object_pairs_hook": partial(_display_map, hook=hook)} if classes is FOR_DISPLAY else {"object_hook": hook}
         )
         try:
-            # strict_map_key would refuse every key but text and bytes.
+            # strict_map_key would reject every key but text and bytes.
             value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, **hooks)
         except RecursionError as error:
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error

@@ -1,8 +1,7 @@
-"""The pickle serializer: it takes almost any Python value, and gives no protection against the writer of a body.
+"""The pickle serializer: it supports almost any Python value, and gives no protection against the writer of a body.
 
-Unpickling runs code that the bytes choose. So a worker refuses pickle until it is told
-``--accept pickle``, and nothing is unpickled only to be shown. Where others can publish
-too, signing is the way to accept pickle from one publisher.
+Unpickling runs code that the bytes choose. So a worker refuses pickle unless started with ``--accept pickle``, and
+nothing is unpickled only for display. If others can publish too, use signing to accept pickle from one publisher.
 """
 
 import pickle
@@ -41,7 +40,7 @@ class PickleSerializer:
 
 
 def _path_to_unpicklable(value: object) -> list[str]:
-    """The steps to the innermost item of lists, tuples and dicts that does not pickle by itself either."""
+    """The path to the innermost item of lists, tuples and dicts that can't be pickled by itself either."""
     steps: list[str] = []
     while len(steps) < MAX_DEPTH:
         match value:

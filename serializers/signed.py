@@ -21,14 +21,14 @@ VERSION: Final = b"v1"
 _DOMAIN: Final = b"palermo-signed-v1"
 _LINE: Final = 256
 
-#: A shorter key than this, in bytes, could be guessed.
+#: A key shorter than this, in bytes, could be guessed.
 SHORTEST_KEY: Final = 16
 
 
 class Signed:
-    """Wraps and unwraps with the keys it was given: any of them verifies, and the first signs.
+    """Wraps and unwraps with the given keys: any of them verifies, and the first signs.
 
-    To change keys, put the new one second everywhere, then first, then take the old one out.
+    To change keys, add the new one in second place everywhere, then make it first, then remove the old one.
     """
 
     def __init__(self, keys: Sequence[str | bytes] = ()) -> None:
@@ -51,7 +51,7 @@ class Signed:
     def unwrap(self, body: bytes, *, job: str, id: str) -> tuple[str, bytes]:
         """The inner media type and body. Raises SignatureInvalid if none of the keys signed it, DecodeError."""
         code, content_type, inner = _parts(body)
-        # All keys are tried, always: the time that it takes must not show which of them fits.
+        # Always try all keys: the time that it takes must not reveal which of them fits.
         fits = [hmac.compare_digest(_code(key, content_type, inner, job, id), code) for key in self._keys]
         if not any(fits):
             raise SignatureInvalid(
@@ -83,4 +83,4 @@ def _code(key: bytes, content_type: str, body: bytes, job: str, id: str) -> byte
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")  # not "replace", which could make one name of two
+    return text.encode(errors="surrogatepass")  # not "replace", which could map two names to one

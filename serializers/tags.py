@@ -1,8 +1,8 @@
-"""Tags: Python values that JSON and msgpack lack, written as plain values and read back, exactly or not at all.
+"""Tags: Python values that JSON and msgpack lack, written as plain values and restored exactly or not at all.
 
-A tag is a kind, a plain value and, for dataclasses and enums, the dotted name of the class.
-The serializer decides how a tag looks in the bytes, see Format.wrap. A subclass
-(defaultdict, namedtuple, numpy.float64) is refused: it would come back as something else.
+A tag is a kind, a plain value and, for dataclasses and enums, the dotted name of the class. The serializer decides
+the form of a tag in the bytes, see Format.wrap. A subclass (defaultdict, namedtuple, numpy.float64) is rejected,
+because it would be restored as another type.
 """
 
 import base64
@@ -26,8 +26,8 @@ from palermo.errors import DecodeError, EncodeError
 def instant_text(value: datetime | time) -> str:
     """The value as text that keeps the time zone's name and the second hour of a clock change.
 
-    ``2026-10-25T02:30:00+01:00[Europe/Rome][fold=1]`` is RFC 9557: ISO 8601 with suffixes. Programs in other languages
-    may cut the suffixes off and still have the right instant.
+    ``2026-10-25T02:30:00+01:00[Europe/Rome][fold=1]`` is RFC 9557: ISO 8601 with suffixes. Programs in other
+    languages can remove the suffixes and still have the right instant.
 
     Raises ValueError for a time zone that cannot be named.
     """
@@ -50,7 +50,7 @@ def read_datetime(text: str) -> datetime:
     if zone is None:
         return value.replace(fold=fold)
     named = value.replace(tzinfo=zone, fold=fold)
-    # Another release of the zone's rules may disagree here; then the instant counts, not the wall clock.
+    # Another release of the zone's rules may differ here; then the instant counts, not the wall clock.
     return named if named.utcoffset() == value.utcoffset() else value.astimezone(zone)
 
 
@@ -71,21 +71,21 @@ def _parts(text: str) -> tuple[str, tzinfo | None, int]:
     return instant, zone, int("fold=1" in suffixes)
 
 
-#: How deep lists, dicts, sets and dataclasses may lie in each other. Low enough that code which walks
-#: a decoded value by recursion (a preview, a row) is safe from RecursionError.
+#: Maximum nesting of lists, dicts, sets and dataclasses. Low enough to protect recursive code on decoded values (a
+#: preview, a row) from RecursionError.
 MAX_DEPTH: Final = 100
 
 _COLLECTIONS: Final = {"tuple": tuple, "set": set, "frozenset": frozenset}
-#: Up to this many items are checked one by one; more are checked all at once.
+#: Up to this many items are checked one by one; more are checked together.
 _FEW: Final = 8
-#: With more members than this, their hashes are checked. Anybody can work out numbers that share one hash, or tuples of
-#: them, and n of these in one set cost n² comparisons; hashes of texts and bytes are random (PYTHONHASHSEED).
+#: With more members than this, their hashes are checked. An attacker can compute numbers that share one hash, or tuples
+#: of them, and n of these in one set cost n² comparisons; hashes of texts and bytes are random (PYTHONHASHSEED).
 _MANY: Final = 64
 _UNGUESSED: Final[frozenset[type]] = frozenset({str, bytes})
 _HASHED: Final = ("set", "frozenset", "dict")
-#: The most members with one hash in a set or a dict that is made to run a job.
+#: Maximum number of members with one hash in a set or dict that is restored to run a job.
 _SAME_HASH: Final = 100
-#: The handle of a job. It holds a client, and this layer must not import it.
+#: The handle of a job. It contains a client, and this layer must not import it.
 _HANDLE: Final = "palermo.client.handle.Job"
 _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
 
@@ -97,19 +97,19 @@ class Format(Struct, frozen=True, kw_only=True):
     #: The exact types of scalars, and of keys in a dict.
     scalars: frozenset[type]
     keys: frozenset[type]
-    #: The whole numbers that need no tag: at least `least` and at most `most`.
+    #: The integers that need no tag: from `least` to `most`.
     least: int
     most: int
     #: Whether nan and inf need a tag.
     finite: bool
-    #: A key that a user's dict may not have, since it marks a tag; "" for none.
+    #: A key that a user's dict must not have, since it marks a tag; "" for none.
     reserved: str
-    #: Makes a tag: kind, plain value, dotted name of a class or "".
+    #: Creates a tag: kind, plain value, dotted name of a class or "".
     wrap: Callable[[str, object, str], object]
 
 
 class _Unwritable(Exception):
-    """Raised where a value cannot be written; on its way up it collects the path, from its end to its start."""
+    """Raised for a value that cannot be written; on its way up it collects the path, from its end to its start."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -118,10 +118,10 @@ class _Unwritable(Exception):
 
 
 def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
-    """Whether the value needs no tag, save for numbers and texts, which the encoder itself checks.
+    """Whether the value needs no tag, apart from numbers and texts, which the encoder itself checks.
 
-    It checks the types of a long list or dict at once, and single items only where they are few or nested.
-    So it costs less than the encoding, and for flat values a fraction of it.
+    It checks the types of a long list or dict together, and single items only if they are few or nested. So it costs
+    less than the encoding, and for flat values a fraction of it.
     """
     kind, scalars = type(value), form.scalars
     if kind is dict:
@@ -151,7 +151,7 @@ def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
 def tagged(value: object, form: Format) -> object:
     """The value with tags in place of all values that are not plain.
 
-    Raises EncodeError, which names the path to what cannot be written.
+    Raises EncodeError with the path of the value that cannot be written.
     """
     try:
         return _tagged(value, form, MAX_DEPTH)
@@ -160,7 +160,7 @@ def tagged(value: object, form: Format) -> object:
 
 
 def path(value: object, steps: list[str]) -> str:
-    """The name, for people, of a place in the arguments that `core.arguments.pack` made one value of."""
+    """The readable name of a place in the arguments that `core.arguments.pack` combined into one value."""
     if isinstance(value, dict) and value.keys() == {"args", "kwargs"} and steps:
         text = steps[0].strip('["]') + "".join(steps[1:])
     else:
@@ -321,9 +321,9 @@ _READERS: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
 
 
 def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]) -> object:
-    """The value that a tag stands for. Dataclasses and enums are in `classes`; FOR_DISPLAY leaves them Unrestored.
+    """The value of a tag. Dataclasses and enums are in `classes`; FOR_DISPLAY leaves them Unrestored.
 
-    Raises DecodeError for a tag that means nothing or names a class that was not given.
+    Raises DecodeError for an unknown tag or for a class that was not given.
     """
     if kind in ("dataclass", "enum") and isinstance(name, str):
         return _instance(str(kind), value, name, classes)
@@ -343,11 +343,11 @@ def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]
 
 
 def _hashed(kind: str, items: list[Any], classes: Mapping[str, type]) -> object:
-    """A set or a dict of many members; for FOR_DISPLAY, one that could cost much stays Unrestored."""
+    """A set or dict with many members; for FOR_DISPLAY, an expensive one stays Unrestored."""
     keys = [key for key, _ in items] if kind == "dict" else items
     if not _UNGUESSED.issuperset(map(type, keys)):
         if classes is FOR_DISPLAY:
-            # Sorted, so that two values that were written from equal sets are equal.
+            # Sorted, so that two values written from equal sets are equal.
             return Unrestored(kind, "", sorted(items, key=repr))
         hashes = sorted(map(hash, keys))
         if any(map(int.__eq__, hashes, hashes[_SAME_HASH:])):
@@ -359,7 +359,7 @@ def _hashed(kind: str, items: list[Any], classes: Mapping[str, type]) -> object:
 
 
 def display_map(pairs: list[tuple[Any, Any]]) -> object:
-    """A map that is decoded for FOR_DISPLAY: a dict, or Unrestored where a dict could cost much. Raises TypeError."""
+    """A map that is decoded for FOR_DISPLAY: a dict, or Unrestored if a dict would be expensive. Raises TypeError."""
     if len(pairs) > _MANY and not _UNGUESSED.issuperset(type(key) for key, _ in pairs):
         return Unrestored("dict", "", sorted(map(list, pairs), key=repr))
     return dict(pairs)
@@ -380,7 +380,7 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
             return cls(value) if issubclass(cls, Flag) else cls[value]
         if kind == "dataclass" and is_dataclass(cls) and isinstance(value, dict):
             return _dataclass(cls, value)
-    except Exception as error:  # a user's __post_init__ may raise anything, and it is the body that does not suit it
+    except Exception as error:  # a user's __post_init__ may raise anything, and the body is what does not fit it
         raise DecodeError(
             f"the body has a value that cannot become a {name}: {type(error).__name__}: {error}"
         ) from error
@@ -388,10 +388,10 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
 
 
 def _dataclass(cls: type[Any], values: dict[str, object]) -> object:
-    """The instance, made by its constructor, so that fields added since get their defaults.
+    """The instance, created by its constructor, so that new fields get their defaults.
 
     Fields that no constructor takes are set afterwards. As with dataclasses.replace, __post_init__ runs again and
-    should leave alone what it made before, and an InitVar without a default cannot be restored.
+    should not change earlier results, and an InitVar without a default cannot be restored.
     """
     computed = {each.name for each in fields(cls) if not each.init} & values.keys()
     made = cls(**{name: value for name, value in values.items() if name not in computed})
@@ -401,7 +401,7 @@ def _dataclass(cls: type[Any], values: dict[str, object]) -> object:
 
 
 def too_deep(value: Any, room: int = MAX_DEPTH) -> bool:
-    """Whether lists, dicts, tuples and sets lie more than MAX_DEPTH deep in each other."""
+    """Whether lists, dicts, tuples and sets are nested more than MAX_DEPTH levels deep."""
     if type(value) not in _NESTED:
         return False
     if not room:

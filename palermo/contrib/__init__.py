@@ -1,1 +1,1 @@
-"""Palermo in other people's frameworks: Django, Flask, FastAPI, SQLAlchemy and Sentry, a module each."""
+"""Integrations with Django, Flask, FastAPI, SQLAlchemy and Sentry, one module each."""

@@ -1,9 +1,9 @@
-"""A bridge: synchronous code, such as a view under WSGI, calls the web pages and gets their whole answer.
+"""A bridge through which synchronous code, such as a WSGI view, calls the web pages and gets the complete response.
 
-The pages run in an event loop of their own, in a thread that all requests of the process share. Both are made by the
-first request: a server that imports the program and then forks has nothing to inherit. A stream of events has
-no end, and would hold a thread of the server for minutes. So it is answered with 204, which tells a browser not to ask
-again; Palermo's pages then ask for news now and then.
+The pages run in a separate event loop, in a thread that all requests of the process share. Both are created by the
+first request, so that a server that imports the program and then forks inherits neither. A stream of events has no
+end, and would occupy a server thread for minutes. So it is answered with 204, which tells a browser not to retry;
+Palermo's pages then poll.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _EVENTS = b"text/event-stream"
 
 
 class Answer(NamedTuple):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -40,12 +40,12 @@ class _Started(NamedTuple):
     client: Client
     app: FastAPI
     loop: asyncio.AbstractEventLoop
-    #: Entered: it ends what the pages read in threads of their own.
+    #: Exiting it ends the pages' own threads.
     lifespan: AbstractAsyncContextManager[Any]
 
 
 class Bridge:
-    """Calls the pages that `make` makes of the default client, again in each process and for each client."""
+    """Calls the pages that `make` creates for the default client, separately in each process and for each client."""
 
     def __init__(self, make: Callable[[Client], FastAPI]) -> None:
         self._make = make
@@ -53,12 +53,12 @@ class Bridge:
         self._started: _Started | None = None
 
     def call(self, scope: Scope, body: bytes = b"") -> Answer:
-        """The answer of the pages to one request. Raises what they raise."""
+        """The pages' response to one request. Raises the same errors."""
         app, loop = self._start(default_client())
         return asyncio.run_coroutine_threadsafe(_answer(app, scope, body), loop).result()
 
     def close(self) -> None:
-        """End the thread. The next call starts another."""
+        """End the thread. The next call starts a new one."""
         with self._lock:
             self._end()
 
@@ -95,8 +95,8 @@ def http_scope(
 ) -> dict[str, Any]:
     """The ASGI scope of a request for `path`, which is decoded and includes `root`, where the pages are mounted.
 
-    `raw_path` is the path as the client wrote it, or the whole address; None if the server does not tell. Then a name
-    with a slash in it cannot be told from two names.
+    `raw_path` is the path as the client sent it, or the whole address; None if the server does not provide it. Then
+    a name with a slash cannot be distinguished from two names.
     """
     if isinstance(raw_path, str):
         raw_path = (urlsplit(raw_path).path if "://" in raw_path else raw_path.partition("?")[0]).encode("latin-1")
@@ -117,8 +117,8 @@ def http_scope(
 
 
 def raw_path_of(environ: Mapping[str, Any]) -> str | None:
-    """The path as the client wrote it, in the environment of a WSGI request; None if the server does not tell."""
-    # Of gunicorn and Werkzeug; of uWSGI and mod_wsgi.
+    """The path as the client sent it, from a WSGI environment; None if the server does not provide it."""
+    # From gunicorn and Werkzeug; from uWSGI and mod_wsgi.
     found: str | None = environ.get("RAW_URI") or environ.get("REQUEST_URI")
     return found
 
@@ -158,6 +158,6 @@ async def _answer(app: ASGIApp, scope: Scope, body: bytes) -> Answer:
         with suppress(asyncio.CancelledError):
             await running
         return NO_STREAM
-    await running  # raises what it raised
+    await running  # raises its error
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]
     return Answer(start["status"], headers, b"".join(parts))

@@ -31,8 +31,8 @@ class Palermo:
     """The client of one application, and its pages."""
 
     def __init__(self, **settings: Unpack[SettingArgumentsAndUrl]) -> None:
-        """`settings` are those of `palermo.connect`; the others are loaded as always. Raises SettingInvalid."""
-        #: Opens nothing before it is used.
+        """`settings` are those of `palermo.connect`; other settings are loaded as usual. Raises SettingInvalid."""
+        #: Opens nothing before its first use.
         self.client = Client(Settings.load(**settings))
         self._pages: list[FastAPI] = []
 
@@ -47,7 +47,7 @@ class Palermo:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(run_in_threadpool, self.client.close)
             for pages in self._pages:
-                # A mounted application is not told that the outer one starts and ends.
+                # A mounted application doesn't get the start and end of the outer one.
                 await stack.enter_async_context(pages.router.lifespan_context(pages))
             yield {"palermo": self.client}
 

@@ -32,16 +32,16 @@ with extra("flask", "palermo.contrib.flask"):
 
 SOURCE = 'app.config["PALERMO"]'
 
-#: The module that makes the application in a worker.
+#: The module that creates the application in a worker.
 AUTOLOAD = "palermo.contrib.flask_autoload"
 
-#: The key of the scope under which the view passes on the user.
+#: The key of the scope under which the view passes the user.
 _USER = "palermo.contrib.user"
 
 #: The settings of the client that the newest application made, by this module's name: one for the process.
 _made: dict[str, Settings] = {}
 
-#: Says who sends the request: a User, None for 401, or what a Flask view returns, such as a redirect.
+#: Returns the user of the request: a User, None for 401, or a Flask view's return value, such as a redirect.
 Authenticate = Callable[[], User | ResponseReturnValue | None]
 
 
@@ -55,13 +55,13 @@ class Palermo:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Read app.config["PALERMO"], have jobs run in the application's context, and add `flask palermo`.
+        """Read app.config["PALERMO"], run jobs in the application's context, and add `flask palermo`.
 
-        The application that is initialized last is the one whose context jobs get. Raises SettingInvalid.
+        Jobs run in the context of the application that was initialized last. Raises SettingInvalid.
         """
         declare_settings(SOURCE, app.config.get("PALERMO", {}))
         chosen = chosen_settings()
-        # A worker, and a program that called palermo.connect, have chosen their broker already.
+        # A worker, and a program that called palermo.connect, have already chosen their broker.
         if chosen is None or chosen is _made.get(__name__):
             _made[__name__] = use(Client(Settings.load())).settings
 
@@ -76,10 +76,10 @@ class Palermo:
     def mount_pages(self, app: Flask, path: str, *, auth: Authenticate, **options: Any) -> Callable[..., Any]:
         """Serve the web pages under this path, and return their view.
 
-        `auth` is called in the context of each request. It returns a `User`; None for 401; or what a view returns, such
-        as a redirect to a login page. `options` are those of `palermo.webui.create_app`: name your hosts,
-        `hosts=["shop.example.com"]`. An extension that checks the tokens of all forms must be told to leave this view
-        alone: the pages check tokens of their own.
+        `auth` is called in the context of each request. It returns a `User`; None for 401; or a view's return value,
+        such as a redirect to a login page. `options` are those of `palermo.webui.create_app`: name your hosts,
+        `hosts=["shop.example.com"]`. Exempt this view from any extension that checks form tokens: the pages check
+        their own tokens.
         """
         root = "/" + path.strip("/")
 
@@ -117,7 +117,7 @@ class Palermo:
         return palermo_pages
 
     def close_pages(self) -> None:
-        """End what the pages do in threads of their own, at the end of a test. They go on with the next request."""
+        """Stop the threads of the pages, at the end of a test. They restart with the next request."""
         for bridge in self._bridges:
             bridge.close()
 
@@ -140,7 +140,7 @@ def _derived(key: str | bytes | None) -> str:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def _command(context: click.Context, arguments: tuple[str, ...]) -> None:
-    # Flask has made the application to find this command, and so its settings are declared.
+    # Flask has created the application to find this command, so its settings are declared.
     given = worker_arguments(arguments)
     if given is not None:
         settings = Settings.load()

@@ -1,9 +1,9 @@
-"""The shared part of the outboxes: the row that a job becomes, the ways of a row to the broker, and the job's handle.
-`JobAfterCommit` is the handle of a job that is in no outbox.
+"""The shared part of the outboxes: the row for a job, how rows are moved to the broker, and the job's handle.
+`JobAfterCommit` is the handle of a job that is not in an outbox.
 
-A row goes to the broker right after its commit, by the process that stored it, or else by a sweep. It is deleted after
-the broker has confirmed its job, never before: a process that is killed in between has the job enqueued a second time,
-with the same id, and loses none.
+A row is moved to the broker right after its commit, by the process that stored it, or else by a sweep. It is deleted
+after the broker has confirmed its job, never before. If a process is killed in between, the job is enqueued a second
+time, with the same id, and no job is lost.
 
 A sweep leaves rows of the last MIN_AGE seconds to the processes that stored them, since not every database can lock
 rows.
@@ -47,17 +47,17 @@ R_co = TypeVar("R_co", covariant=True)
 #: Seconds for which a row is left to the process that stored it.
 MIN_AGE = 10.0
 
-#: How many rows of one transaction are enqueued right after its commit, so that no request takes long; sweeps move the
-#: others.
+#: Number of rows of one transaction that are enqueued right after its commit, so that no request takes long; sweeps
+#: move the others.
 _AT_COMMIT = 100
 
-#: Seconds in which no commit tries the broker after it was away, so that only one request waits for it.
+#: Seconds during which no commit tries an unavailable broker, so that only one request waits for it.
 _PAUSE = 30.0
 
-#: Seconds between two looks at a row whose job is waited for, from the first to the longest.
+#: Seconds between two checks of a row whose job is awaited: the first pause and the longest.
 _LOOK_AFTER, _LOOK_EVERY = 0.05, 1.0
 
-#: What ends the job that enqueues: nothing may keep it.
+#: Exceptions that end the enqueuing job, and must not be caught.
 _ENDS = (JobTimeout, JobTerminated, JobCancelled)
 
 
@@ -80,18 +80,18 @@ class OutboxRow(Struct, frozen=True, kw_only=True):
     id: str
     #: The job's name.
     job: str
-    #: JSON: an object of `args` and `kwargs`.
+    #: JSON: an object with `args` and `kwargs`.
     arguments: str
     #: JSON: the options of the enqueue.
     options: str
     #: Unix seconds.
     created_at: float
-    #: The row's number in the order in which rows are moved; None before it is stored.
+    #: The row's number in the order of moving; None before it is stored.
     number: int | None = None
 
 
 class RowBatch(Protocol):
-    """Some rows that are locked where the database can, oldest first."""
+    """Some rows, oldest first, locked if the database supports that."""
 
     @property
     def rows(self) -> Sequence[OutboxRow]:
@@ -104,25 +104,25 @@ class RowBatch(Protocol):
         """Delete these rows."""
 
     def refuse(self, number: int, error: str) -> None:
-        """Note why this row cannot be enqueued. No later batch has it."""
+        """Record why this row cannot be enqueued. Later batches don't contain it."""
 
 
 class RowSelection(Struct, frozen=True, kw_only=True):
-    """The rows that a batch takes; of all that have no error, at most `limit`, oldest first."""
+    """The rows for a batch: of all rows without an error, at most `limit`, oldest first."""
 
     limit: int
-    #: Unix seconds: only rows that are not younger; None for rows of any age.
+    #: Unix seconds: only rows of this age or older; None for rows of any age.
     until: float | None = None
     #: Only rows of these jobs; None for all.
     ids: Sequence[str] | None = None
 
 
-#: Locks rows. When its block ends, also by an error, it commits what was deleted and refused.
+#: Locks rows. When its block ends, even by an error, it commits the deletions and refusals.
 OpenBatch = Callable[[RowSelection], AbstractContextManager[RowBatch]]
 
 
 def make_row(job: Enqueueable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OutboxRow:
-    """The row of a job. It is written as JSON, whatever the job's serializer is later.
+    """The row of a job. It is stored as JSON, even if the job's serializer is another one.
 
     Raises ArgumentsInvalid, EncodeError.
     """
@@ -130,7 +130,7 @@ def make_row(job: Enqueueable, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     definition.bind(args, kwargs)
     args, kwargs = definition.written(args, kwargs)
     now = clock.now()
-    # A delay counts from now, and not from when the row is moved.
+    # A delay counts from now, not from when the row is moved.
     run_at = due_at(
         now, delay=options.pop("delay", None), run_at=options.pop("run_at", None), declared=definition.delay
     )
@@ -149,7 +149,7 @@ def make_row(job: Enqueueable, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 def sweep_rows(open_batch: OpenBatch, client: Client | None, *, limit: int, min_age: float) -> int:
     """Enqueue the jobs of all rows of this age, in batches, and delete the rows; returns how many.
 
-    Raises BrokerError, and what ends the job that sweeps; the rows that are left then wait for the next sweep.
+    Raises BrokerError, and exceptions that end the sweeping job; the remaining rows then wait for the next sweep.
     """
     chosen = client or default_client()
     selection = RowSelection(limit=limit, until=clock.now() - min_age)
@@ -166,14 +166,14 @@ class CommitSweep:
     """Enqueues the jobs of one outbox right after the commit of their transaction."""
 
     def __init__(self) -> None:
-        #: The client whose broker was away, and until when no commit tries it.
+        #: The client whose broker was unavailable, and until when no commit tries it.
         self._paused: tuple[Client | None, float] = None, 0.0
 
     def move(self, open_batch: OpenBatch, ids: Sequence[str]) -> None:
-        """Enqueue the jobs of these rows, and delete the rows. Rows that are left wait for a sweep.
+        """Enqueue the jobs of these rows, and delete the rows. Remaining rows wait for a sweep.
 
-        The data are committed, so nothing is raised but what ends the job that stores them. While the broker is away
-        only one commit in half a minute waits for it.
+        The data is committed, so only exceptions that end the storing job are raised. While the broker is
+        unavailable, only one commit per half minute waits for it.
         """
         if not ids:
             return
@@ -203,16 +203,16 @@ def _move(batch: RowBatch, client: Client) -> int:
         for row in batch.rows:
             assert row.number is not None
             try:
-                with suppress(DuplicateJob):  # it is there already
+                with suppress(DuplicateJob):  # it is already there
                     batch.run(partial(_enqueue, client, row))
                 moved.append(row.number)
             except (BrokerError, *_ENDS):
                 raise
-            except Exception as error:  # a hook of the user may raise anything, and must not stop the others
+            except Exception as error:  # a user's hook may raise anything, and must not stop the others
                 log.error("outbox row cannot be enqueued id=%s job=%s error=%r", row.id, row.job, str(error))
                 batch.refuse(row.number, f"{type(error).__name__}: {error}")
     finally:
-        # Also after an error: what the broker has confirmed must not be enqueued again.
+        # Also after an error, because a confirmed job must not be enqueued again.
         batch.delete(moved)
     return len(moved)
 
@@ -226,26 +226,26 @@ def _enqueue(client: Client, row: OutboxRow) -> None:
 
 
 class FindRow(Protocol):
-    """Looks for the row of a job: its error, "" if it has none, and None if there is no such row."""
+    """Finds the row of a job: its error, "" if it has no error, and None if the row doesn't exist."""
 
     def __call__(self, id: str) -> str | None: ...
 
     async def in_loop(self, id: str) -> str | None:
-        """The same without holding up the event loop."""
+        """The same without blocking the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxJob(Job[R_co]):
-    """The handle of a job that is, or was, in an outbox. It waits for the job there too.
+    """The handle of a job that is, or was, in an outbox. It also waits while the job is there.
 
-    Its status is "outbox" while the row is there. Pickled, it becomes a handle that does not know the outbox.
+    Its status is "outbox" while the row exists. When pickled, it becomes a handle without the outbox.
     """
 
     _find_row: FindRow | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, row: OutboxRow, job: Enqueueable, find_row: FindRow) -> "OutboxJob[Any]":
-        """The handle for a row that has just been stored."""
+        """The handle for a newly stored row."""
         client, definition = default_client(), job.definition
         given = getattr(job, "given", {})
         keeps = given.get("keep_result")
@@ -253,13 +253,13 @@ class OutboxJob(Job[R_co]):
             row.id,
             given.get("queue") or definition.queue_in(client.settings),
             row.job,
-            # Not True: a job that keeps its result is waited for without asking whether it exists.
+            # Not True: waiting for a job with a kept result does not check whether the job exists.
             keep_result=None if (definition.keep_result if keeps is None else keeps) else False,
             _client=client,
             _find_row=find_row,
         )
 
-    # `Job.status(self)`: the class that a dataclass with slots becomes is not the one that `super()` would look for.
+    # `Job.status(self)`: a dataclass with slots becomes another class than the one that `super()` would use.
 
     def status(self) -> JobStatus:
         """See Job."""
@@ -301,7 +301,7 @@ class OutboxJob(Job[R_co]):
         return JobStatus(state=State.OUTBOX, id=self.id, job=self.job, queue=self.queue, reason=reason)
 
     def _moved(self, timeout: Duration | None) -> float | None:
-        """Wait until the row is gone; returns how many seconds are left of the timeout."""
+        """Wait until the row is gone; returns the remaining seconds of the timeout."""
         wait = _RowWait(self.id, in_seconds(timeout))
         while wait.goes_on(self._find(self.id)):
             time.sleep(wait.pause)
@@ -315,7 +315,7 @@ class OutboxJob(Job[R_co]):
 
 
 class _RowWait:
-    """How long one call has waited for the row of a job to be moved."""
+    """The wait of one call for the row of a job to be moved."""
 
     def __init__(self, id: str, seconds: float | None) -> None:
         self.pause = _LOOK_AFTER
@@ -328,7 +328,7 @@ class _RowWait:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def goes_on(self, error: str | None) -> bool:
-        """Whether the row is still there. Raises JobFailed for one with an error, and ResultTimeout."""
+        """Whether the row still exists. Raises JobFailed for one with an error, and ResultTimeout."""
         if error is None:
             return False
         if error:
@@ -347,7 +347,7 @@ class _RowWait:
 
 @dataclass(frozen=True, slots=True)
 class JobAfterCommit(Job[R_co]):
-    """The handle of a job that is enqueued after a commit. Before that, and after a rollback, it is not known.
+    """The handle of a job that is enqueued after a commit. Before that, and after a rollback, its status is unknown.
 
     If another job has its key at the commit, it becomes the handle of that job.
     """
@@ -361,7 +361,7 @@ class JobAfterCommit(Job[R_co]):
         definition.bind(args, kwargs)
         client = default_client()
         id = given.get("id") or new_id()
-        # A handle by id: it does not say that the job exists.
+        # A handle by id, which does not claim that the job exists.
         return cls(
             id,
             given.get("queue") or definition.queue_in(client.settings),
@@ -371,7 +371,7 @@ class JobAfterCommit(Job[R_co]):
         )
 
     def enqueue(self) -> None:
-        """Enqueue the job. Raises what `Client.enqueue` raises."""
+        """Enqueue the job. Raises the same as `Client.enqueue`."""
         assert self._call is not None
         made = self._call()
         for each in fields(made):

@@ -1,11 +1,11 @@
-"""Palermo for Sentry: it hears of every failed job, without a line of code in jobs.
+"""Palermo for Sentry: reports every failed job, without a line of code in jobs.
 
     sentry_sdk.init(dsn=..., integrations=[PalermoIntegration()])
 
-in a module that the worker imports. A job that goes to `failed` is one event, with the exception, the job, its queue,
-the attempt, and the breadcrumbs of that run. Each run is a transaction, which continues the trace of the program that
-enqueued the job, if that program has the integration too. The parent of a worker runs no code of users, so it sends
-nothing.
+in a module that the worker imports. A job that goes to `failed` is one event, with the exception, the job, its
+queue, the attempt, and the breadcrumbs of that run. Each run is a transaction, which continues the trace of the
+program that enqueued the job, if that program uses the integration too. A worker's parent runs no user code, so it
+sends nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,13 +24,13 @@ with extra("sentry", "palermo.contrib.sentry"):
     from sentry_sdk.scope import Scope, use_isolation_scope
     from sentry_sdk.utils import event_from_exception
 
-#: Seconds that sending a failure may take before the worker goes on. A slot may be replaced right after it.
+#: Maximum seconds for sending a failure before the worker continues. A slot may be replaced right after it.
 FLUSH_SECONDS = 2.0
 
-#: The headers that carry a trace.
+#: The headers with a trace.
 _TRACE, _BAGGAGE = "sentry-trace", "baggage"
 
-#: The scope of the run: failures are reported after its hooks have ended.
+#: The scope of the run, because failures are reported after its hooks have ended.
 _scope: ContextVar[Scope | None] = ContextVar("palermo.contrib.sentry", default=None)
 
 
@@ -49,7 +49,7 @@ class PalermoIntegration(Integration):
 
 
 def around_process_sentry(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """A scope and a transaction of the run's own."""
+    """A separate scope and transaction for the run."""
     job = current_job()
     if job is None or not _is_on():
         yield
@@ -69,7 +69,7 @@ def around_process_sentry(definition: JobDefinition, /, *args: Any, **kwargs: An
 
 
 def report_to_sentry(report: FailureReport) -> None:
-    """The failure backend: an event for a job that has failed for good."""
+    """The failure backend: an event for a permanently failed job."""
     if report.error is None or not _is_on():
         return
     run = _scope.get()
@@ -86,7 +86,7 @@ def report_to_sentry(report: FailureReport) -> None:
 
 
 def trace_headers() -> Mapping[str, str]:
-    """The headers with which a job's run continues the trace of this context."""
+    """The headers with which a job's run continues the current trace."""
     if not _is_on():
         return {}
     found = {_TRACE: sentry_sdk.get_traceparent(), _BAGGAGE: sentry_sdk.get_baggage()}
@@ -98,7 +98,7 @@ def _is_on() -> bool:
 
 
 def _describe(scope: Scope, *, id: str, job: str, queue: str, attempt: int, worker: str) -> None:
-    # Without arguments: they may hold what Sentry must not see. The page of the job shows them.
+    # Without arguments, which may contain data that Sentry must not get. The page of the job shows them.
     scope.set_tag("palermo.job", job)
     scope.set_tag("palermo.queue", queue)
     scope.set_context("palermo", {"id": id, "job": job, "queue": queue, "attempt": attempt, "worker": worker})

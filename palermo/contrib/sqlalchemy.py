@@ -1,11 +1,11 @@
 """Jobs and transactions of SQLAlchemy: enqueue after the commit, or in the same transaction through an outbox.
 
-`enqueue_after_commit` needs no table. A transaction that is rolled back enqueues nothing. But a program that dies, or a
-broker that is away, between the commit and the enqueuing loses the job: data without the job.
+`enqueue_after_commit` needs no table. A transaction that is rolled back enqueues nothing. But if the program dies,
+or the broker is unavailable, between the commit and the enqueue, the data is stored and the job is lost.
 
-An `Outbox` is a table. The job is a row of the transaction, so data and job are stored both or neither. It is enqueued
-right after the commit, or by a recurring job that moves the rows that are left: at least once, and twice, with the same
-id, if the program dies between the broker's confirm and the deletion of the row.
+An `Outbox` is a table. The job is a row of the transaction, so data and job are stored together or not at all. It is
+enqueued right after the commit, or by a recurring job that moves the remaining rows. It is enqueued at least once;
+if the program dies between the broker's confirm and the deletion of the row, it is enqueued twice, with the same id.
 """
 
 import asyncio
@@ -50,25 +50,26 @@ with extra("sqlalchemy", "palermo.contrib.sqlalchemy"):
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, SessionTransaction, registry, scoped_session
 
-#: Every kind of session that the functions take.
+#: All kinds of session that the functions accept.
 AnySession = Session | AsyncSession | scoped_session[Any] | async_scoped_session[Any]
 
-#: The key of Session.info under which the jobs of its transactions wait.
+#: The key in Session.info for the jobs of its transactions.
 _WAITING = "palermo.contrib.waiting"
 
-#: What a row stores of a job; the database counts the rows.
+#: The job fields in a row; the database numbers the rows.
 _STORED = tuple(name for name in OutboxRow.__struct_fields__ if name != "number")
 
 
 def enqueue_after_commit(session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
-    """Enqueue the job once the session's transaction is committed; never, if it, or its savepoint, is rolled back.
+    """Enqueue the job once the session's transaction is committed, or not at all if it, or its savepoint, is rolled
+    back.
 
-    Returns the handle of the job, which has its id already; before the commit its status is "unknown". The arguments
-    are checked now, and read after the commit: do not change them in between. After the commit of an AsyncSession the
-    event loop waits for the broker.
+    Returns the handle of the job, which already has its id; before the commit its status is "unknown". The arguments
+    are checked now, and read after the commit: do not change them in between. After the commit of an AsyncSession
+    the event loop blocks until the broker has answered.
 
-    Raises ArgumentsInvalid. The commit raises BrokerUnavailable if the broker is away: the data are stored then, and
-    the job is not.
+    Raises ArgumentsInvalid. The commit raises BrokerUnavailable if the broker is unavailable: the data is stored
+    then, and the job is not.
     """
     made = JobAfterCommit.of(job, args, kwargs)
     waiting, transaction = _begun(_plain(session))
@@ -86,14 +87,14 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.jobs: list[_WaitingJob] = []
-        #: The ids of rows by their outbox and database; those of savepoints that were rolled back too.
+        #: The ids of rows by their outbox and database, including those of rolled-back savepoints.
         self.rows: dict[tuple[Outbox, Engine | Connection], list[str]] = {}
-        #: The transaction, or savepoint, that has been committed and is about to end.
+        #: The committed transaction or savepoint that is about to end.
         self.committed: SessionTransaction | None = None
 
 
 def _begun(session: Session) -> tuple[_Waiting, SessionTransaction | None]:
-    """The jobs that wait for the session's commit, and its transaction or savepoint, which begins if there is none."""
+    """The jobs that wait for the session's commit, and its transaction or savepoint, started if needed."""
     if not session.in_transaction():
         session.begin()
     waiting: _Waiting = session.info.setdefault(_WAITING, _Waiting())
@@ -117,7 +118,7 @@ def _after_end(session: Session, ended: SessionTransaction) -> None:
         if ended.parent is None:
             waiting.rows.clear()
     elif ended.parent is not None:
-        # The jobs of a released savepoint are the outer transaction's now.
+        # The jobs of a released savepoint now belong to the outer transaction.
         outer = ended.parent
         waiting.jobs = [one._replace(transaction=outer) if one.transaction is ended else one for one in waiting.jobs]
     else:
@@ -139,21 +140,21 @@ def _plain(session: AnySession) -> Session:
 
 
 class Outbox:
-    """A table of jobs that are stored with the data, and are enqueued after the commit."""
+    """A table of jobs that are stored with the data and enqueued after the commit."""
 
     def __init__(self, metadata: MetaData, *, table: str = "palermo_outbox") -> None:
-        """Adds the table to `metadata`: create it as you create your own, by `create_all` or a migration."""
+        """Add the table to `metadata`. Create it as you create your own, with `create_all` or a migration."""
         self.table = Table(
             table,
             metadata,
-            # SQLite counts only in a column of this type.
+            # SQLite numbers rows only in a column of this type.
             Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
             Column("id", String(255), nullable=False, index=True),
             Column("job", String(255), nullable=False),
             Column("arguments", Text, nullable=False),
             Column("options", Text, nullable=False),
             Column("created_at", Double, nullable=False),
-            # Why the row cannot be enqueued. Such rows stay until somebody mends or deletes them.
+            # Why the row cannot be enqueued. Such rows stay until an operator fixes or deletes them.
             Column("error", Text),
         )
         self._entry = type("OutboxEntry", (), {})
@@ -163,8 +164,8 @@ class Outbox:
     def enqueue(self, session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
         """Add the job to the session's transaction; it is enqueued right after the commit, or by a sweep.
 
-        Returns the handle of the job, whose status is "outbox" until then. It is written as JSON now, whatever its
-        serializer is later. Raises ArgumentsInvalid, EncodeError.
+        Returns the handle of the job, whose status is "outbox" until then. It is stored as JSON, even if its
+        serializer is another one. Raises ArgumentsInvalid, EncodeError.
         """
         row = make_row(job, args, kwargs)
         entry: Any = self._entry()
@@ -178,21 +179,21 @@ class Outbox:
         return OutboxJob.of(row, job, _FindRow(self.table, bind))
 
     def committed(self, bind: Engine | Connection, ids: Sequence[str]) -> None:
-        """Enqueue the jobs of these rows, whose transaction has just been committed; raises nothing."""
+        """Enqueue the jobs of these rows after the commit of their transaction; raises nothing."""
         self._commits.move(partial(self._open_batch, bind), ids)
 
     def sweep(self, engine: Engine, *, client: Client | None = None, limit: int = 500, min_age: float = MIN_AGE) -> int:
         """Enqueue the jobs of all rows that are older than `min_age` seconds, and delete the rows; returns how many.
 
         Younger rows are left to the programs that stored them, which enqueue them right after their commit. Rows are
-        moved oldest first, at most `limit` in one transaction. Any number of processes may sweep at once, on databases
-        that know SKIP LOCKED. A row that can never be enqueued gets its error, is logged and stays. Raises
-        BrokerUnavailable, BrokerRefused, PublishRefused; the rows that are left then wait for the next sweep.
+        moved oldest first, at most `limit` per transaction. Any number of processes may sweep at the same time, on
+        databases that support SKIP LOCKED. A row that can never be enqueued gets its error, is logged and stays.
+        Raises BrokerUnavailable, BrokerRefused, PublishRefused; the remaining rows then wait for the next sweep.
         """
         return sweep_rows(partial(self._open_batch, engine), client, limit=limit, min_age=min_age)
 
     def waiting(self, engine: Engine) -> tuple[int, float]:
-        """How many rows wait, and for how many seconds the oldest of them: for alerts."""
+        """The number of waiting rows, and the age of the oldest one in seconds, for alerts."""
         table = self.table
         with engine.connect() as connection:
             chosen = select(func.count(), func.min(table.c.created_at)).where(table.c.error.is_(None))
@@ -206,7 +207,7 @@ class Outbox:
             try:
                 yield batch
             finally:
-                if connection is not bind:  # else its transaction is the caller's, as in tests
+                if connection is not bind:  # otherwise its transaction is the caller's, as in tests
                     connection.commit()
 
 
@@ -215,7 +216,7 @@ def _connected(bind: Engine | Connection) -> AbstractContextManager[Connection]:
 
 
 class _FindRow:
-    """Looks for rows, as the handles of an outbox do."""
+    """Finds rows for the handles of an outbox."""
 
     def __init__(self, table: Table, bind: Engine | Connection) -> None:
         self._table = table

@@ -1,8 +1,8 @@
 """The worker that a framework's own command line starts: `manage.py palermo_worker`, `flask palermo worker`.
 
-That process has imported the whole application, and perhaps started threads. A worker's parent must have neither: it
-runs no code of users, and it forks. So `palermo worker` takes the process over, with the same pid, and the settings
-travel in the environment, where no listing of processes shows them.
+That process has imported the whole application, and may have started threads. A worker's parent must have neither,
+because it runs no user code, and it forks. So `palermo worker` takes over the process, with the same pid, and the
+settings are passed in the environment, where no process listing shows them.
 """
 
 import os
@@ -17,9 +17,9 @@ NOTHING: Mapping[str, str] = {}
 
 
 def worker_arguments(arguments: Sequence[str]) -> list[str] | None:
-    """The worker's arguments, if a command line of `palermo` runs a worker, and does not only ask for its help.
+    """The worker's arguments if a command line of `palermo` runs a worker, rather than printing its help.
 
-    `--url X worker -c 2` has an option before the command; the worker takes it too.
+    `--url X worker -c 2` has an option before the command; the worker gets it too.
     """
     place = 0
     while place < len(arguments) and arguments[place].startswith("-"):
@@ -37,7 +37,7 @@ def become_worker(
     folders: Iterable[str] = (),
     variables: Mapping[str, str] = NOTHING,
 ) -> NoReturn:
-    """Replace this process by a worker of these modules, with arguments of `palermo worker`.
+    """Replace this process with a worker for these modules, with arguments of `palermo worker`.
 
     It also finds modules in `folders`, which are added to PYTHONPATH. `variables` are added to its environment.
     """

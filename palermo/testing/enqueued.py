@@ -1,4 +1,4 @@
-"""The jobs that wait on a broker, as a test compares them with what it expects."""
+"""The jobs that wait on a broker, for a test's assertions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ async def waiting_messages(broker: Broker) -> list[Message]:
         found += (one for one in page.messages if one.id not in page.cancelled)
     later = await broker.scheduled(ScheduledFilter(), limit=_ALL)
     found += (one for one in later.messages if one.id not in later.cancelled)
-    # Debounced and throttled jobs, and the next job with a key that is taken, are stored with the key.
+    # Debounced and throttled jobs, and the next job for a held key, are stored with the key.
     for key in await broker.keys.known():
         if key.next is not None:
             found.append(replace(key.next.message, run_at=key.due))
@@ -133,7 +133,7 @@ class Enqueued:
     def _job(self, message: Message) -> EnqueuedJob:
         try:
             args, kwargs = self._arguments(message, registry.find(message.job))
-        except PalermoError as error:  # the worker will say the same of it
+        except PalermoError as error:  # the worker will report the same error
             args, kwargs = [f"<{error}>"], {}
         return EnqueuedJob(
             id=message.id,

@@ -1,8 +1,8 @@
 """The pool of a worker in a test: one slot, whose jobs run in the thread that called `work`.
 
-It stands between the worker's loop and the executor where the other pools have processes and socket pairs. A message
-goes to the executor as a slot gets it, with the fields that a frame has. Limits of time are enforced as in a thread
-pool: an error is raised in the job. No job can be killed.
+It takes the place of the processes and socket pairs between the worker's loop and the executor in other pools. The
+executor gets a message as a slot gets it, with the fields of a frame. Time limits are enforced as in a thread pool,
+by an error raised in the job. No job can be killed.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from palermo.worker.limits import Limits, cancelled, rerun_timeout, terminated, 
 from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
 from palermo.worker.registered import Registered
 
-#: Makes the executor of the pool's slot.
+#: Creates the executor of the pool's slot.
 MakeExecutor = Callable[[SharedInterrupts, OnError], Executor]
 
 
@@ -45,7 +45,7 @@ class LocalPool:
         hand_over: Callable[["LocalRun"], object],
         failed: Callable[[list[JobFailure]], None],
     ) -> None:
-        """`hand_over` gives a run to the thread that performs it; `failed` gets the failures of each run there."""
+        """`hand_over` passes a run to the thread that performs it; `failed` gets the failures of each run there."""
         self.on_report: OnReport = ignore_report
         self.pids: tuple[int, ...] = ()
         self.gone = asyncio.Event()
@@ -57,14 +57,14 @@ class LocalPool:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._run: LocalRun | None = None
-        #: The exceptions of the present run, by job id.
+        #: The exceptions of the current run, by job id.
         self._errors: dict[str, BaseException] = {}
 
     async def start(self) -> Registered:
         return self._registered
 
     async def prepare(self, slot: int) -> None:
-        """Nothing is to be prepared."""
+        """Does nothing: the slot needs no preparation."""
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         limited = Limits().limited(message, self._registered.timeouts, self._registered.reruns)
@@ -94,19 +94,19 @@ class LocalPool:
         self._interrupts.interrupt(terminated())
 
     async def hook(self, name: str, *more: Any) -> float:
-        """The hooks of a worker's processes do not run: there are no such processes."""
+        """Does nothing: the hooks of worker processes don't run, because a test has none."""
         return 0.0
 
     def drain(self) -> None:
-        """There is no process that could be started."""
+        """Does nothing: no process can be started."""
 
     def kill(self) -> None:
-        """Give the running job back. Its code goes on, and its result is ignored."""
+        """Requeue the running job. Its code continues, and its result is ignored."""
         if self._run is not None:
             self.end(self._run, INTERRUPTED)
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing."""
 
     # Called in the thread that performs the run.
 
@@ -121,13 +121,13 @@ class LocalPool:
         return await asyncio.ensure_future(self._executor.run_async(run.message, reporter))
 
     def performed(self, run: "LocalRun", result: RunResult) -> None:
-        """Note the failures of a run, and tell the worker's loop how it ended."""
+        """Record the failures of a run, and report its end to the worker's loop."""
         messages = (run.message, *run.message.companions)
         self._failed(failures_of(messages, results_of_each(result, len(messages)), self._errors))
         self._loop.call_soon_threadsafe(self.end, run, result)
 
     def report(self, run: "LocalRun", report: Report) -> None:
-        """Tell the worker's loop what the job reports."""
+        """Pass the job's report to the worker's loop."""
         self._loop.call_soon_threadsafe(self.on_report, run.slot, report)
 
     def _note_error(self, error: BaseException, messages: Sequence[Message]) -> None:
@@ -187,7 +187,7 @@ class LocalRun:
 
     @contextmanager
     def _performing(self) -> Iterator[Reporter]:
-        """Tell the pool the result that the run has at the end of the context."""
+        """Report the run's result to the pool at the end of the context."""
         reporter = Reporter(self, self.slot)
         try:
             yield reporter

@@ -1,4 +1,4 @@
-"""The worker of a test: `Worker` as it is, with a pool of this process and nothing else around it."""
+"""The worker of a test: the real `Worker`, with a pool in this process and nothing else around it."""
 
 import asyncio
 import itertools
@@ -32,10 +32,10 @@ from palermo.worker.parent.worker import Worker
 from palermo.worker.registered import Registered
 from palermo.worker.signals import Action
 
-#: Seconds within which jobs that are due must be in their queues.
+#: Seconds within which due jobs must be in their queues.
 _SCHEDULER_TIMEOUT = 30.0
 
-#: Tells the workers of one process apart: a job of one may start another.
+#: Distinguishes the workers of one process: a job of one may start another.
 _numbers = itertools.count(1)
 
 
@@ -54,9 +54,9 @@ class LocalWorker:
         failed: Callable[[list[JobFailure]], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """`hand_over` gives a run to the thread that performs it; `failed` gets the failures of each run there.
+        """`hand_over` passes a run to the thread that performs it; `failed` gets the failures of each run there.
 
-        `stopping` tells whether a loop of `resume` is to end before its next item.
+        `stopping` returns whether a loop of `resume` must end before its next item.
         """
         self._client = client
         self._registry = jobs_here
@@ -66,9 +66,9 @@ class LocalWorker:
         self._hand_over = hand_over
         self._failed = failed
         self._stopping = stopping
-        #: Failures of runs that were noted and not counted yet.
+        #: Recorded failures of runs that have not been counted yet.
         self._noted = 0
-        #: How many jobs failed without a run, such as one whose unique key another job has.
+        #: Number of jobs that failed without a run, for example because another job has their unique key.
         self.failed_unrun = 0
         self._host = f"test-{next(_numbers)}"
         self._options = WorkerOptions(
@@ -77,7 +77,7 @@ class LocalWorker:
             queues=selection,
             pool="thread",
             burst=True,
-            # Their time comes when the test moves the clock, or when the job ends that this worker runs in.
+            # They become due when the test moves the clock, or when the job ends that this worker runs in.
             burst_waits_for_limits=False,
             accept=accept,
             scheduler=False,
@@ -101,7 +101,7 @@ class LocalWorker:
         return self._ran
 
     def abandon(self) -> None:
-        """End at once, and give the running job back. Called in the worker's loop."""
+        """End immediately, and requeue the running job. Called in the worker's loop."""
         self._abandoned = True
         if self._worker is not None:
             self._worker.order(Action.ABANDON)
@@ -137,25 +137,25 @@ class LocalWorker:
 
 
 def registered_here(client: Client) -> Registered:
-    """What this process has registered, without the hooks of a worker's processes: there are no such processes."""
+    """The registrations of this process, without the hooks of worker processes, which a test doesn't have."""
     return replace(registration.collect(registry, client), hooks=frozenset())
 
 
 def subscribe(client: Client) -> None:
-    """Subscribe the groups of this process, as a worker does when it begins."""
+    """Subscribe the groups of this process, as a worker does when it starts."""
     subscriptions = registered_here(client).subscriptions
     if subscriptions:
         client.run(lambda broker: subscribe_groups(broker, subscriptions))
 
 
 def declare_entries(client: Client, jobs: Collection[str], *, since: float) -> None:
-    """Put recurring jobs on the broker, as a worker did that began at `since`: those of these jobs, or all."""
+    """Store recurring jobs on the broker, like a worker that started at `since`: those of these jobs, or all."""
     entries = [entry for entry in prepare_recurring.declarations(client) if not jobs or entry.recurring.job in jobs]
     client.run(lambda broker: declare(broker, entries, since=since))
 
 
 async def publish_due(broker: Broker) -> None:
-    """Have the broker put the jobs into their queues that are due by now."""
+    """Let the broker move the due jobs into their queues."""
     if not await _has_due(broker):
         return
     scheduler = asyncio.ensure_future(broker.run_scheduler())

@@ -89,7 +89,7 @@ class Palermo:
         self._enqueued = Enqueued(self._client, self._accept)
         self._thread: LoopThread | None = None
         self._since = 0.0
-        #: How many items `palermo.resume` gives until it ends the run; None for all.
+        #: Number of items that `palermo.resume` yields before it ends the run; None for all.
         self._items_left: int | None = None
         self._interrupt: BaseException | None = None
         #: The failures that haven't been raised yet.
@@ -168,7 +168,7 @@ class Palermo:
     def interrupt_after(self, items: int) -> None:
         """Interrupt the run whose loop of `palermo.resume` asks for one more item than this, as a stopping worker does.
 
-        The job is enqueued again with what it has saved, and the next `work` runs it.
+        The job is enqueued again with its saved state, and the next `work` runs it.
         """
         self._items_left = items
 
@@ -300,7 +300,7 @@ class Palermo:
         return ran.result()
 
     def _interrupts_now(self) -> bool:
-        """Whether a loop is to end before its next item."""
+        """Whether a loop must end before its next item."""
         if self._items_left is None:
             return False
         self._items_left -= 1
@@ -310,13 +310,13 @@ class Palermo:
         return True
 
     def _note_failed_unrun(self) -> None:
-        """Note the jobs that failed without a run, such as one whose unique key another job has."""
+        """Record the jobs that failed without a run, for example because another job has their unique key."""
         known = {one.id for one in self.failures}
         page = self._client.run(lambda broker: browse_failed(broker, offset=0, limit=_LATEST, newest=True))
         self._failed([failure_without_run(one) for one in page.messages if one.id not in known])
 
     def _raise_interrupt(self) -> None:
-        """Raise the KeyboardInterrupt that came in a job: Ctrl-C ends the test."""
+        """Raise the KeyboardInterrupt that was raised in a job: Ctrl-C ends the test."""
         interrupt, self._interrupt = self._interrupt, None
         if interrupt is not None:
             raise interrupt
@@ -329,7 +329,7 @@ class Palermo:
                 self._interrupt = one.error
 
     def _raise(self) -> None:
-        """Raise what jobs have raised. In a job nothing is raised: the call in the test does that."""
+        """Raise the errors of jobs. In a job nothing is raised: the call in the test does that."""
         __tracebackhide__ = True
         if _inside.get():
             return
@@ -353,7 +353,7 @@ class Palermo:
 
 
 class _TestClient(Client):
-    """The client of a test: in inline mode it has the jobs run that it has stored."""
+    """The client of a test: in inline mode it runs the jobs that it has stored."""
 
     def __init__(self, settings: Settings, test: Palermo) -> None:
         super().__init__(settings)
@@ -412,7 +412,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""The Django app: it finds the settings and the jobs of a project, and adds the hooks."""
+"""The Django app: finds the settings and jobs of a project, and adds the hooks."""
 
 from typing import Any
 

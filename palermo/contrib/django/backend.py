@@ -55,10 +55,10 @@ _STATUS: Mapping[State, Any] = {
 }
 
 
-#: Seconds that the broker has to tell the result of a task that is done.
+#: Maximum seconds for the broker to return the result of a finished task.
 _RESULT_SECONDS = 30.0
 
-#: The tasks by the names of their jobs. Django makes a backend object for each thread.
+#: The tasks by the names of their jobs. Django creates a backend object per thread.
 _tasks: dict[str, Any] = {}
 
 
@@ -72,11 +72,11 @@ class PalermoBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        # Without kept results, get_result could not tell what a task returned.
+        # Without kept results, get_result could not return a task's value.
         self._job_options = {"keep_result": True, **self.options}
 
     def validate_task(self, task: Any) -> None:
-        """Check a task, and declare its job when it is first seen. Raises InvalidTask, OptionInvalid."""
+        """Check a task, and declare its job on first use. Raises InvalidTask, OptionInvalid."""
         super().validate_task(task)
         known = _tasks.get(task.module_path)
         if known is None or known.func is not task.func:
@@ -84,7 +84,7 @@ class PalermoBackend(BaseTaskBackend):
             job(**{**self._job_options, "name": task.module_path, "queue": _queue(task)})(_job_function(self, task))
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Store one task on the broker. Raises what `Client.enqueue` raises."""
+        """Store one task on the broker. Raises the same as `Client.enqueue`."""
         self.validate_task(task)
         result = _result(task, self.alias, new_id(), TaskResultStatus.READY, args, kwargs)
         default_client().enqueue(
@@ -101,7 +101,7 @@ class PalermoBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> Any:
-        """The state of a task, and what it returned. It has no arguments: a job that has ended no longer has them.
+        """The state of a task, and its return value. Arguments are missing, because an ended job no longer has them.
 
         Raises TaskResultDoesNotExist, BrokerUnavailable.
         """
@@ -134,11 +134,11 @@ class PalermoBackend(BaseTaskBackend):
 
 
 def _nothing() -> None:
-    """A function to check options with."""
+    """A function for checking options."""
 
 
 def _queue(task: Any) -> str | None:
-    """The queue of Palermo: the default one for Django's default queue."""
+    """The Palermo queue: the default one for Django's default queue."""
     return None if task.queue_name == DEFAULT_TASK_QUEUE_NAME else str(task.queue_name)
 
 
@@ -202,7 +202,7 @@ def _result(
 
 @contextmanager
 def _running(backend: PalermoBackend, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The result of a task while it runs. An error is noted in it and raised."""
+    """The result of a task while it runs. An error is recorded in it and raised."""
     current = current_job()
     result = _result(task, backend.alias, current.id if current else "", TaskResultStatus.RUNNING, args, kwargs)
     _set(result, started_at=datetime.now(UTC), last_attempted_at=datetime.now(UTC))
@@ -242,7 +242,7 @@ def _failed(backend: PalermoBackend, result: Any, error: BaseException) -> None:
 
 
 def _fill(result: Any, status: JobStatus) -> None:
-    """What a status tells of the task's times and errors."""
+    """Copy a task's times and errors from a status."""
     ended, began = status.ended_at, status.started_at
     if began is None and ended is not None and status.took is not None:
         began = ended - status.took

@@ -1,4 +1,4 @@
-"""The command line of `palermo` behind `manage.py`: which settings, modules and options a worker gets."""
+"""The command line of `palermo` behind `manage.py`: the settings, modules and options for a worker."""
 
 import sys
 from abc import abstractmethod
@@ -15,12 +15,12 @@ from palermo.contrib.django.configuration import configuration
 from palermo.contrib.worker_command import become_worker, run_worker_process
 from palermo.settings.settings import Settings
 
-#: The module that sets Django up in the worker.
+#: The module that sets up Django in the worker.
 AUTOLOAD = "palermo.contrib.django.autoload"
 
 
 def own_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The arguments without those that Django has already read, and the folders of `--pythonpath`."""
+    """The arguments without those that Django has already parsed, and the folders of `--pythonpath`."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--settings")
     parser.add_argument("--pythonpath")
@@ -42,7 +42,7 @@ def show_worker_help(program: str) -> None:
 
 
 def start_worker(arguments: Sequence[str], folders: Iterable[str], *, take_over: bool) -> int:
-    """Start the project's worker: in place of this process, or beside it, and then return its exit code."""
+    """Start the project's worker: replace this process, or start a child and then return its exit code."""
     settings = Settings.load()
     modules = (AUTOLOAD, *job_modules(), *settings.imports)
     # The folder of manage.py, from which the apps are imported.
@@ -53,18 +53,18 @@ def start_worker(arguments: Sequence[str], folders: Iterable[str], *, take_over:
 
 
 def job_modules() -> list[str]:
-    """The modules of installed apps in which jobs were looked for and that exist, sorted."""
+    """The existing modules of installed apps that may declare jobs, sorted."""
     names = [f"{app.name}.{module}" for app in apps.get_app_configs() for module in configuration().autodiscover]
     return sorted(name for name in names if name in sys.modules)
 
 
 class ClickCommand(BaseCommand):
-    """A management command whose options are read by click, not by argparse."""
+    """A management command whose options click parses, not argparse."""
 
     requires_system_checks: list[str] = []  # noqa: RUF012 - Django's own way to ask for none
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run with the words behind `manage.py NAME`."""
+        """Run with the words after `manage.py NAME`."""
         program = f"{argv[0].replace(chr(92), '/').rpartition('/')[2]} {argv[1]}"
         arguments, folders = own_options(argv[2:])
         self.run_click(arguments, folders, program)

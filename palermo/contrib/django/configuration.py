@@ -15,7 +15,7 @@ SOURCE = "settings.PALERMO"
 
 
 class Configuration(Struct, frozen=True, kw_only=True):
-    """What only the integration understands of settings.PALERMO."""
+    """The settings in settings.PALERMO that belong to the integration."""
 
     #: The names of the modules in which installed apps declare their jobs.
     autodiscover: tuple[str, ...] = ("jobs", "tasks")
@@ -29,7 +29,7 @@ _OWN = Configuration.__struct_fields__
 
 
 def configuration() -> Configuration:
-    """The integration's own settings. Raises SettingInvalid for a staff_role that is none."""
+    """The integration's own settings. Raises SettingInvalid for an unknown staff_role."""
     given = {name: value for name, value in _given().items() if name in _OWN}
     if "autodiscover" in given:
         given["autodiscover"] = tuple(given["autodiscover"])
@@ -40,12 +40,12 @@ def configuration() -> Configuration:
 
 
 def declare() -> None:
-    """Have everything in this process find Palermo's own settings in settings.PALERMO."""
+    """Let everything in this process read Palermo's own settings from settings.PALERMO."""
     declare_settings(SOURCE, {name: value for name, value in _given().items() if name not in _OWN})
 
 
 def check() -> None:
-    """Raise SettingInvalid for a name or a value in settings.PALERMO that cannot be."""
+    """Raise SettingInvalid for an invalid name or value in settings.PALERMO."""
     from palermo.settings.settings import Settings
 
     known = (*SETTINGS, *_OWN)

@@ -1,12 +1,12 @@
-"""Hooks that keep the database connections of workers as few and as fresh as those of requests.
+"""Hooks that manage a worker's database connections as Django manages those of requests.
 
-A job is to its slot what a request is to Django's server: before it and after it, connections that broke, or that are
-older than CONN_MAX_AGE, are closed, and the queries that DEBUG remembers are forgotten. Coroutine jobs do their queries
-in a thread that asgiref keeps for them; each has a thread of its own here, as each request has under ASGI, and its
-connections end with the job. Nothing is open when slots are forked: two processes on one connection destroy it.
+Django closes broken connections, and those older than CONN_MAX_AGE, before and after each request, and clears the
+queries that DEBUG records. The hooks do the same for each job. Coroutine jobs run their queries in a thread that
+asgiref keeps for them; each has its own thread here, as each request has under ASGI, and its connections end with
+the job. No connection is open when slots are forked, because two processes on one connection would break it.
 
-Only a worker does this. A job that a test runs uses the test's own connections (palermo.testing). They may be in the
-middle of a transaction that closing would break, and pytest-django may forbid their use.
+Only a worker does this. A job that a test runs uses the test's own connections (palermo.testing). They may be in a
+transaction that closing would break, and pytest-django may forbid their use.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ from palermo.jobs.hooks import WorkerContext, hook
 
 
 def before_first_fork_tend_django_connections(worker: WorkerContext) -> None:
-    """Register the hooks below, in a worker and nowhere else."""
+    """Register the hooks below, only in a worker."""
     hook(around_process_django)
     hook(before_fork_close_django_connections)
 
 
 def around_process_django(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """Close the connections that must not be used again, before the job and after it."""
+    """Close unusable connections before and after the job."""
     reset_queries()
     close_old_connections()
     own = ThreadSensitiveContext()
@@ -38,14 +38,14 @@ def around_process_django(definition: JobDefinition, /, *args: Any, **kwargs: An
         # Only a job that has called sync_to_async has such a thread.
         thread = SyncToAsync.context_to_thread_executor.pop(own, None)
         if thread is not None:
-            # Not waited for: in an async pool this is the event loop of all jobs.
+            # Not awaited: in an async pool this is the event loop of all jobs.
             thread.submit(connections.close_all)
             thread.shutdown(wait=False)
         close_old_connections()
 
 
 def before_fork_close_django_connections(worker: WorkerContext) -> None:
-    """Close what modules opened when they were imported: no slot may inherit it."""
+    """Close connections that modules opened during import, so that no slot inherits them."""
     for connection in connections.all(initialized_only=True):
         connection.close()
         if getattr(connection, "pool", None) is not None:

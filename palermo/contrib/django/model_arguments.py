@@ -1,4 +1,4 @@
-"""Refuses model instances as arguments of jobs: a job gets the id, and loads what is in the database when it runs."""
+"""Rejects model instances as arguments of jobs: pass the id, so that the job loads the current row when it runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ def refuse_models(definition: JobDefinition, args: Sequence[Any], kwargs: Mappin
 
 
 def before_enqueue_refuse_models(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> None:
-    """The hook of all jobs."""
+    """The hook for all jobs."""
     refuse_models(definition, args, kwargs)
 
 

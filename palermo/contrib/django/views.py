@@ -1,7 +1,7 @@
-"""The view of the web pages: it lets staff in, and passes the request on to Palermo's application.
+"""The view of the web pages: it admits staff, and passes the request to Palermo's application.
 
-It is a plain view, so it works under WSGI and under ASGI, with the project's sessions, users and middleware. Palermo's
-pages protect their forms themselves, by the origin and a token, so Django's own check is switched off for them.
+It is a plain view, so it works under WSGI and ASGI, with the project's sessions, users and middleware. Palermo's
+pages protect their forms themselves, by the origin and a token, so Django's own check is disabled for them.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from palermo.webui import Role, User, create_app
 with extra("web", "the web pages"):
     from fastapi import FastAPI
 
-#: The key of the scope under which the view passes on the user.
+#: The key of the scope under which the view passes the user.
 _USER = "palermo.contrib.user"
 
 
@@ -52,7 +52,7 @@ def pages(request: HttpRequest, path: str) -> HttpResponse:
         path=request.path,
         raw_path=_raw_path(request),
         query=request.META.get("QUERY_STRING", ""),
-        # The host and the scheme as the project's settings have Django see them, behind proxies too.
+        # The host and scheme as Django sees them with the project's settings, even behind proxies.
         headers=[
             *((name, value) for name, value in request.headers.items() if name != "Host"),
             ("host", request.get_host()),
@@ -73,7 +73,7 @@ def pages(request: HttpRequest, path: str) -> HttpResponse:
 
 
 def _raw_path(request: HttpRequest) -> str | bytes | None:
-    """The path with its percent signs, in which a slash of a name differs from one between names."""
+    """The percent-encoded path, in which a slash in a name differs from one between names."""
     scope = getattr(request, "scope", None)
     if scope is not None:
         raw: bytes | None = scope.get("raw_path")

@@ -1,1 +1,1 @@
-"""The commands that `manage.py` gets."""
+"""The `manage.py` commands."""

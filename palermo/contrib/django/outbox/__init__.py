@@ -1,4 +1,4 @@
-"""An outbox in Django's database: put "palermo.contrib.django.outbox" into INSTALLED_APPS (docs/guides/django.md)."""
+"""An outbox in Django's database: add "palermo.contrib.django.outbox" to INSTALLED_APPS (docs/guides/django.md)."""
 
 from palermo.contrib.django.outbox.outbox import Outbox
 

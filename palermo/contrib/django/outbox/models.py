@@ -12,7 +12,7 @@ class OutboxEntry(models.Model):
     arguments = models.TextField()
     options = models.TextField()
     created_at = models.FloatField()
-    #: Why the row cannot be enqueued. Such rows stay until somebody mends or deletes them.
+    #: Why the row cannot be enqueued. Such rows stay until an operator fixes or deletes them.
     error = models.TextField(null=True)
 
     class Meta:

@@ -39,8 +39,8 @@ class Outbox:
     def enqueue(self, job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
         """Store the job in the transaction of the database; it is enqueued right after the commit, or by a sweep.
 
-        Returns the handle of the job, whose status is "outbox" until then. It is written as JSON now, whatever its
-        serializer is later. Raises ArgumentsInvalid, EncodeError.
+        Returns the handle of the job, whose status is "outbox" until then. It is stored as JSON, even if its
+        serializer is another one. Raises ArgumentsInvalid, EncodeError.
         """
         refuse_models(job.definition, args, kwargs)
         row = make_row(job, args, kwargs)
@@ -48,9 +48,9 @@ class Outbox:
             job_id=row.id, job=row.job, arguments=row.arguments, options=row.options, created_at=row.created_at
         )
         if not any(function == self._committed for _, function, *_ in connections[self._using].run_on_commit):
-            self._stored.ids = []  # those of a transaction that was rolled back
+            self._stored.ids = []  # those of a rolled-back transaction
         self._stored.ids.append(row.id)
-        # For each row: the rollback of a savepoint forgets some.
+        # For each row, because the rollback of a savepoint drops some.
         transaction.on_commit(self._committed, using=self._using)
         return OutboxJob.of(row, job, _FindRow(self))
 
@@ -58,19 +58,19 @@ class Outbox:
         """Enqueue the jobs of all rows that are older than `min_age` seconds, and delete the rows; returns how many.
 
         Younger rows are left to the programs that stored them, which enqueue them right after their commit. Rows are
-        moved oldest first, at most `limit` in one transaction. Any number of processes may sweep at once, on databases
-        that know SKIP LOCKED. A row that can never be enqueued gets its error, is logged and stays. Raises
-        BrokerUnavailable, BrokerRefused, PublishRefused; the rows that are left then wait for the next sweep.
+        moved oldest first, at most `limit` per transaction. Any number of processes may sweep at the same time, on
+        databases that support SKIP LOCKED. A row that can never be enqueued gets its error, is logged and stays.
+        Raises BrokerUnavailable, BrokerRefused, PublishRefused; the remaining rows then wait for the next sweep.
         """
         return sweep_rows(self._open_batch, client, limit=limit, min_age=min_age)
 
     def waiting(self) -> tuple[int, float]:
-        """How many rows wait, and for how many seconds the oldest of them: for alerts."""
+        """The number of waiting rows, and the age of the oldest one in seconds, for alerts."""
         found = self._entries().filter(error=None).aggregate(count=Count("number"), oldest=Min("created_at"))
         return found["count"], waiting_since(found["oldest"])
 
     def _committed(self) -> None:
-        """Enqueue the jobs of this thread's transaction. Each row calls this, and the first call moves all."""
+        """Enqueue the jobs of this thread's transaction. Called for each row; the first call moves all."""
         ids, self._stored.ids = self._stored.ids, []
         self._commits.move(self._open_batch, ids)
 
@@ -86,7 +86,7 @@ class Outbox:
     @contextmanager
     def _open_batch(self, selection: RowSelection) -> Iterator["_Batch"]:
         features = connections[self._using].features
-        # SQLite locks no rows, and may refuse to write in a transaction that began by reading.
+        # SQLite locks no rows, and may refuse to write in a transaction that started with a read.
         locked = (
             transaction.atomic(using=self._using, durable=True) if features.has_select_for_update else nullcontext()
         )
@@ -95,7 +95,7 @@ class Outbox:
             batch = _Batch(self._entries(), selection, skip_locked=features.has_select_for_update_skip_locked)
             try:
                 yield batch
-            except BaseException as error:  # atomic() would roll back what has been moved
+            except BaseException as error:  # atomic() would roll back the rows that have been moved
                 stopped = error
         if stopped is not None:
             raise stopped
@@ -109,7 +109,7 @@ class _Stored(threading.local):
 
 
 class _FindRow:
-    """Looks for rows, as the handles of an outbox do."""
+    """Finds rows for the handles of an outbox."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -123,7 +123,7 @@ class _FindRow:
 
 
 class _Batch:
-    """Rows that a transaction has locked, where the database can."""
+    """Rows that a transaction has locked, if the database supports that."""
 
     def __init__(self, entries: Any, selection: RowSelection, *, skip_locked: bool) -> None:
         self._entries = entries

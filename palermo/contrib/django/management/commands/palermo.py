@@ -10,7 +10,7 @@ class Command(ClickCommand):
     help = "Run a command of `palermo` with this project's settings: queues, failed, web, …"
 
     def run_click(self, arguments: list[str], folders: list[str], program: str) -> None:
-        """Run it here; a worker takes the process over."""
+        """Run it here; a worker takes over the process."""
         given = worker_arguments(arguments)
         if given is None:
             run_command(arguments, program)
