@@ -15,7 +15,7 @@ LINGERING = 0.5
 
 #: What is said of a worker whose result was not wanted, and of one that runs a job a second time itself.
 _DROPPED = re.compile(r"result dropped.* id=(\S+)")
-_AGAIN = re.compile(r"runs again alone id=(\S+)|job interrupted, giving it back id=(\S+)")
+_AGAIN = re.compile(r"runs again alone id=(\S+)|job interrupted, requeuing it id=(\S+)")
 
 #: Seconds for which a line may have been silent before a worker says that it is lost, with heartbeats of 2.
 SILENT = 9.0

@@ -49,7 +49,7 @@ class AnnouncedJobs:
                 ) from None
             except BrokerRefused as error:
                 # The user of a program that only publishes may have no other permission.
-                log.info("cannot see which jobs are unique, so jobs enqueued by name are not error=%r", str(error))
+                log.info("cannot read the unique jobs, so jobs enqueued by name get no key error=%r", str(error))
                 return {}
 
         return ask

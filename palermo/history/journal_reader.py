@@ -198,7 +198,7 @@ class JournalFollower:
         except PalermoError:
             raise
         except Exception:  # a batch from another program must not stop the reading of later ones
-            log.exception("a batch of the journal cannot be kept: a bug position=%d", batch.position)
+            log.exception("bug: cannot keep a batch of the journal position=%d", batch.position)
         first = batch.position if self._progress.first is None else self._progress.first
         self._change(first=first, last=batch.position, records=self._progress.records + len(batch.records))
 

@@ -35,7 +35,7 @@ def test_the_result_of_a_job_that_a_lost_session_gave_back_is_dropped(rig: Rig) 
     rig.open_gate()
     eventually(lambda: rig.lines().count("held ends") == 2)
     eventually(
-        lambda: f"WARNING result dropped, the broker has given the job back and it may run again id={id}" in worker.log
+        lambda: f"WARNING result dropped, the broker has requeued the job and it may run again id={id}" in worker.log
     )
     rig.ready(worker)
     assert rig.errors() == {}
@@ -81,7 +81,7 @@ def test_a_failed_job_that_cannot_be_stored_waits_in_the_worker(rig: Rig) -> Non
     _write(rig, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
 
     worker = rig.worker("--log-level", "debug")
-    eventually(lambda: "results of jobs cannot be stored" in worker.log)
+    eventually(lambda: "queue refuses the results of jobs" in worker.log)
     _write(rig, "drop trigger refuse")
 
     eventually(lambda: list(rig.errors()) == [id])

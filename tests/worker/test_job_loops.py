@@ -29,6 +29,6 @@ def test_a_process_that_a_job_forks_and_that_leaves_the_job_is_named(rig: Rig, p
     log = rig.burst("--pool", pool, "-c", "1")
 
     assert rig.lines() == ["child exited with 1"]
-    assert log.count("a process that a job forked left the job") == 1
+    assert log.count("process forked by a job returned from the job") == 1
     assert "descriptor" not in log
     assert rig.errors() == {}

@@ -81,7 +81,7 @@ def test_a_neighbour_that_does_not_finish_in_time_is_given_back_and_named(rig: R
     assert rig.lines().count("held begins") == 2
     assert f"process of this job killed because of another job id={neighbour}" in worker.log
     assert f"because_of={stuck}" in worker.log
-    assert f"job interrupted, giving it back id={neighbour}" in worker.log
+    assert f"job interrupted, requeuing it id={neighbour}" in worker.log
 
 
 @SLOW

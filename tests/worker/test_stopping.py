@@ -47,7 +47,7 @@ def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(rig: Rig, po
     worker.send(signal.SIGINT)
 
     assert worker.wait() == 1
-    assert "job interrupted, giving it back" in worker.log
+    assert "job interrupted, requeuing it" in worker.log
     assert rig.errors() == {}
     assert rig.pending() == 2
     rig.open_gate()

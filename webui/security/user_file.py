@@ -49,7 +49,7 @@ class UserFile:
         self._path = Path(path)
         self._stamp = self._stat()
         if self._path.stat().st_mode & 0o007:
-            log.warning("file of users is open to all users of this machine; chmod 600 it file=%s", self._path)
+            log.warning("users file is readable by all users of this machine, run chmod 600 file=%s", self._path)
         self._users = read(self._path)
 
     def users(self) -> Users:

@@ -63,7 +63,7 @@ class ProcessState:
         """End this process if a job in this slot forked it and it has returned from the job, which its parent runs
         too."""
         if os.getpid() != self._pid:
-            log.error("a process that a job forked left the job, and is ended: have it call os._exit slot=%d", slot)
+            log.error("process forked by a job returned from the job and is ended: call os._exit in it slot=%d", slot)
             flush()
             os._exit(1)
 

@@ -113,7 +113,7 @@ class JobThreads:
                     do()
                     self._done += 1
         except BaseException:
-            log.exception("a thread for jobs ended by an error of its own thread=%s", threading.current_thread().name)
+            log.exception("job thread ended with an internal error thread=%s", threading.current_thread().name)
             # As a slot of a process pool does; the parent determines whose job it was.
             os._exit(70)
 
@@ -395,7 +395,7 @@ class AsyncSlots:
             try:
                 self._loop.run_forever()
             except BaseException as error:
-                log.error("a task that a job left behind would have ended the loop error=%r", repr(error))
+                log.error("leftover task of a job would have ended the loop error=%r", repr(error))
 
     def _read(self) -> None:
         try:

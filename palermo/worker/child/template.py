@@ -149,7 +149,7 @@ class Template:
         for name in selection.names:
             if name not in queues:
                 # Before the parent declares it: on RabbitMQ a mistyped queue exists until an operator deletes it.
-                log.warning("queue is named by no job of these modules queue=%s%s", name, nearest(name, queues))
+                log.warning("no job of these modules names this queue queue=%s%s", name, nearest(name, queues))
         for hook in hooks.registered.of("before_first_fork"):
             try:
                 hook(self._context)
@@ -236,7 +236,7 @@ class Template:
             self._hook("after_fork")
             self._serve_slots(end, number)
         except BaseException:
-            log.exception("slot ended by an error of its own slot=%d", number)
+            log.exception("slot ended with an internal error slot=%d", number)
         finally:
             exit_now(70)
 

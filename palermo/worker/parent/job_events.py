@@ -98,7 +98,7 @@ class JobEvents:
         await self.recorder.close(_CLOSE_TIMEOUT)
         if self.recorder.unwritten:
             log.warning(
-                "the journal is away as the worker ends: history and statistics lack what it ran last records=%d",
+                "journal unavailable at the worker's end: history and statistics lack its last runs records=%d",
                 self.recorder.unwritten,
             )
 
@@ -152,7 +152,7 @@ class JobEvents:
             await self.recorder.add_confirmed(kind, said, timeout=timeout)
         except BrokerUnavailable as error:
             log.error(
-                "the end of a job that keeps its result is not stored, and may get lost id=%s job=%s error=%r",
+                "end of a job with a kept result not stored, it may be lost id=%s job=%s error=%r",
                 message.id,
                 message.job,
                 str(error),
@@ -202,7 +202,7 @@ class JobEvents:
             return
         self._refusal_logged_at = time.monotonic()
         log.error(
-            "results of jobs cannot be stored, slots wait until the queue takes them: make room queue=%s error=%r",
+            "queue refuses the results of jobs, slots wait: make room in it queue=%s error=%r",
             settlement.message.queue if isinstance(settlement, Reschedule) else settlement.queue,
             str(error),
         )
@@ -324,7 +324,7 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
         case Interrupted() if resumes:
             log.info("job interrupted, its next run resumes id=%s job=%s queue=%s attempt=%d slot=%d", *named)
         case Interrupted():
-            log.warning("job interrupted, giving it back id=%s job=%s queue=%s attempt=%d slot=%d", *named)
+            log.warning("job interrupted, requeuing it id=%s job=%s queue=%s attempt=%d slot=%d", *named)
         case Cancelled():
             log.warning(
                 "job cancelled id=%s job=%s queue=%s attempt=%d slot=%d ran=%s by=%s",

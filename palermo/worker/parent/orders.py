@@ -160,7 +160,7 @@ class Orders:
         """
         obey = self._handlers.get(order.action)
         if obey is None:
-            log.warning("unknown order, nothing done action=%s by=%s", order.action, order.by)
+            log.warning("unknown order ignored action=%s by=%s", order.action, order.by)
             return None
         # The worker's page requests the memory every few seconds.
         if not order.id and not order.ids and order.action != "memory":

@@ -177,7 +177,7 @@ class AdoptedJobs:
             if answer is not None and not _is_about(answer, delivery):
                 return Adoption.COPY if answer.get("state") == "running" else Adoption.NOT_RUNNING
             if len(self._watching) >= MAX_ADOPTED:
-                log.warning("too many adopted jobs, giving one back id=%s adopted=%d", delivery.message.id, MAX_ADOPTED)
+                log.warning("too many adopted jobs, requeuing one id=%s adopted=%d", delivery.message.id, MAX_ADOPTED)
                 await wait_for_any(self._stopping, timeout=_RELEASE_PAUSE)
                 await session.consumer.settle(delivery, Release())
                 return Adoption.ADOPTED
@@ -216,7 +216,7 @@ class AdoptedJobs:
                     break
                 answer = await self._ask(session, delivery)
                 silent = silent + 1 if answer is None else 0
-            log.warning("adopted job given back id=%s job=%s queue=%s", *self._identity(delivery))
+            log.warning("adopted job requeued id=%s job=%s queue=%s", *self._identity(delivery))
             await session.consumer.settle(delivery, Release())
         except (BrokerUnavailable, DeliveryLost) as error:
             self._on_loss(session, delivery, error)
@@ -271,7 +271,7 @@ class AdoptedJobs:
             self._sessions.lose(session, error)
         else:
             log.warning(
-                "adopted job went back to its queue id=%s job=%s queue=%s error=%r",
+                "adopted job returned to its queue id=%s job=%s queue=%s error=%r",
                 *self._identity(delivery),
                 str(error),
             )

@@ -114,7 +114,7 @@ def _fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None
 
             Template(theirs, options, parent=parent, host=host, stacks=stacks, marks=marks).run()
         except BaseException:
-            log.exception("template ended by an error of its own")
+            log.exception("template ended with an internal error")
         finally:
             os._exit(70)
     theirs.close()

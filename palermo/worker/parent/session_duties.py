@@ -93,7 +93,7 @@ class SessionDuties:
         try:
             await broker.run_scheduler(self._on_publish)
         except BrokerError as error:
-            log.warning("no longer keeping the time broker=%s error=%r", broker.describe(), str(error))
+            log.warning("scheduler stopped broker=%s error=%r", broker.describe(), str(error))
 
     async def _declare(self, broker: Broker) -> None:
         registered, configures = self._registered, bool(self._options.settings.schedule)
@@ -118,7 +118,7 @@ async def _guarded(duty: Callable[[Broker], Coroutine[Any, Any, None]], broker: 
     try:
         await duty(broker)
     except Exception:  # the edge of the worker: a broker's bug must be visible, but must not end the worker
-        log.exception("a duty of the worker ended by a bug duty=%s broker=%s", duty.__name__, broker.describe())
+        log.exception("bug: a duty of the worker ended duty=%s broker=%s", duty.__name__, broker.describe())
 
 
 async def _until_stored(what: str, broker: Broker, store: Callable[[], Awaitable[object]]) -> None:

@@ -444,7 +444,7 @@ class SlotTask:
             except (BrokerUnavailable, DeliveryLost) as error:
                 worker.outcomes.keep(message.id, replace(outcome, mark=fingerprint(message)))
                 log.warning(
-                    "result dropped, the broker has given the job back and it may run again id=%s job=%s error=%r",
+                    "result dropped, the broker has requeued the job and it may run again id=%s job=%s error=%r",
                     message.id,
                     message.job,
                     str(error),

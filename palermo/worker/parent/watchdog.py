@@ -75,7 +75,7 @@ class StallWatchdog:
             if not why or session is not self._idle():
                 continue
             if self._reopened_at == self._worker.taken:
-                log.critical("worker gets no jobs, and another session did not help: ending reason=%r", why)
+                log.critical("worker gets no jobs even on another session, ending reason=%r", why)
                 self._give_up()
                 if self._unanswered:
                     # Running jobs cannot be settled on this session, and slot tasks that wait on it would not end.

@@ -180,7 +180,7 @@ class Worker:
         action = "none" if resumes and not self._serving.paused else row.action.value
         log.info("signal received signal=%s action=%s", row.name, action)
         if resumes and self._serving.quiet:
-            log.info("worker stays quiet until it ends or is told `palermo control resume`")
+            log.info("worker stays quiet until it ends or until `palermo control resume`")
         busy = self.shared.busy
         if row.action is Action.INTERRUPT and busy and not self.shared.stopping.is_set():
             log.warning("finishing %s and ending; a second Ctrl-C kills what still runs", count(busy, "running job"))

@@ -187,7 +187,7 @@ class ForkedPool:
         except CannotFork:
             pass  # The job's process has ended, and no other one can be started.
         except Exception:  # a bug in Palermo: the job is requeued
-            log.exception("cannot tell how a job ended, giving it back: a bug id=%s", run.message.id)
+            log.exception("bug: outcome of a job unknown, requeuing it id=%s", run.message.id)
         if result is not None:
             self._runs.pop(run.slot).done(result)
 
@@ -395,8 +395,7 @@ def _split_batch(message: Message, done: Sequence[bool], why: str) -> BatchResul
     A redelivered job runs alone, so the next death has one cause.
     """
     log.warning(
-        "process died with a batch in it, those that are not marked as done run again alone"
-        " id=%s job=%s jobs=%d done=%d fate=%r",
+        "process died during a batch, jobs not marked as done run again alone id=%s job=%s jobs=%d done=%d fate=%r",
         message.id,
         message.job,
         len(done),
