@@ -93,7 +93,7 @@ class Site:
     hidden: tuple[str, ...] = ()
     #: The routes of the pages by name: links are made from them.
     routes: Mapping[str, BaseRoute] = field(default_factory=dict, repr=False)
-    #: Set when the server is told to stop. Streams end then.
+    #: Set when the server stops. Streams end then.
     stopping: threading.Event = field(default_factory=threading.Event)
     _components: dict[type, Any] = field(default_factory=dict, repr=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -135,7 +135,7 @@ class Visit(Struct, frozen=True, kw_only=True):
     user: User
     #: The prefix of all our paths as the browser sees them: "" or "/palermo".
     root: str = ""
-    #: The address that the request came from, "" where there is none.
+    #: The address that the request came from, or "".
     client: str = ""
     #: Whether the browser uses https.
     secure: bool = False

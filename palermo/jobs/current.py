@@ -67,7 +67,7 @@ class CurrentJob:
 
     @property
     def saved(self) -> Any:
-        """The last saved value of this run or an earlier one; None if there is none yet. Raises DecodeError."""
+        """The last saved value of this run or an earlier one; None if no value was saved. Raises DecodeError."""
         return saved_state(self).value
 
     def save(self, value: Any) -> None:

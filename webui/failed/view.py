@@ -206,7 +206,7 @@ class FailedView:
             self._inspector.jobs.list(queue, limit=0)
         except NotBrowsable:
             return True
-        except (NotFound, BrokerRefused):  # deleted after it was counted; or the reading says what this user may not do
+        except (NotFound, BrokerRefused):  # deleted after it was counted; or the reading reports the missing permission
             return False
         return False
 

@@ -128,7 +128,7 @@ _WHEN = {"done": "", "failed": " (if one failed)", "over": " (however they ended
 
 
 def _shown(row: Row, layer: int) -> Row:
-    """The row of a step with what the template needs: 300 of them are shown at once, so all of it is made here."""
+    """The row of a step with all values that the template needs, prepared here because up to 300 are shown."""
     output = None if row["output"] is None else pretty_json(row["output"]).text
     cut = output is not None and len(output) > _OUTPUT
     word, look = _STATES.get(row["state"], (row["state"], ""))

@@ -244,7 +244,7 @@ class AttemptRow(Struct, frozen=True, kw_only=True):
 
 
 def attempts(job: FoundJob, life: Sequence[Row]) -> list[AttemptRow]:
-    """The runs of a job, the newest first; a run of which the journal tells nothing has its error alone."""
+    """The runs of a job, newest first; a run without journal records has only its error."""
     rows = [_recorded(row) for row in life if row["kind"] in RUN_ENDS]
     known = {row.number for row in rows if row.state == "failed"}
     rows += [
@@ -261,7 +261,7 @@ def attempts(job: FoundJob, life: Sequence[Row]) -> list[AttemptRow]:
     if job.state == "running":
         number = max((row.number or 0 for row in rows), default=0) + 1
         rows.append(AttemptRow(number=number, state="running", worker=job.worker))
-    # Of one number the later comes first: a run that was given back has the number of the next one.
+    # For equal numbers the later run comes first: a requeued run has the number of the next one.
     return sorted(rows, key=lambda row: row.number or 0)[::-1]
 
 
@@ -310,7 +310,7 @@ def origin_of(message: Message | None, row: Row | None, life: Sequence[Row]) -> 
 
 
 def children_of(index: Index, id: str, *, limit: int) -> list[Row]:
-    """The jobs that a job enqueued, each as the journal's newest record of it tells, the newest first."""
+    """The jobs that a job enqueued, each from the journal's newest record, newest first."""
     return [
         {
             "id": each.id,

@@ -81,7 +81,7 @@ class AccessRules(Struct, frozen=True, kw_only=True):
     """Who may send requests to the pages, and from where."""
 
     authenticate: Authenticate
-    #: The host names that requests may use, besides the loopback names.
+    #: The host names that requests may use, in addition to the loopback names.
     hosts: Sequence[str] = ()
     #: The prefix that a proxy removes from every path.
     prefix: str = ""
@@ -217,7 +217,7 @@ class Guard:
 
 
 def _is_navigation(request: Request) -> bool:
-    """Whether a browser asks for a page to show; programs, scripts of a page and API requests are told 401 instead."""
+    """Whether a browser requests a page to show; programs, page scripts and API requests get 401 instead."""
     headers = request.headers
     wants_page = headers.get("sec-fetch-mode", "navigate") == "navigate" and "text/html" in headers.get("accept", "")
     return request.method == "GET" and wants_page and "authorization" not in headers

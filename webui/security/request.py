@@ -128,7 +128,7 @@ def is_near(client: str) -> bool:
 
 
 def forwarding_header(headers: Headers) -> str:
-    """The first header that shows that a proxy passed the request on; "" if there is none."""
+    """The first header that shows that a proxy forwarded the request, or ""."""
     return next((name for name in headers if name in _FORWARDING or name.startswith("x-forwarded")), "")
 
 

@@ -30,7 +30,7 @@ from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, live_state, running_jobs
 from palermo.webui.state.scheduled_view import scheduled_view
 
-#: A row of which nothing is known. What a worker tells of a running job replaces a part of it.
+#: An empty row. The worker's report of a running job replaces a part of it.
 _UNKNOWN: dict[str, Any] = dict.fromkeys(JobRow.__annotations__) | {"attempts": [], "headers": {}}
 
 #: Headers that the page of a job shows elsewhere, or that may hold arguments.
@@ -65,13 +65,13 @@ class FoundJob(Struct, frozen=True, kw_only=True):
     progress: float | None = None
     text: str = ""
     lines: tuple[str, ...] = ()
-    #: What its worker tells of its arguments, as in the row of a running job; None if it does not run.
+    #: The arguments that its worker reports, as in the row of a running job; None if it does not run.
     told: Row | None = None
     #: The same row with all values; None as `row` is.
     bare: Row | None = None
     #: Its message, if it was read.
     message: Message | None = None
-    #: The key that its worker tells; None if it does not run or has none.
+    #: The key that its worker reports; None if it does not run or has no key.
     key: str | None = None
 
     @property
@@ -163,7 +163,7 @@ def _scheduled(site: Site, id: str, *, everywhere: bool = True) -> FoundJob | No
 
 
 def _is_over(site: Site, id: str) -> bool:
-    """Whether the journal, as far as it was read, tells that the job has ended for good."""
+    """Whether the journal, as far as it was read, has a final end of the job."""
     views = site.existing(JournalViews)
     return views is not None and not views.off and any(entry.kind in _FOR_GOOD for entry in views.index.of(id))
 
@@ -177,7 +177,7 @@ def recorded_as(site: Site, recorded: RecordedJob) -> tuple[Row, Row]:
 
 
 class KeyFacts(Struct, frozen=True):
-    """What the key of a job tells: the job that has it now or gets it next, and until when it is closed."""
+    """The state of a job's key: the job that has it now or gets it next, and until when it is closed."""
 
     name: str
     next_id: str
@@ -186,7 +186,7 @@ class KeyFacts(Struct, frozen=True):
 
 
 def key_facts(site: Site, job: FoundJob, message: Message | None) -> KeyFacts | None:
-    """What the key of this job tells; None if it has none, or nothing is known of it."""
+    """The state of this job's key; None if it has no key, or the key is unknown."""
     name = job.key or ("" if message is None else key_in(message.extra))
     if not name:
         return None

@@ -202,7 +202,7 @@ class OldestJobs:
         return {name: known[name] for name in waiting if name in known}
 
     def known(self) -> dict[str, str | None]:
-        """The same as far as it is known; no queue is read."""
+        """The same, as far as known; no queue is read."""
         with self._lock:
             return {name: since for name, (_, since) in self._known.items()}
 

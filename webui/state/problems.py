@@ -31,7 +31,7 @@ class BrokerLook(Struct, frozen=True):
     at: float | None = None
 
     def of_level(self, level: str) -> list[Finding]:
-        """The findings of one level. Warnings about a broker may be as somebody wants it, and are not counted."""
+        """The findings of one level. Warnings about a broker may be intended, and are not counted."""
         return [finding for finding in self.findings if finding.level == level]
 
 

@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Refreshing(Generic[T]):
-    """A value that is made again once it is too old. Safe to share between threads.
+    """A value that is rebuilt once it is too old. Safe to share between threads.
 
-    A value is shown for `fresh` seconds; with `slow` for at least that many times as long as making it took, but for
-    at most `longest` seconds because of that. An error is raised for all that wait for the value, and the next call
+    A value is shown for `fresh` seconds; with `slow` for at least that many times its build time, but at most
+    `longest` seconds because of that. An error is raised for all callers that wait for the value, and the next call
     tries again.
     """
 

@@ -29,7 +29,7 @@ from palermo.webui import tuning
 from palermo.webui.site import Refused, Site
 from palermo.webui.state.refreshing import Refreshing, RefreshingByKey, start_thread
 
-#: The command that runs jobs at once if they wait for a retry, and no other jobs.
+#: The command that runs jobs now if they wait for a retry, and no other jobs.
 RETRY = "retry"
 
 
@@ -64,7 +64,7 @@ class ScheduledView:
         self._recurring = Refreshing(self._read_recurring, **shown)
         self._due: OrderedDict[str, float] = OrderedDict()
         self._running = threading.Semaphore(tuning.AT_ONCE)
-        #: Listings run one at a time: the leader serves only one at once, and without a leader this process becomes it.
+        #: Listings run one at a time: the leader serves only one, and without a leader this process becomes it.
         self._read_lock = threading.Lock()
 
     def page(
@@ -108,9 +108,10 @@ class ScheduledView:
             return None
 
     def find(self, id: str, *, everywhere: bool = True) -> JobRow | None:
-        """The unmasked row of one scheduled job; None if it is not there. Raises BrokerError.
+        """The unmasked row of one scheduled job; None if it doesn't exist. Raises BrokerError.
 
-        Without `everywhere` only where it was listed before: on RabbitMQ else all scheduled jobs are read.
+        Without `everywhere`, only the place of its last listing is searched; otherwise RabbitMQ reads all scheduled
+        jobs.
         """
         # First only the time at which it was due.
         there = self._due_time([id])

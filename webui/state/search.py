@@ -170,7 +170,7 @@ class Looks:
 
 
 class UnfinishedSearches:
-    """Searches whose page was shown before all places had been looked at: the next look goes on with them."""
+    """Searches whose page was shown before all places had been searched; the next request continues them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -416,7 +416,7 @@ def job_names(site: Site) -> set[str]:
 
 
 def suggestions(site: Site) -> list[str]:
-    """The chips that a search is offered while somebody types, the names of queues and jobs first."""
+    """The chips offered while the user types in the search, names of queues and jobs first."""
     names = _offered(site)
     chips = [str(Chip(chip, name)) for chip in ("queue", "job", "tenant") for name in names[chip]]
     more = [str(Chip(chip, CHIPS[chip][0])) for chip in ("error", "worker", "until", "since")]

@@ -20,7 +20,7 @@ class SeenTrouble(Struct, frozen=True):
 
     @classmethod
     def of_error(cls, error: str) -> "SeenTrouble":
-        """The trouble that an error of the broker tells of."""
+        """The trouble in an error of the broker."""
         advice = "Workers go on by themselves once it is back. These pages show what was known last, and ask again."
         return cls(error.rstrip("."), advice, away=True)
 

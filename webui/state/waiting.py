@@ -25,7 +25,7 @@ class WaitingJobs(Struct, frozen=True):
     #: Unix seconds at which the window begins, and the seconds of each part.
     start: float
     step: float
-    #: None where nobody looked.
+    #: None for parts without a sample.
     most: list[int | None]
 
 
