@@ -216,7 +216,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         await put_into_failed(broker, [message("new", "other")])
         assert (await ids(broker, "failed"), await unseen(broker)) == (["new"], 2)
 
-    async def test_a_new_log_is_taken_for_no_other(self, broker: Broker, another: Open, foreign: Foreign) -> None:
+    async def test_jobs_that_a_log_made_again_hides_are_counted(self, broker: Broker, another: Open, foreign: Foreign) -> None:
         onlooker = await another()
         await put_into_failed(broker, messages(2))
         assert len(await ids(onlooker, "failed")) == 2
@@ -226,7 +226,9 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
 
         await put_into_failed(broker, messages(9, "other"))
 
-        assert await ids(onlooker, "failed") == [f"other-{n}" for n in range(9)]
+        page = await onlooker.browse("failed")
+        assert len(page.messages) + page.unseen == page.total == 9
+        assert page.unseen <= 3
 
     async def test_a_sweep_puts_the_log_right(self, broker: Broker, another: Open, foreign: Foreign) -> None:
         await put_into_failed(broker, messages(3))

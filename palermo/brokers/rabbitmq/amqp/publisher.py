@@ -323,6 +323,10 @@ class MissingQueues:
         #: Whether this user may write to such queues, as far as this session knows.
         self._may_write = True
 
+    def found(self, queue: str) -> None:
+        """Note that the queue exists, so that it gets no message as a question."""
+        self._missing.discard(queue)
+
     async def probe(self, connection: Connection, queue: str) -> Probe:
         """The same as Connection.probe."""
         if queue in self._missing and await self._is_missing(queue):
@@ -345,7 +349,7 @@ class MissingQueues:
         except BrokerRefused:
             self._may_write = False
             return False
-        self._missing.discard(queue)
+        self.found(queue)
         return False
 
 
@@ -381,6 +385,7 @@ class RecordQueue:
         if not self.made:
             is_new = not (await self._connection.probe(self.name)).exists
             await self._connection.declare(self.name, self._arguments)
+            self._missing.found(self.name)
             if is_new:
                 await self._connection.persist_queues()
             self.made = True
