@@ -93,7 +93,7 @@ def test_a_worker_that_stops_gives_back_a_failed_job_that_cannot_be_stored(rig: 
     rig.enqueue("raises", "x")
     _write(rig, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
     worker = rig.worker()
-    eventually(lambda: "results of jobs cannot be stored" in worker.log)
+    eventually(lambda: "queue refuses the results of jobs" in worker.log)
 
     worker.send(signal.SIGTERM)
 
