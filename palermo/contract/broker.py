@@ -297,7 +297,7 @@ class Tenants(Protocol):
     async def of(self, queue: str) -> list[Tenant]:
         """The tenants with jobs waiting in the queue, those with most first.
 
-        With thousands of tenants the counts may be a few seconds old. Empty for a queue without tenants.
+        Empty for a queue without tenants.
         """
 
     async def totals(self) -> Mapping[str, int]:
@@ -356,7 +356,7 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     async def publish(self, message: Message) -> None:
         """Store the message in its queue, declaring the queue if it is missing; returns once it is stored.
 
-        A message whose `run_at` is in the future is not delivered before then: see palermo.contract.scheduled.
+        It is not delivered before its `run_at`: see palermo.contract.scheduled.
         Raises BrokerUnavailable, BrokerRefused or PublishRefused. After any of them the message may be stored or
         not; publishing it again is safe, but may duplicate it.
         """
@@ -413,9 +413,9 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         """`queues`, `workers` and `all_paused` in one request: three requests cost nearly three times as much."""
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
-        """Send a command to workers; returns, by id, the replies of those that executed it within this many seconds.
+        """Send a command to workers; returns the replies by id, once all have answered or after `timeout` seconds.
 
-        Returns as soon as all addressed workers have answered. A worker that did not answer in time may still obey.
+        A worker that did not answer in time may still obey.
         """
 
     async def pause(self, queue: str, *, by: str = "") -> None:
@@ -454,8 +454,7 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     ) -> Page:
         """Some of the waiting messages; their delivery counts don't change.
 
-        Their order doesn't change either, except on RabbitMQ while workers take from the queue: see
-        docs/guides/pages.md.
+        Nor does their order, except on RabbitMQ while workers take from the queue: see docs/guides/pages.md.
 
         Only the first `max_body` + 1 bytes of a longer body are kept, to bound memory. Raises NotFound for a missing
         queue, NotBrowsable if reading would change the queue or is not permitted.
@@ -566,17 +565,14 @@ class SessionParameters(Struct, frozen=True, kw_only=True):
     journal_age: float = JOURNAL_AGE
     #: The prefix of exchanges and queues for events; the exchange's name if empty.
     events_prefix: str = ""
-    #: Whether events are kept, for this many seconds in this many bytes. If not, an event without subscribers is
-    #: refused.
+    #: Whether events are kept, by age and size. If not, an event without subscribers is refused.
     keep_events: bool = True
     events_bytes: int = EVENTS_BYTES
     events_age: float = EVENTS_AGE
     name: str = "client"  #: the purpose of the session, if the broker can show it
-    #: Whether the broker's code warns of settings that do not work as expected. A worker's parent does, so the
-    #: processes of its jobs need not.
+    #: Whether to warn of settings that don't work as expected. A worker's jobs leave that to its parent.
     warns: bool = True
-    #: Whether a broker that is one file may create the file. A read-only command must not, because a mistyped path
-    #: would show an empty broker.
+    #: Whether a broker that is one file may create it. A read-only command must not: the path may be mistyped.
     creates: bool = True
     #: Unfinished work of the previous session, in the broker's own terms; set by `after_failure`.
     unfinished: Any = None
@@ -588,8 +584,7 @@ class SessionParameters(Struct, frozen=True, kw_only=True):
 
 
 def opener(address: Address) -> Callable[[SessionParameters], Any]:
-    """The session opener for the URL's scheme, by entry point `palermo.brokers`. Raises UrlInvalid if it doesn't
-    exist."""
+    """The session opener for the URL's scheme, by entry point `palermo.brokers`. Raises UrlInvalid."""
     group, scheme = "palermo.brokers", address.scheme
     found = own(group).get(scheme) or installed(group).get(scheme)
     if found is None:
