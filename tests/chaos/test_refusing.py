@@ -292,7 +292,7 @@ def test_good_jobs_run_and_failed_ones_run_once_while_failed_is_full(rig: Rig, p
     for text in good:
         rig.enqueue("note", text)
 
-    worker = rig.worker("-c", "4", "-q", queues, "--log-level", "debug")
+    worker = rig.worker("-c", "24", "-q", queues, "--log-level", "debug")
 
     eventually(lambda: sorted(rig.lines()) == sorted(good))
     eventually(lambda: worker.log.count("ERROR job failed") == 20)
