@@ -378,7 +378,7 @@ class Progress:
 
     __slots__ = (
         *("_reported", "_save", "_timer", "_unsaved", "_unwritten", "_write"),
-        *("fraction", "lines", "saved", "text"),
+        *("fraction", "lines", "runs", "saved", "text"),
     )
 
     def __init__(self, write: Write, save: Callable[[str], None]) -> None:
@@ -386,6 +386,8 @@ class Progress:
 
         `save` stores the job's saved state on the broker, at most once a second.
         """
+        #: Whether a job runs. A report after its end is dropped: it must not count for the slot's next job.
+        self.runs = False
         self.fraction: float | None = None
         self.text = ""
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
@@ -401,6 +403,8 @@ class Progress:
 
     def add(self, report: Report) -> None:
         """Add a report of the running job."""
+        if not self.runs:
+            return
         self._reported = True
         for line in report.lines:
             self.lines.append(line)
@@ -416,7 +420,7 @@ class Progress:
 
     def end(self) -> str | None:
         """Record the job's last progress at its end, and reset. Returns its saved state."""
-        saved = self.saved
+        saved, self.runs = self.saved, False
         if self._reported:
             self._forget()
         return saved

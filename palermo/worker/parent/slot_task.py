@@ -272,6 +272,7 @@ class SlotTask:
                 self.started_at = ended_at = clock.now()
                 message = replace(message, companions=tuple(each.message for each in taken[1:]))
             worker.job_events.run_began(self.number, message, self.started_at)
+            self.progress.runs = True
             if delivery.cancelled:
                 results = (Cancelled(),)
             elif delivery.duplicate_of:
@@ -309,8 +310,7 @@ class SlotTask:
 
     def reported(self, report: Report) -> None:
         """Add a report of its job; a report that arrives after the end of the job is dropped."""
-        if self._taken:
-            self.progress.add(report)
+        self.progress.add(report)
 
     def _job_reported(self, kind: RecordKind, said: Mapping[str, Any]) -> None:
         """Record the progress or a log line of its job, or of the first of a batch."""
@@ -350,6 +350,7 @@ class SlotTask:
         self._free.clear()
         worker.job_began()
         worker.job_events.run_began(self.number, message, self.started_at)
+        self.progress.runs = True
         if log.isEnabledFor(logging.DEBUG):
             self._log_received(delivery)
             log_step("started", self.number, message)
