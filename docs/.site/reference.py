@@ -20,33 +20,20 @@ from typing import Any
 
 import click
 from msgspec import Struct
+from public_api import PARTS
 
 import palermo
 from palermo import errors
 from palermo.cli import COMMANDS, main
 from palermo.client.decorator import FunctionJob
-from palermo.contract import row_types
 from palermo.contract.rows import Listing
 from palermo.core.lifecycle import TRANSITIONS
-from palermo.inspector.events import Events
-from palermo.inspector.failed import FailedJobs
-from palermo.inspector.history import History
-from palermo.inspector.jobs import Jobs
-from palermo.inspector.keys import Keys
-from palermo.inspector.queues import Queues
-from palermo.inspector.recurring import RecurringJobs
-from palermo.inspector.scheduled import ScheduledJobs
-from palermo.inspector.tenants import Tenants
-from palermo.inspector.workers import Workers
-from palermo.inspector.workflows import Workflows
 from palermo.jobs import options
-from palermo.jobs.current import CurrentJob
-from palermo.jobs.hooks import HOOKS, FailureReport, WorkerContext
+from palermo.jobs.hooks import HOOKS
 from palermo.metrics.catalogue import WEB, WORKER, Metric
 from palermo.settings.settings import Settings
 from palermo.settings.table import SETTINGS
 from palermo.views.filter import AuditFilter, JobFilter
-from palermo.worker.handle import WorkerHandle
 from palermo.worker.parent.orders import ORDERS
 from palermo.worker.signals import RESQUE_SIGNALS, SIGNALS
 
@@ -78,107 +65,6 @@ _ASYNC = re.compile(r"`\w+` for asyncio programs\b")
 
 #: In how many commands an option stands that is explained once.
 _OFTEN = 3
-
-#: The parts of the API, with what a program imports for each.
-_PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
-    (
-        "Declare",
-        "A module with jobs needs these.",
-        [
-            ("palermo.job", palermo.job),
-            ("palermo.JobClass", palermo.JobClass),
-            ("palermo.Batch", palermo.Batch),
-            ("palermo.subscribe", palermo.subscribe),
-            ("palermo.workflow", palermo.workflow),
-            ("palermo.Workflow", palermo.Workflow),
-            ("palermo.Step", palermo.Step),
-            ("palermo.hook", palermo.hook),
-            ("palermo.DontEnqueue", palermo.DontEnqueue),
-            ("palermo.DontProcess", palermo.DontProcess),
-            ("palermo.hooks.WorkerContext", WorkerContext),
-            ("palermo.failure_backend", palermo.failure_backend),
-            ("palermo.hooks.FailureReport", FailureReport),
-            ("palermo.Fixed", palermo.Fixed),
-            ("palermo.Linear", palermo.Linear),
-            ("palermo.Exponential", palermo.Exponential),
-        ],
-    ),
-    (
-        "Enqueue",
-        "A decorated function or class, and what its `options()` returns, have the methods of the first entry.",
-        [
-            ("a job", FunctionJob),
-            ("palermo.enqueue", palermo.enqueue),
-            ("palermo.publish", palermo.publish),
-            ("palermo.connect", palermo.connect),
-            ("palermo.Client", palermo.Client),
-        ],
-    ),
-    (
-        "Follow a job",
-        "Each enqueue returns a `Job`.",
-        [
-            ("palermo.Job", palermo.Job),
-            ("palermo.Conflict", palermo.Conflict),
-            ("palermo.job_by_id", palermo.job_by_id),
-            ("palermo.JobStatus", palermo.JobStatus),
-        ],
-    ),
-    (
-        "Inside a job",
-        "Functions that a running job calls, and exceptions that end it.",
-        [
-            ("palermo.current_job", palermo.current_job),
-            ("palermo.jobs.current.CurrentJob", CurrentJob),
-            ("palermo.resume", palermo.resume),
-            ("palermo.track", palermo.track),
-            ("palermo.Retry", palermo.Retry),
-            ("palermo.Snooze", palermo.Snooze),
-            ("palermo.Discard", palermo.Discard),
-        ],
-    ),
-    (
-        "Inspect and change",
-        "The inspector has the operations of the commands and the web pages.",
-        [
-            ("palermo.inspector", vars(palermo)["_inspector"]),
-            ("palermo.Inspector", palermo.Inspector),
-            ("inspector.queues", Queues),
-            ("inspector.jobs", Jobs),
-            ("inspector.failed", FailedJobs),
-            ("inspector.scheduled", ScheduledJobs),
-            ("inspector.recurring", RecurringJobs),
-            ("inspector.workers", Workers),
-            ("inspector.tenants", Tenants),
-            ("inspector.keys", Keys),
-            ("inspector.events", Events),
-            ("inspector.history", History),
-            ("inspector.workflows", Workflows),
-            ("palermo.JobFilter", palermo.JobFilter),
-            ("palermo.AuditFilter", palermo.AuditFilter),
-            ("palermo.Listing", palermo.Listing),
-            ("palermo.QueueRow", palermo.QueueRow),
-            ("palermo.JobRow", palermo.JobRow),
-            ("palermo.WorkerRow", palermo.WorkerRow),
-            *(
-                (f"{row.__module__}.{row.__name__}", row)
-                for row in (
-                    *(row_types.RunningRow, row_types.AlteredRow, row_types.RecurringRow, row_types.TenantRow),
-                    *(row_types.KeyRow, row_types.LimitRow, row_types.FinishedRow, row_types.ActionRow),
-                    *(row_types.TopicRow, row_types.StatisticsRow, row_types.CountsRow, row_types.TimesRow),
-                )
-            ),
-        ],
-    ),
-    (
-        "Start workers",
-        "A program can start workers as processes of their own.",
-        [
-            ("palermo.start_worker", palermo.start_worker),
-            ("palermo.worker.handle.WorkerHandle", WorkerHandle),
-        ],
-    ),
-]
 
 
 def commands_page() -> str:
@@ -309,7 +195,7 @@ def api_page() -> str:
         "In asyncio programs, use `enqueue_async`, `publish_async`, `status_async`, `result_async`, `wait_async`,",
         "`signal_async` and `cancel_async`: they do the same without blocking the event loop.",
     ]
-    for title, text, entries in _PARTS:
+    for title, text, entries in PARTS:
         out += ["", f"## {title}", "", text]
         for name, found in entries:
             out += _entry(name, found)
@@ -577,11 +463,11 @@ def made_pages() -> Iterator[tuple[Path, str]]:
 
 def missing_names() -> Iterator[str]:
     """What a page leaves out: public names, unless they are described elsewhere, and errors."""
-    described = {name for _, _, entries in _PARTS for name, _ in entries} | {
+    described = {name for _, _, entries in PARTS for name, _ in entries} | {
         *("palermo.PalermoError", "palermo.Settings", "palermo.publish_async")
     }
     for name in sorted({f"palermo.{name}" for name in palermo.__all__} - described):
-        yield f"{name} is not in _PARTS of docs/.site/reference.py"
+        yield f"{name} is not in PARTS of docs/.site/public_api.py"
     errors_page = (DOCS / "reference/errors.md").read_text()
     for each in _errors(errors.PalermoError):
         if f"`{each.__name__}`" not in errors_page:
