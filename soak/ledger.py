@@ -59,7 +59,7 @@ class Ledger:
             if order.raises and not copies and ran and not self._went(order):
                 yield f"raised, and is not in failed: {order} {ran}"
             if order.refused and (ran or copies) and not self._reasons.published_twice(order):
-                yield f"refused, and ran all the same: {order} {ran}"
+                yield f"refused, but ran: {order} {ran}"
             if copies > max(1, len(ran)):
                 yield f"{copies} times in failed after {len(ran)} runs: {order}"
             for first, second in pairwise(ran):
@@ -91,7 +91,7 @@ class Ledger:
             case "ArithmeticError":
                 return "" if order.raises else "failed although it does not raise"
             case "palermo.errors.DuplicateJob":
-                # One that was given up unconfirmed, and stored all the same once its key was another's.
+                # One that was given up unconfirmed, but stored once its key was another's.
                 return "" if order.key and not order.id else "not run for its key, though it was confirmed"
             case "palermo.errors.JobCrashed":
                 ran = self._by_number[order.number]

@@ -19,7 +19,7 @@ QUEUES = {"mail": "work", "images": "work", "reports": "work", "feeds": "wait", 
 #: The one that is deleted and made again.
 REMADE_QUEUE = "orders"
 
-#: One job in so many raises.
+#: One of this number of jobs raises.
 FAILING = 50
 
 #: Seconds that enqueuing may take; 5 in truth.

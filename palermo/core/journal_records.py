@@ -27,7 +27,7 @@ Record = Mapping[str, Any]
 
 
 class JournalLevel(StrEnum):
-    """How much is recorded."""
+    """The amount of recorded events."""
 
     OFF = "off"  #: nothing, so there is no history
     FAILURES = "failures"  #: failures, operators' actions, and counts of jobs with their outcomes and durations
@@ -35,7 +35,7 @@ class JournalLevel(StrEnum):
 
 
 class RecordKind(StrEnum):
-    """What a record is about. Fields in brackets are left out when they are empty."""
+    """The event that a record describes. Fields in brackets are left out when they are empty."""
 
     # A job: each record has id, job, queue; workers' records also have attempt and slot.
     ENQUEUED = "enqueued"  #: [run_at] [parent] [displaced: the same id, if it was enqueued before and not started]
@@ -120,8 +120,8 @@ def is_wanted(kind: str, level: JournalLevel) -> bool:
 def names_any(ids: Collection[str]) -> Callable[[bytes], bool]:
     """A check of a batch's bytes: False if none of its records contains one of these ids.
 
-    Decoding a batch takes about a hundred times as long. All batches pass the check if there are so many ids that
-    decoding is as fast, or if an id has characters that a writer in another language may escape in JSON.
+    Decoding a batch takes about a hundred times as long. All batches pass the check if the number of ids makes
+    decoding as fast, or if an id has characters that a writer in another language may escape in JSON.
     """
     if len(ids) > _FEW or not all(map(_PLAIN.match, ids)):
         return lambda _: True

@@ -47,7 +47,7 @@ class Duties:
         return self.rig.worker(*arguments, modules=("soaked", "mixed"), SOAK_RECURS="1", **more)
 
     def begun(self, *keepers: dict[str, str]) -> Self:
-        """With so many that may lead, once all are there and time is kept."""
+        """With this number of possible leaders, once all of them run and one keeps time."""
         for more in keepers:
             self.keeper(**more)
         self.rig.ready(self.runner, *self.keepers.values())

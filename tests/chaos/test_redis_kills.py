@@ -57,7 +57,7 @@ def test_a_job_runs_once_whichever_of_its_workers_connections_is_cut(tmp_path: P
 
 def test_all_enqueued_jobs_run_while_workers_clients_and_server_are_killed(tmp_path: Path) -> None:
     with redis_node.running() as node, Rig(tmp_path, node.url, "palermo", module="shop") as rig:
-        # A job that dies with three workers by chance runs all the same.
+        # A job that dies with three workers by chance runs anyway.
         workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
         for storm in range(KILLS):
             client = enqueuing(rig, f"{storm}")

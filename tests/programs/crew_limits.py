@@ -49,7 +49,7 @@ def finishes(path):
         write(path, "waits")
         time.sleep(60)
     except JobTerminated:
-        write(path, "finished all the same")
+        write(path, "finished anyway")
 
 
 @palermo.job

@@ -12,7 +12,7 @@ from palermo.brokers.rabbitmq.consuming import consumer, run_log, steering
 from palermo.brokers.rabbitmq.publishing import job_destinations
 from palermo.inspector import jobs, workers
 
-#: Shorter than the tests' own bounds: a worker that went while it was asked is waited for all the same.
+#: Shorter than the tests' own bounds: a worker that went while it was asked is still waited for.
 SECONDS = 15.0
 
 

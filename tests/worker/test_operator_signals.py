@@ -127,7 +127,7 @@ RESQUE = ("--resque-signals",)
         ("TERM", "tidies", (), RESQUE, []),
         ("INT", "tidies", (), RESQUE, []),
         ("INT", "tidies", (), GRACE, ["tidied after JobTerminated"]),
-        ("TERM", "finishes", (), GRACE, ["finished all the same"]),
+        ("TERM", "finishes", (), GRACE, ["finished anyway"]),
         ("TERM", "gives_up", ("key",), GRACE, []),
         ("TERM", "gives_up", ("exit",), GRACE, []),
         ("TERM", "tidies_slowly", ("gate",), (*GRACE, "--term-timeout", "0.3s"), None),

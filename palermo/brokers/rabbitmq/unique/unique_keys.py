@@ -356,7 +356,7 @@ class UniqueKeys:
                     await self._prepare()
                     batch = self._next()
                     await self._store(batch)
-                    # Also while requests come all the time: the leader can hold only so many records.
+                    # Also under steady load, because the number of records that the leader can hold is limited.
                     if self._loop.time() - self._tidied_at >= TIDY_EVERY:
                         self._tidied_at = self._loop.time()
                         KeyChanges(self._known, self._now()).forget()
