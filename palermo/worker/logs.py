@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -333,7 +334,7 @@ def _trace(record: logging.LogRecord) -> str:
     return "\n".join(parts)
 
 
-class LineFormatter(logging.Formatter):
+class LineFormatter(logging.Formatter, ABC):
     """Formats each record as one line, with its event and its tail."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -343,8 +344,9 @@ class LineFormatter(logging.Formatter):
         """The line of a Palermo record with these values."""
         return self._line(created, logging.getLevelName(level), logger, *_split(text, args), "")
 
+    @abstractmethod
     def _line(self, created: float, level: str, logger: str, event: str, tail: dict[str, Any], trace: str) -> str:
-        raise NotImplementedError
+        """The line of a record with these parts."""
 
 
 class JsonFormatter(LineFormatter):

@@ -216,7 +216,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         await put_into_failed(broker, [message("new", "other")])
         assert (await ids(broker, "failed"), await unseen(broker)) == (["new"], 2)
 
-    async def test_jobs_that_a_log_made_again_hides_are_counted(self, broker: Broker, another: Open, foreign: Foreign) -> None:
+    async def test_jobs_that_a_new_log_hides_are_counted(self, broker: Broker, another: Open, foreign: Foreign) -> None:
         onlooker = await another()
         await put_into_failed(broker, messages(2))
         assert len(await ids(onlooker, "failed")) == 2

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -42,7 +43,7 @@ class CannotFork(Exception):
     """No process can be started: the template is gone, or the worker stops."""
 
 
-class Process:
+class Process(ABC):
     """A process that the template forks, from the order to fork it to its end."""
 
     def __init__(self, number: int) -> None:
@@ -58,9 +59,9 @@ class Process:
         #: How the process ended, in words; None if the template died before it could report that.
         self.end_reason: asyncio.Future[str | None] = loop.create_future()
 
+    @abstractmethod
     def connect(self) -> SlotPipe:
         """The parent's end of the socket pair, for a process that is being forked."""
-        raise NotImplementedError
 
     def disconnect(self) -> None:
         """Close the socket pair, so that the process exits. Its jobs get no result."""
