@@ -59,6 +59,7 @@ async def restore(store: Store, dumps: dict[bytes, bytes]) -> None:
         await store.call("RESTORE", key, 0, dump, "REPLACE")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [b"{", b"\xff"])
 async def test_a_damaged_key_stops_no_other(full: RedisBroker, session: SessionParameters, value: bytes) -> None:
     found: list[str] = []
@@ -105,6 +106,7 @@ async def test_the_doctor_does_not_look_through_keys_of_other_programs(node: Red
     assert b"cmdstat_keys" not in used
 
 
+@pytest.mark.slow
 async def test_no_job_is_lost_while_a_key_is_of_another_type(full: RedisBroker, session: SessionParameters) -> None:
     await full.publish(limited("c-limited", 1, key="a", queue="limited"))
     store = full._store
@@ -269,6 +271,7 @@ async def test_after_an_outage_workers_may_return_for_their_jobs(broker: RedisBr
     assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", (), "pid:1@example")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [2.0, -86_400.0], ids=["after an outage", "with the server's clock set back"])
 async def test_jobs_of_a_lost_worker_run_again(broker: RedisBroker, open_redis: OpenRedis, seconds: float) -> None:
     await broker.publish_many(messages(1))

@@ -145,6 +145,7 @@ def opens(client: Client) -> bool:
     return client.run(lambda broker: broker.queues()) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begin", "end"),
     [

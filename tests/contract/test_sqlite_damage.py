@@ -73,6 +73,7 @@ async def make(path: Path) -> None:
         await broker.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", at_once(), ids=lambda damaged: " ".join(map(".".join, damaged)))
 def test_a_damaged_row_stops_no_other(full: Path, tmp_path: Path, damaged: list[tuple[str, str]]) -> None:
     def found(value: str) -> list[str]:

@@ -166,6 +166,7 @@ async def test_an_unreadable_unique_key_is_free(either: Broker) -> None:
     assert (await ask(either, keyed("1", key="broken"), key="broken")).outcome == "stored"
 
 
+@pytest.mark.slow
 async def test_keys_of_limits_that_say_nothing_are_forgotten(either: Broker) -> None:
     """Of 499 keys two go on to say something."""
 

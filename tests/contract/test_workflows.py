@@ -59,6 +59,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Palermo]:
 # The examples of the documents.
 
 
+@pytest.mark.slow
 def test_a_map_is_released_through_a_window(site: Palermo) -> None:
     job = jobs.thumbnails.enqueue()
     site.work()
@@ -318,6 +319,7 @@ def test_a_purged_step_is_cancelled(site: Palermo) -> None:
     assert site.steps(job) == {"charge": "cancelled", "pack": "skipped", "receipt": "skipped"}
 
 
+@pytest.mark.slow
 def test_a_step_that_is_done_is_not_requeued_by_a_stale_copy(site: Palermo) -> None:
     jobs.failing["pack"] = 1
     job = jobs.checkout.enqueue(17)
@@ -354,6 +356,7 @@ def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> N
     assert job_by_id(job.id).status() == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("maps", "kilobytes", "refused"),
     [

@@ -15,6 +15,7 @@ django.setup()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "missing", "says"),
     [

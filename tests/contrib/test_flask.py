@@ -107,6 +107,7 @@ def test_flask_palermo_has_the_other_commands(make: Make, tmp_path: Path) -> Non
     assert (found.exit_code, runner.invoke(args=["palermo", "queuse"]).exit_code) == (0, 2)
 
 
+@pytest.mark.slow
 def test_flask_palermo_runs_the_worker_of_the_application(tmp_path: Path) -> None:
     with Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30)) as client:
         client.enqueue("flask_shop.send_receipt", [1], queue="mail")

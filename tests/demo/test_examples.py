@@ -22,6 +22,7 @@ def run(*command: str) -> str:
     return subprocess.run(command, cwd=EXAMPLES, stdout=subprocess.PIPE, text=True, timeout=100, check=True).stdout
 
 
+@pytest.mark.slow
 def test_the_shop_runs_its_jobs_and_the_failed_one_with_another_card() -> None:
     run(sys.executable, "-B", "shop.py")
     first = run(PALERMO, "worker", "shop", "--burst")

@@ -48,6 +48,7 @@ def rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
+@pytest.mark.slow
 def test_jobs_of_a_foreign_client_run_and_it_reads_the_one_that_failed(foreign: ForeignClient, rig: Rig) -> None:
     began = time.time()
     foreign.publish(rig.url, exchange=rig.exchange, queue=amqp_queue(rig.exchange, "jobs"))
@@ -89,6 +90,7 @@ def test_jobs_of_a_foreign_client_run_and_it_reads_the_one_that_failed(foreign: 
     }
 
 
+@pytest.mark.slow
 def test_the_guides_program_works_and_its_failed_job_is_requeued(
     foreign: ForeignClient, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +119,7 @@ def test_the_guides_program_works_and_its_failed_job_is_requeued(
     assert [attempt["message"] for attempt in again["attempts"]] == ["cannot read broken.png"] * 2
 
 
+@pytest.mark.slow
 def test_a_step_runs_in_another_language_and_is_requeued(
     foreign: ForeignClient, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

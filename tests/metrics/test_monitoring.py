@@ -88,6 +88,7 @@ def promtool() -> Path:
         pytest.fail(str(error), pytrace=False)
 
 
+@pytest.mark.slow
 def test_prometheus_reads_the_examples_and_each_alert_comes_in_time(promtool: Path, tmp_path: Path) -> None:
     known = {"$__rate_interval": "5m", "$job": "palermo", "$queue": ".*", "$workers": ".*"}
     rules = []

@@ -114,6 +114,7 @@ async def test_leaders_that_end_while_they_fill_buckets_double_none(
     assert sorted(await listed(broker, limit=2_000)) == sorted(job.id for job in jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "intake"), [("classic", Intake.SOON), ("classic", Intake.NEW), ("quorum", Intake.SOON)]
 )

@@ -103,6 +103,7 @@ def alone(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Crew]:
 # -- who has them
 
 
+@pytest.mark.slow
 async def test_while_nothing_happens_neither_rabbitmq_nor_leaders_log_errors(
     crew: Crew, errors: list[BaseException], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,6 +238,7 @@ async def test_a_purge_continues_when_the_leader_in_tenants_is_killed(crew: Crew
 # -- ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", [0, 1, 3, 7])
 async def test_another_session_leads_after_one_that_lost_its_connection(another: Open, turns: int) -> None:
     """Nothing of a leader may stay that is stopped while it stops, or no other session could lead."""
@@ -258,6 +260,7 @@ async def test_another_session_leads_after_one_that_lost_its_connection(another:
     await asyncio.wait({standing_by})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", [ListScheduled(ScheduledFilter(), 0, 10), ListKeys("", 0, 10)])
 @pytest.mark.parametrize("under_way", [True, False])
 async def test_a_leader_that_ends_leaves_requests_to_the_next(

@@ -250,6 +250,7 @@ async def test_a_busy_worker_of_many_queues_gets_jobs_in_order(serve: Start) -> 
     assert [delivery.message.id for delivery in found] == ["q03-0", "q03-1", "q40-0", "q40-1"]
 
 
+@pytest.mark.slow
 async def test_queues_among_many_that_are_deleted_do_the_others_no_harm(serve: Start, connection: Connection) -> None:
     at = await serve(",".join(MANY))
     at.consumer.acknowledge(await begun(at, "q20"))

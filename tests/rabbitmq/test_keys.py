@@ -425,6 +425,7 @@ class Odd(Plain, frozen=True):
     odd: int
 
 
+@pytest.mark.slow
 async def test_an_old_leader_hands_over_to_one_that_knows_the_next_format(
     broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,6 +80,7 @@ async def test_a_leader_whose_reply_was_refused_answers_again(two: Two) -> None:
     await asyncio.wait({leading})
 
 
+@pytest.mark.slow
 def test_a_worker_announces_its_unique_jobs_once_it_may(node: Node, exchange: str, tmp_path: Path) -> None:
     (tmp_path / "syncs.py").write_text("import palermo\n@palermo.job(unique='until_done')\ndef sync(): ...\n")
     with Rig(tmp_path, url=url_of(node), exchange=exchange, module="syncs") as rig:
@@ -111,6 +112,7 @@ def test_a_refused_journal_holds_no_job_up_and_is_written_later(node: Node, exch
         Journal(rig.client).until(len(jobs), "succeeded")
 
 
+@pytest.mark.slow
 async def test_a_user_is_told_which_permissions_a_unique_job_needs(two: Two) -> None:
     set_permissions(two.node, USER, ALL, ALL, NOTHING)
 
@@ -153,6 +155,7 @@ def in_use(rig: Rig, queue: str, *, by: str = "consumer") -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["consumer", "declaration"])
 def test_a_worker_serves_its_other_queues_while_one_is_in_exclusive_use(rabbitmq_rig: Rig, by: str) -> None:
     rig = rabbitmq_rig

@@ -158,6 +158,7 @@ async def names(broker: Broker) -> list[str]:
     return [info.name for info in await broker.queues()]
 
 
+@pytest.mark.slow
 async def test_workers_that_start_together_leave_few_records_of_each_queue(
     another: Open, connection: Connection, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ async def test_a_name_is_written_though_the_session_that_made_the_queue_dies(
     assert await names(broker) == ["mail"]
 
 
+@pytest.mark.slow
 async def test_the_facts_are_bounded_and_forget_no_queue_that_exists_and_no_pause(
     another: Open, connection: Connection, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

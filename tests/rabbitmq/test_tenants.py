@@ -67,6 +67,7 @@ async def test_an_idle_tenant_leaves_no_trace_and_returns(broker: RabbitmqBroker
             await until(there, False)
 
 
+@pytest.mark.slow
 async def test_a_job_is_not_lost_as_its_tenants_queue_goes(another: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """RabbitMQ confirms what is on its way into a queue that is just being deleted, and drops it."""
     monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)

@@ -255,6 +255,7 @@ def test_a_value_that_is_nested_too_deep_to_be_shown_is_counted() -> None:
     assert unreadable.counts == {"facts": 1}
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(_spoilt(), max_size=4))
 def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, bytes]]) -> None:
@@ -278,6 +279,7 @@ def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, 
     assert all(isinstance(key, Key) for key in readers.content.states().values())
 
 
+@pytest.mark.slow
 def test_workers_start_and_run_jobs_though_every_internal_queue_has_junk(
     rabbitmq_url: str, exchange: str, tmp_path: Any
 ) -> None:

@@ -173,6 +173,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lost_steps, "LOOK_EVERY", 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("watched")
 @on_both_kinds
 async def test_a_step_that_another_program_purges_runs_again_once(

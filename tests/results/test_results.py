@@ -38,6 +38,7 @@ def state(rig: Rig, id: str) -> str:
     return str(rig.client.job_by_id(id).status())
 
 
+@pytest.mark.slow
 def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = any_rig
     rig.worker("-c", "2", "--log-level", "warning", modules=(MODULE,))
@@ -216,6 +217,7 @@ def test_what_a_job_reports_is_seen_while_it_runs_and_kept(rig: Rig, pool: str, 
     assert heard[-1]["kind"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_a_result_outlasts_a_worker_killed_before_it_acknowledges(any_rig: Rig) -> None:
     rig = any_rig
     brink = rig.path / "brink"

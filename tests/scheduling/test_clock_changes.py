@@ -113,6 +113,7 @@ def ticks(expression: str, place: str, clock: WallClock) -> list[float]:
     return list(takewhile(lambda tick: tick <= clock.instants[-1], found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", [*_FIXED, *_ELAPSED])
 def test_a_fixed_time_runs_once_a_day_and_others_whenever_a_clock_shows_it(expression: str) -> None:
     due = WallClock.by_wall_clock if expression in _FIXED else WallClock.by_elapsed_time

@@ -184,6 +184,7 @@ def facts_of_record(record: dict[str, Any], writer: str) -> Facts:
     )
 
 
+@pytest.mark.slow
 @PROPERTY
 @given(
     records=st.lists(RECORD, max_size=5),

@@ -6,6 +6,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from palermo.cli import main
@@ -25,6 +26,7 @@ def run(*arguments: str, stdin: str = "") -> Result:
     return CliRunner().invoke(main, arguments, input=stdin)
 
 
+@pytest.mark.slow
 def test_jobs_of_its_modules_are_checked_when_enqueued_by_hand(start: Start, tmp_path: Path) -> None:
     (tmp_path / "webshop.py").write_text(_MODULE)
     web = start("webshop")

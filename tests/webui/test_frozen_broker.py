@@ -45,6 +45,7 @@ def test_all_that_wait_for_the_same_answer_hear_its_error() -> None:
     assert len(asked) < 20
 
 
+@pytest.mark.slow
 def test_pages_say_that_the_broker_does_not_answer(
     proxied: tuple[TcpProxy, Settings], serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 import signal
 import time
 
+import pytest
+
 from palermo.inspector.doctor import examine
 from palermo.jobs.redaction import MASK
 from tests.harness.rig import Rig
@@ -40,6 +42,7 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(web: Web, rig: Rig) -> 
     assert web.api(f"jobs/{job.id}/result") == {"id": job.id, "job": "crew_results.tells", "result": "told"}
 
 
+@pytest.mark.slow
 def test_a_running_job_and_its_stopped_worker_are_on_all_pages(web: Web, rig: Rig) -> None:
     process = rig.worker("--log-level", "warning")
     args = [str(rig.notes_path), str(rig.gate), {"password": "hunter2", "to": "anna"}]

@@ -83,6 +83,7 @@ def test_a_look_is_shown_again_for_as_long_as_it_cost(web: Web) -> None:
     assert time.monotonic() - began >= 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside_a_leader", [False, True])
 def test_the_first_look_says_how_far_it_is_and_shows_the_list_afterwards(
     rabbitmq_url: str, exchange: str, serve: Serve, monkeypatch: pytest.MonkeyPatch, beside_a_leader: bool

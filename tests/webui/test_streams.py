@@ -121,6 +121,7 @@ def test_a_page_is_told_when_an_absent_broker_is_back(web: Web, ask: Ask, monkey
     eventually(lambda: "no broker" not in web.http.get("/queues").text)
 
 
+@pytest.mark.slow
 def test_a_hundred_streams_get_changes_and_leave_room_for_pages(start: Start, ask: Ask) -> None:
     web = start()
     asked = [ask(web.url, f"Bearer {web.token}") for _ in range(tuning.THREADS + 30)]

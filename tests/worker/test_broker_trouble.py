@@ -46,6 +46,7 @@ def test_the_result_of_a_job_that_a_lost_session_gave_back_is_dropped(rig: Rig) 
     eventually(lambda: {"third begins", "fourth begins"} <= set(rig.lines()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keep_result", "raises"), [(False, False), (True, False), (False, True)])
 def test_a_job_that_runs_through_a_lost_session_ends_once(rig: Rig, keep_result: bool, raises: bool) -> None:
     worker = rig.idle("-c", "1", modules=("crew", "crew_poison"))

@@ -98,6 +98,7 @@ def test_a_killed_parents_processes_end_and_jobs_run_elsewhere(rig: Rig, pool: s
     assert rig.errors() == {}
 
 
+@pytest.mark.slow
 @EACH
 def test_a_child_killed_while_it_idles_is_replaced_and_harms_no_job(rig: Rig, pool: str) -> None:
     worker = rig.worker("--pool", pool)
@@ -112,6 +113,7 @@ def test_a_child_killed_while_it_idles_is_replaced_and_harms_no_job(rig: Rig, po
     assert rig.errors() == {}
 
 
+@pytest.mark.slow
 @EACH
 def test_when_the_template_dies_its_jobs_fail_and_the_worker_renews(rig: Rig, pool: str) -> None:
     renewed = {"palermo.worker.parent.run._RESTART_EVERY": 0.2}

@@ -17,6 +17,7 @@ JOBS, WORKERS, KILLS = scaled(30, 300), scaled(4, 20), scaled(2, 20)
 PACED, SLOTS = scaled(100, 1_000), 8
 
 
+@pytest.mark.slow
 def test_no_more_than_the_limit_run_while_workers_are_killed(any_rig: Rig) -> None:
     rig = any_rig
     running = rig.path / "running"
@@ -46,6 +47,7 @@ def _numbers(rig: Rig) -> set[int]:
     return {int(note.split()[1]) for note in rig.lines()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("any_rig", ["rabbitmq"], indirect=True)
 def test_a_new_leader_says_why_limited_jobs_wait_for_a_silent_worker(any_rig: Rig) -> None:
     rig = any_rig
@@ -77,6 +79,7 @@ def test_a_limit_is_kept_for_each_key(rig: Rig) -> None:
         assert own == [f"{account} begins", f"{account} ends"] * 3
 
 
+@pytest.mark.slow
 def test_a_rate_is_kept_over_all_workers_and_in_every_second(any_rig: Rig) -> None:
     rig = any_rig
     for _ in range(2):

@@ -39,6 +39,7 @@ def test_a_declared_timeout_holds_and_the_workers_for_all_others(rig: Rig) -> No
     assert rig.errors()[other][1] == "the job ran longer than its timeout of 0.3 s"
 
 
+@pytest.mark.slow
 def test_a_run_that_hangs_is_killed_when_its_claim_ends_and_runs_again(any_rig: Rig) -> None:
     rig = any_rig
     _enqueue(rig, "hangs_once")
@@ -52,6 +53,7 @@ def test_a_run_that_hangs_is_killed_when_its_claim_ends_and_runs_again(any_rig: 
     assert "it was still running after 3 seconds, its rerun_after" in log
 
 
+@pytest.mark.slow
 def test_a_worker_that_stands_still_loses_its_claim_and_its_run(any_rig: Rig) -> None:
     rig = any_rig
     # RabbitMQ takes back the jobs of a worker that misses its heartbeats, two seconds apart.
@@ -72,6 +74,7 @@ def test_a_worker_that_stands_still_loses_its_claim_and_its_run(any_rig: Rig) ->
     eventually(lambda: (rig.errors(), rig.pending()) == ({}, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pool", "retries"), [("process", None), ("thread", 0), ("process", 1)])
 def test_a_job_whose_claim_ends_runs_again_as_often_as_it_may(rig: Rig, pool: str, retries: int | None) -> None:
     hung = _enqueue(rig, "hangs_always", retries=retries)
@@ -83,6 +86,7 @@ def test_a_job_whose_claim_ends_runs_again_as_often_as_it_may(rig: Rig, pool: st
     assert [note for note in rig.lines() if note.startswith("hangs")] == [f"hangs {nth + 1}" for nth in range(runs)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pool", "limit", "processes"), [("process", "1", 6), ("process", "4", 2), ("thread", "2", 3)])
 def test_a_process_is_replaced_after_so_many_jobs(rig: Rig, pool: str, limit: str, processes: int) -> None:
     for _ in range(6):

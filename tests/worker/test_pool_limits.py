@@ -31,6 +31,7 @@ def held(rig: Rig, a: str) -> str:
     return enqueue(rig, "ahold", str(rig.gate)) if a else rig.hold()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pool", "a"), [("process", "a"), *POOLS])
 def test_a_job_that_runs_too_long_is_told_and_its_neighbours_are_not(rig: Rig, pool: str, a: str) -> None:
     slow = enqueue(rig, f"{a}tidies", timeout=2.0)

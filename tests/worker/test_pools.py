@@ -35,6 +35,7 @@ def test_five_hundred_coroutines_run_at_once(rig: Rig) -> None:
     assert rig.errors() == {}
 
 
+@pytest.mark.slow
 @POOLS
 def test_every_job_has_its_own_context_and_its_lines_name_it(rig: Rig, pool: str, a: str) -> None:
     ids = [rig.enqueue(f"{a}remembers", str(rig.notes_path), str(number)) for number in range(20)]

@@ -17,6 +17,7 @@ def numbers(count: int) -> list[str]:
     return [f"{number:04}" for number in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["process", "async"])
 def test_short_jobs_keep_their_order_and_each_runs_once(any_rig: Rig, pool: str) -> None:
     for number in numbers(400):
@@ -27,6 +28,7 @@ def test_short_jobs_keep_their_order_and_each_runs_once(any_rig: Rig, pool: str)
     assert any_rig.lines() == numbers(400)
 
 
+@pytest.mark.slow
 def test_jobs_that_a_killed_worker_held_run_elsewhere_once(any_rig: Rig) -> None:
     for number in numbers(600):
         any_rig.enqueue("note", str(any_rig.notes_path), number)

@@ -18,6 +18,7 @@ Kill = Callable[[Rig, WorkerProcess, str], None]
 ALL = [str(row) for row in range(1, ROWS + 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("any_rig", "pool", "job"),
     [
@@ -40,6 +41,7 @@ def test_a_stopping_worker_ends_the_run_and_nothing_runs_twice(any_rig: Rig, poo
     assert rig.drained()
 
 
+@pytest.mark.slow
 def test_a_requeued_job_goes_on_at_the_item_that_failed(any_rig: Rig) -> None:
     rig = any_rig
     id = rig.enqueue("import_rows", str(rig.notes_path), 50, 0, 30)
@@ -68,6 +70,7 @@ def killed_and_requeued(rig: Rig, worker: WorkerProcess, id: str) -> None:
     rig.inspector.failed.requeue(id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("any_rig", "kill", "pool"),
     [

@@ -4,10 +4,13 @@ import os
 import signal
 from multiprocessing import get_all_start_methods
 
+import pytest
+
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 
+@pytest.mark.slow
 def test_a_burst_runs_what_waits_in_its_order_and_leaves(rig: Rig) -> None:
     notes, large = str(rig.notes_path), 15 * 1024 * 1024
     for number in range(3):

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from palermo.client.recorder import Recorder
 from palermo.contract.broker import Broker, Consumer
 from palermo.core.journal_records import JournalLevel, RecordKind
@@ -58,6 +60,7 @@ def test_a_job_that_ran_just_before_its_session_was_given_up_is_counted(tmp_path
     assert asyncio.run(run()) == 0
 
 
+@pytest.mark.slow
 def test_cuts_lose_no_record_and_a_worker_that_ends_without_says_so(rabbitmq_rig: Rig, proxy: TcpProxy) -> None:
     rig = rabbitmq_rig
     worker = rig.idle("-c", "2", PALERMO_URL=proxy.url(rig.url))

@@ -5,6 +5,8 @@ import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.harness.processes import exists
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -30,6 +32,7 @@ def test_a_running_job_is_cancelled_and_its_worker_named(any_rig: Rig) -> None:
     eventually(lambda: rig.lines() == ["held begins", "next"])
 
 
+@pytest.mark.slow
 def test_a_cancel_that_races_with_the_start_drops_or_ends_the_job(any_rig: Rig) -> None:
     rig = any_rig
     worker = rig.idle("-c", "2")
@@ -53,6 +56,7 @@ def test_a_cancel_that_races_with_the_start_drops_or_ends_the_job(any_rig: Rig) 
     assert rig.errors() == {}
 
 
+@pytest.mark.slow
 def test_marks_survive_a_worker_that_is_killed_in_the_middle(any_rig: Rig) -> None:
     rig = any_rig
     calls = [("crew.note", (str(rig.notes_path), str(number)), {}) for number in range(400)]

@@ -11,6 +11,7 @@ from tests.harness.rig import COMMAND, Rig
 from tests.helpers import HANGS, eventually
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["process", "async"])
 def test_a_worker_whose_log_nothing_reads_works_on_and_obeys_term(rig: Rig, pool: str) -> None:
     for number in range(600):  # two lines each: three times what a pipe holds
