@@ -106,7 +106,7 @@ async def test_a_damaged_file_is_said_to_be_damaged(path: Path) -> None:
 async def test_tables_that_are_gone_are_missed(broker: Broker, path: Path) -> None:
     change(path, "drop table job")
 
-    with pytest.raises(StoreInvalid, match="does not have the tables"):
+    with pytest.raises(StoreInvalid, match="does not have Palermo's tables"):
         await broker.publish(message())
 
 
@@ -142,7 +142,7 @@ async def test_what_may_only_be_read_is_named_and_left_alone(open_folder: Path, 
     else:
         open_folder.chmod(0o555)
 
-    told = "cannot be" if what == "file" else "may not write there"
+    told = "cannot be" if what == "file" else "no permission to write there"
     with unprivileged(), pytest.raises(StoreInvalid, match=told):
         await opened(path)
 

@@ -93,7 +93,7 @@ async def test_a_process_stopped_while_it_writes_is_named(
     line(writer)
     waiting = asyncio.ensure_future(broker.publish(message("a")))
 
-    told = f"process {writer.pid}, which is stopped: kill -CONT {writer.pid}"
+    told = f"process {writer.pid}, which is stopped (kill -CONT {writer.pid}"
     await until(lambda: told in caplog.text, True)
     writer.kill()
     await waiting

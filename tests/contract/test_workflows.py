@@ -362,7 +362,7 @@ def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> N
     [
         ([160], 64, ""),
         ([170], 64, "the output of 'make' has 10,88"),
-        ([90, 90], 64, "the outputs that job .*/measure takes have 11,52"),
+        ([90, 90], 64, "the arguments of job .*/measure and the outputs passed to it have 11,52"),
         ([1], 66, "make:0: the result measures "),
     ],
 )

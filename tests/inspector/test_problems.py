@@ -167,7 +167,7 @@ def test_the_doctor_names_a_state_that_cannot_be_read(
                 db.execute("update unique_job set state = '[1]'")
 
         (found,) = [one.text for one in broker_findings(client) if one.check == "records"]
-        assert found == "Palermo passes over 1 record of unique-jobs that cannot be read: shop.unique"
+        assert found == "1 record of unique-jobs cannot be read and is ignored: shop.unique"
         assert client.enqueue("shop.unique").enqueued
 
 

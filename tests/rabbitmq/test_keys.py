@@ -437,7 +437,7 @@ async def test_an_old_leader_hands_over_to_one_that_knows_the_next_format(
         await worker.settle(await begun(worker), Ack())
         await becomes(lambda: f"a record has format {FORMAT + 1}" in caplog.text)
 
-        with pytest.raises(LeaderUnavailable, match="start a worker of the version that wrote it"):
+        with pytest.raises(LeaderUnavailable, match="Start a worker of the version that wrote it"):
             await ask(await another(timeout=1.0), keyed("b"))
 
         monkeypatch.setattr(ledger_records, "FORMAT", FORMAT + 1)  # a leader of the next version

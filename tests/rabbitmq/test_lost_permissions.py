@@ -190,7 +190,7 @@ def test_a_worker_waits_for_a_queue_in_use_and_the_doctor_says_why(rabbitmq_rig:
     rig.await_lines(2)
 
     assert worker.log.count("INFO connected") == 1, worker.log
-    assert (found.level, "for itself" in found.text) == ("problem", True)
+    assert (found.level, "uses this queue exclusively" in found.text) == ("problem", True)
     assert "set_permissions" not in found.text + found.advice
 
 

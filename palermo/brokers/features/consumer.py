@@ -354,7 +354,9 @@ class StepConsumer(abc.ABC):
             case BrokerError() as error:
                 self._lose(error)
             case error:
-                self._lose(BrokerUnavailable(f"{self._place}: this worker can no longer show itself: {error!r}"))
+                self._lose(
+                    BrokerUnavailable(f"{self._place}: this worker can no longer report that it is alive: {error!r}")
+                )
 
     def _claim_of(self, delivery: Delivery) -> Claim:
         """The claim of a delivery that its slot holds. Raises DeliveryLost."""
@@ -371,11 +373,15 @@ class StepConsumer(abc.ABC):
             self._free_slot(delivery.slot)
 
     def _not_ours(self, delivery: Delivery) -> DeliveryLost:
-        return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
+        return DeliveryLost(
+            f"job {delivery.message.id} is no longer held by this worker: it was already settled or requeued."
+        )
 
     def _went_back(self, delivery: Delivery) -> DeliveryLost:
         self._end(delivery)
-        return DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
+        return DeliveryLost(
+            f"job {delivery.message.id} was requeued, because another process considered this worker dead."
+        )
 
     def _check(self) -> None:
         if self._lost is not None:

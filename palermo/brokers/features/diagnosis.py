@@ -32,9 +32,12 @@ async def unreadable(store: StepStore) -> list[Finding]:
         names = [text_of(name) for name, state in states if read(name, state) is None]
         if bad := [name for name in names if name != VERSION]:
             text = (
-                f"Palermo passes over {count(len(bad), 'record')} of {table} that cannot be read: {', '.join(bad[:5])}"
+                f"{count(len(bad), 'record')} of {table} cannot be read and {'is' if len(bad) == 1 else 'are'}"
+                f" ignored: {', '.join(bad[:5])}"
             )
-            remedy = "Another program has changed them. A worker with the code of these jobs writes them again."
+            remedy = (
+                "Another program has changed them. To write them again, start a worker with the code of these jobs."
+            )
             found.append(Finding.warning("records", text, remedy))
     return found
 
@@ -47,4 +50,4 @@ async def try_out(store: StepStore) -> Finding:
     took = (time.monotonic() - began) * 1_000
     if taken != 1:
         return Finding.problem("publish", f"one job stored, {taken} found", "Was the database changed by hand?")
-    return Finding.ok("publish", f"a job can be stored and taken, within {took:.0f} ms")
+    return Finding.ok("publish", f"a job was stored and taken within {took:.0f} ms")

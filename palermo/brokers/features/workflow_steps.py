@@ -100,7 +100,7 @@ class Data:
         size = sum(len(each) for each in found if each is not None)
         if size > MAX_ADDED:
             return Output(
-                refused=f"the output of {use.step!r} has {size:,} bytes; at most {MAX_ADDED:,} are passed on."
+                refused=f"the output of {use.step!r} has {size:,} bytes; later steps can take at most {MAX_ADDED:,}."
             )
         values = [
             Output(None if packed is None else await self.filled(f"{name[2:]}/", unpack(packed, Value)))
@@ -198,7 +198,10 @@ def _wrapped(message: Message, outputs: Value) -> Message:
         return replace(message, body=body, preview=None)
     body = pack(value)
     if len(body) > MAX_ADDED:
-        why = f"the outputs that job {message.id} takes have {len(body):,} bytes with its arguments; {MAX_ADDED:,} fit."
+        why = (
+            f"the arguments of job {message.id} and the outputs passed to it have {len(body):,} bytes;"
+            f" the maximum is {MAX_ADDED:,}."
+        )
         body = pack(replace(value, outputs=(Output(refused=why),) * len(value.outputs)))
     return replace(message, content_type=STEP, body=body, preview=None)
 
@@ -252,7 +255,7 @@ async def record_of(id: str, data: Data, stored: StoredFlow, known: View, now: f
 
 def _why_failed(flow: Flow, known: View) -> str:
     failed = [path for path, status in known.steps.items() if status.phase is Phase.FAILED]
-    return "its time was over" if flow.expired else f"step {', '.join(failed[:5])} failed"
+    return "it ran out of time" if flow.expired else f"step {', '.join(failed[:5])} failed"
 
 
 def _plain(value: Value) -> Value:

@@ -145,8 +145,8 @@ class RabbitmqBroker:
         if most and slots > most - _OTHER_CHANNELS:
             raise BrokerRefused(
                 f"a worker needs a channel for each of its {slots:,} slots, and RabbitMQ at {connection.where} allows"
-                f" {most:,} on a connection: give it at most {most - _OTHER_CHANNELS:,} slots (-c), and start more"
-                " workers, or raise channel_max in rabbitmq.conf."
+                f" {most:,} on a connection. Use at most {most - _OTHER_CHANNELS:,} slots (-c) and start more workers,"
+                " or raise channel_max in rabbitmq.conf."
             )
         connection.raw.acks_together = slots > _FEW_SLOTS
         declarer = self._registration.declarer(connection)

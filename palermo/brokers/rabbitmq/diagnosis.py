@@ -40,19 +40,19 @@ async def look_at_events(session: SessionParameters, connection: Connection, fac
             continue
         there += 1
         if difference := await connection.declare_exchange(name, kind):
-            text = f"exchange {name} is there and is not a durable {kind} one: {difference.text}"
+            text = f"exchange {name} exists, but is not a durable {kind} exchange: {difference.text}"
             found.append(Finding.problem("events", text, "Choose another prefix with the setting events_prefix."))
     if not there:
-        return [Finding.ok("events", "none have been published or subscribed to here")]
+        return [Finding.ok("events", "no events have been published or subscribed to")]
     known = (await facts.read(connection)).subscriptions
     for group, one in known.items():
         name = amqp_queue(session.exchange, one.queue)
         if not (await connection.probe(name)).exists:
-            text = f"group {group} subscribes, and its queue {name} is not there: its events come to nobody"
-            advice = f"Start a worker of the group, or take it away: palermo topics remove {group}"
+            text = f"group {group} subscribes, but its queue {name} does not exist, so its events are lost"
+            advice = f"Start a worker of the group, or remove the group: palermo topics remove {group}"
             found.append(Finding.problem("events", text, advice))
     if there == 1:
-        text = "one of the exchanges is gone: no event comes to any group"
+        text = "one of the exchanges was deleted, so no group gets events"
         found.append(Finding.problem("events", text, "Start a worker of any group, or publish one event."))
     return found or [Finding.ok("events", f"subscribed: {count(len(known), 'group')}, by {gateway(session.prefix)}")]
 
@@ -77,12 +77,12 @@ _MUCH = 100_000_000
 #: Differences from our own queues that make a queue lose jobs, and how.
 _LOSING = {
     "durable": "its jobs are lost when the server restarts",
-    "auto_delete": "it is deleted with its last worker, jobs and all",
-    "exclusive": "it is deleted with the connection that made it",
-    "x-message-ttl": "jobs that wait longer are thrown away",
-    "x-expires": "it is deleted when nobody uses it, jobs and all",
-    "x-max-length": "jobs beyond that many are thrown away or refused",
-    "x-max-length-bytes": "jobs beyond that size are thrown away or refused",
+    "auto_delete": "it is deleted with its jobs when its last worker ends",
+    "exclusive": "it is deleted with the connection that created it",
+    "x-message-ttl": "jobs that wait longer are lost",
+    "x-expires": "it is deleted with its jobs when it is not used",
+    "x-max-length": "jobs beyond this number are lost or refused",
+    "x-max-length-bytes": "jobs beyond this size are lost or refused",
 }
 
 
@@ -157,11 +157,11 @@ class Diagnosis:
 
     async def _look_at_exchange(self) -> None:
         if not await self._connection.has_exchange(self._exchange):
-            text = f"{self._exchange} is not there yet; the first who publishes makes it"
+            text = f"{self._exchange} does not exist yet; the first enqueue creates it"
             self._found.append(Finding.ok("exchange", text))
             return
         if difference := await self._connection.declare_exchange(self._exchange, "direct"):
-            text = f"{self._exchange} is there and is not a durable direct one: {difference.text}"
+            text = f"{self._exchange} exists, but is not a durable direct exchange: {difference.text}"
             self._found.append(Finding.problem("exchange", text, "Choose another name with --exchange."))
             return
         self._has_exchange = True
@@ -185,9 +185,7 @@ class Diagnosis:
         if difference := await self._connection.declare(name, versions.arguments(kind, self._connection.version)):
             self._found.append(differing(queue, difference, self._connection.version, ours=kind))
             return
-        what = (
-            f"{self._kind} and durable, as Palermo makes it{versions.of_quorum(self._kind, self._connection.version)}"
-        )
+        what = f"{self._kind} and durable{versions.of_quorum(self._kind, self._connection.version)}"
         if self._kind == CLASSIC and not is_failed(queue) and await self._hold_priorities(name, probe.messages):
             self._found.append(versions.no_priorities(queue, what))
         else:
@@ -210,7 +208,7 @@ class Diagnosis:
         try:
             async with self._noting("declare"):
                 await self._declare(name, exchange)
-                self._found.append(Finding.ok("declare", "queues and bindings can be made"))
+                self._found.append(Finding.ok("declare", "queues and bindings can be created"))
                 async with self._noting("publish"):
                     if await self._publish(exchange, name):
                         async with self._noting("consume"):
@@ -252,19 +250,23 @@ class Diagnosis:
         if (trouble := trouble_of(connection)) is not None:
             return Finding.problem("alarms", trouble.cause, trouble.advice)
         return Finding.problem(
-            "publish", f"not confirmed within {_PATIENCE:g} s", "The server is overloaded, or its disk is. See its log."
+            "publish",
+            f"not confirmed within {_PATIENCE:g} s",
+            "The server or its disk is overloaded. Check the server's log.",
         )
 
     async def _consume(self, name: str) -> None:
         channel = await self._connection.channel()
         got = await channel.get(name)
         if got is None:
-            text = "what was published is not in the queue"
-            self._found.append(Finding.problem("consume", text, "Does a policy expire or move messages of all queues?"))
+            text = "the published message is not in the queue"
+            self._found.append(
+                Finding.problem("consume", text, "Check for a policy that expires or moves messages of all queues.")
+            )
             return
         channel.ack(got.tag)
         await channel.close()
-        self._found.append(Finding.ok("consume", "what was published came back"))
+        self._found.append(Finding.ok("consume", "the published message was received"))
         self._found.append(clock(got.properties.timestamp, time.time()))
 
     async def _remove(self, name: str, exchange: str) -> None:
@@ -285,20 +287,21 @@ def records(unreadable: Mapping[str, int]) -> list[Finding]:
     return [
         Finding.warning(
             "records",
-            f"in {source} Palermo skips {count(number, 'record')} that cannot be read; everything else works",
-            f"Another program publishes to {source}: find it, for example by `rabbitmqctl list_connections`. The log of"
-            " each worker has the first record.",
+            f"{count(number, 'record')} in {source} cannot be read and {'is' if number == 1 else 'are'} ignored;"
+            " everything else works",
+            f"Another program publishes to {source}. Find it, for example with `rabbitmqctl list_connections`. The log"
+            " of each worker shows the first such record.",
         )
         for source, number in unreadable.items()
-    ] or [Finding.ok("records", "Palermo's own streams and queues have none that cannot be read")]
+    ] or [Finding.ok("records", "all records in Palermo's own streams and queues can be read")]
 
 
 def workflows(size: int) -> list[Finding]:
     """The finding about stored workflows, if they are large."""
     if size <= _MUCH:
         return []
-    text = f"running and failed workflows take {size / 1_000_000:,.0f} MB, which the leader keeps in memory"
-    advice = "Cancel failed workflows (palermo workflows), and pass references between steps, not data."
+    text = f"running and failed workflows take {size / 1_000_000:,.0f} MB of a worker's memory"
+    advice = "Cancel failed workflows (palermo workflows), and pass references instead of data between steps."
     return [Finding.warning("workflows", text, advice)]
 
 
@@ -313,27 +316,27 @@ def differing(queue: str, difference: Difference, server: str, *, ours: str) -> 
         return Finding.ok(f"queue {queue}", f"classic and durable, with priorities 0 to {_digits(theirs)}")
     if name == "x-delivery-limit":
         return versions.delivery_limit(queue, theirs, server)
-    text = f"is there with {name} = {theirs} and used as it is"
+    text = f"has {name} = {theirs}; used unchanged"
     if name in _LOSING:
         return Finding.problem(
             f"queue {queue}",
             f"{text}: {_LOSING[name]}",
-            "Empty it, delete it (palermo delete), and let Palermo make it.",
+            "Empty it and delete it (palermo delete). Palermo then creates it again.",
         )
-    return Finding.warning(f"queue {queue}", text, "Empty and delete it if that is not what you want.")
+    return Finding.warning(f"queue {queue}", text, "If this is not intended, empty it and delete it (palermo delete).")
 
 
 def clock(stamped: float | None, now: float) -> Finding:
     """The finding about the server's clock, if it stamps messages (message_interceptors in its configuration)."""
     if stamped is None:
-        return Finding.ok("clock", "the server does not tell its time; keep all machines on NTP")
+        return Finding.ok("clock", "the server does not report its time; synchronize all machines by NTP")
     apart = abs(now - stamped)
     if apart <= _CLOCK:
-        return Finding.ok("clock", f"within {_CLOCK:g} s of the server's")
+        return Finding.ok("clock", f"within {_CLOCK:g} s of the server's clock")
     return Finding.warning(
         "clock",
-        f"{apart:.0f} s from the server's: ages and times of jobs are wrong by that",
-        "Run NTP on both machines.",
+        f"{apart:.0f} s from the server's clock, so ages and times of jobs are wrong",
+        "Synchronize both machines by NTP.",
     )
 
 

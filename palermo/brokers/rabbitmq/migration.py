@@ -111,9 +111,9 @@ class Migration:
             await self._empty()
         if not await self._make():
             raise BrokerRefused(
-                f"queue {self._queue!r} is created again with its old type by other programs. Set queue_type to"
-                f" {CLASSIC if self._kind == PRIORITY else self._kind!r} for all programs that use it, and run this"
-                " again: nothing is lost."
+                f"other programs created queue {self._queue!r} again with its old type. Set queue_type to"
+                f" {CLASSIC if self._kind == PRIORITY else self._kind!r} for all programs that use it, then run this"
+                " command again. Nothing is lost."
             )
         await self._lead_back()
         # Twice: a session that waits for a slow quorum queue sends its message only once that queue answers.
@@ -218,7 +218,7 @@ class Migration:
                 there = [to_message(got.properties, got.body, taken_from=self._queue) for got in moving]
                 await self._failed_log.stored(self._queue, there)
             if not channel.is_open:
-                raise channel.error or BrokerUnavailable(f"queue {self._queue!r} was deleted while it was moved.")
+                raise channel.error or BrokerUnavailable(f"queue {self._queue!r} was deleted during the migration.")
             channel.ack(batch[-1].tag, multiple=True)
             back = len(moving) if target == self._name else 0
             seen = self._swept.seen + len(batch)
@@ -254,7 +254,8 @@ class Migration:
                     publisher.check(got)
             except HeadersTooLarge as error:
                 raise BrokerRefused(
-                    f"{error} Migrate again with a larger frame_max in the broker's URL: it continues where it stopped."
+                    f"{error} Migrate again with a larger frame_max in the broker's URL; the migration continues where"
+                    " it stopped."
                 ) from error
             refused, told = list[tuple[Got, PublishRefused]](), [PublishFuture() for _ in batch]
             for got, ended in zip(batch, told, strict=True):

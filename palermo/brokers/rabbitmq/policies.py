@@ -21,12 +21,12 @@ PORT, _PATIENCE, _MOST = 15672, 2.0, 50_000_000
 
 #: What a policy may set, and its effect on jobs.
 _TAKES_AWAY = {
-    "message-ttl": "jobs that wait longer than {} ms are thrown away",
-    "expires": "a queue that nobody uses for {} ms is deleted, jobs and all",
-    "max-length": "the oldest jobs beyond {} are thrown away",
-    "max-length-bytes": "the oldest jobs beyond {} bytes are thrown away",
-    "delivery-limit": "a job that was given back more than {} times is thrown away",
-    "dead-letter-exchange": "what is thrown away goes to exchange {!r}, where no worker finds it",
+    "message-ttl": "jobs that wait longer than {} ms are lost",
+    "expires": "a queue that is not used for {} ms is deleted with its jobs",
+    "max-length": "the oldest jobs beyond {} are lost",
+    "max-length-bytes": "the oldest jobs beyond {} bytes are lost",
+    "delivery-limit": "a job that is requeued more than {} times is lost",
+    "dead-letter-exchange": "lost jobs go to exchange {!r}, which no worker serves",
 }
 
 #: The delivery limit of Palermo's quorum queues: no job reaches a limit of this size or more.
@@ -71,23 +71,25 @@ def findings(found: Definitions | None, queues: Iterable[str], own: str, where: 
         return [
             Finding.ok(
                 "policies",
-                f"not seen: the management plugin shows this user no queue of Palermo's at {where}. `rabbitmqctl"
-                " list_policies` and `rabbitmqctl list_operator_policies` show those that take jobs away",
+                f"not checked, because the management plugin at {where} shows this user none of Palermo's queues."
+                " Check `rabbitmqctl list_policies` and `rabbitmqctl list_operator_policies` for policies that remove"
+                " jobs",
             )
         ]
     harms = {name: text for name in sorted(named) if (text := _harm(found.get(name, {})))}
     return [
         Finding.problem(
             f"queue {name}",
-            f"a policy takes jobs away: {text}",
-            "Change the policy's pattern or its definition; `rabbitmqctl list_policies` and `list_operator_policies`"
-            " show them.",
+            f"a policy removes jobs: {text}",
+            "Change the policy's pattern or definition. `rabbitmqctl list_policies` and `rabbitmqctl"
+            " list_operator_policies` list the policies.",
         )
         for name, text in harms.items()
     ] or [
         Finding.ok(
             "policies",
-            f"none takes jobs away from the {count(len(named & found.keys()), 'queue')} that the plugin shows",
+            f"no policy removes jobs from the {count(len(named & found.keys()), 'queue')} that the management plugin"
+            " shows",
         )
     ]
 

@@ -159,7 +159,7 @@ class QueueContents:
         version = self._connections.publishing.version
         if consumers and versions.loses_consumers(version) and await self._outbox.declarer.kind(queue) == QUORUM:
             raise BrokerRefused(
-                f"queue {queue!r} is a quorum queue with {consumers} consumers, which RabbitMQ before 4.0 may forget."
+                f"queue {queue!r} is a quorum queue with {consumers} consumers, which RabbitMQ before 4.0 may lose."
                 f" First run `palermo pause {queue}`, or stop its workers."
             )
         count = await self._empty(queue, delete=True)

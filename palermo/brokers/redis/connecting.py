@@ -153,11 +153,9 @@ async def _named_by_sentinel(address: Address, timeout: float) -> Address:
     state = known.get(address.service)
     if state is None:
         names = ", ".join(sorted(known)) or "none"
-        raise BrokerRefused(
-            f"the Sentinel of {address} does not know the server {address.service!r}. It knows {names}."
-        )
+        raise BrokerRefused(f"the Sentinel of {address} monitors no server {address.service!r}, only {names}.")
     if state["is_sdown"] or state["is_odown"]:
-        raise BrokerUnavailable(f"the Sentinel of {address} says that {address.service!r} is down.")
+        raise BrokerUnavailable(f"{address.service!r} is down, according to the Sentinel of {address}.")
     scheme = address.scheme.partition("+")[0]
     return replace(address, scheme=scheme, hosts=((state["ip"], state["port"]),), service="")
 
@@ -175,7 +173,7 @@ def _read_query(address: Address, *, of: dict[str, Callable[[str], Any]] = _OPTI
         known = name in _OPTIONS or name in _OWN
         if not known or (name.startswith("ssl_") and not _has_tls(address)):
             names = ", ".join((*_OPTIONS, *_OWN))
-            raise UrlInvalid(f"parameter {name!r} of the broker URL is unknown for Redis; the parameters are {names}.")
+            raise UrlInvalid(f"parameter {name!r} of the broker URL is unknown for Redis; known: {names}.")
         if name in _FILES and not os.path.isfile(text):
             raise UrlInvalid(f"parameter {name} of the broker URL names {text!r}, but that file does not exist.")
         if name in of:

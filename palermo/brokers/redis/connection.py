@@ -35,15 +35,15 @@ from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnav
 _TROUBLES = {
     "OOM": (
         "stores nothing: its memory is full (maxmemory)",
-        "Raise maxmemory, or have workers empty the queues; `redis-cli INFO memory` shows what is used.",
+        "Raise maxmemory, or let workers empty the queues. `redis-cli INFO memory` shows the memory in use.",
     ),
     "MISCONF": (
         "stores nothing: it cannot write its snapshot or its log to the disk (MISCONF)",
-        "See its log; free disk space or mend the folder that `redis-cli CONFIG GET dir` names.",
+        "Check its log, then free disk space or repair the folder that `redis-cli CONFIG GET dir` shows.",
     ),
     "LOADING": (
         "is loading its data from the disk (LOADING)",
-        "Wait until it has: `redis-cli INFO persistence` shows how far it is.",
+        "Wait until it has finished. `redis-cli INFO persistence` shows the progress.",
     ),
     "READONLY": (
         "is a replica and stores nothing (READONLY)",
@@ -71,20 +71,22 @@ def translated(server: str, error: BaseException) -> BrokerError:
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or _begins(text, _NO_ENTRY):
         sentence = text if text.endswith("?") else f"{text}."
         return BrokerRefused(
-            f"Redis at {server} refuses us: {sentence} Check user and password, and what the user may do."
+            f"Redis at {server} refuses access: {sentence} Check the user, its password and its permissions."
         )
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return BrokerRefused(f"the certificate of Redis at {server} is not trusted: {text}. Look at ssl_ca_certs.")
+        return BrokerRefused(f"the certificate of Redis at {server} is not trusted: {text}. Check ssl_ca_certs.")
     if (trouble := trouble_of(server, error)) is not None:
         return (PublishRefused if _kind(error) in _FULL else BrokerBlocked)(trouble.text)
     if isinstance(error, AskError):
-        return BrokerUnavailable(f"Redis at {server} is not the node of the cluster that has our keys, or moves them.")
+        return BrokerUnavailable(
+            f"Redis at {server} is not the cluster node that stores Palermo's keys, or is moving them."
+        )
     if isinstance(error, ClusterDownError) or _begins(text, _NOT_NOW):
-        return BrokerUnavailable(f"Redis at {server} cannot serve us now: {text}")
+        return BrokerUnavailable(f"Redis at {server} cannot serve requests now: {text}")
     if _begins(text, ("WRONGTYPE",)):
         return BrokerRefused(
-            f"Redis at {server}: another program has put a value of another type into a key of Palermo's."
-            " `palermo doctor` names the key."
+            f"Redis at {server}: another program has overwritten one of Palermo's keys with a value of another type."
+            " `palermo doctor` shows which."
         )
     if isinstance(error, ResponseError):
         return BrokerRefused(f"Redis at {server} refuses a command: {text}")
@@ -219,7 +221,7 @@ class Connection:
         if not self._unsent or self.lost.done():
             return
         if not self._socket_lock.take():
-            self._lose(BrokerUnavailable(f"the session with Redis at {self._server} was interrupted amid a command."))
+            self._lose(BrokerUnavailable(f"the session with Redis at {self._server} was interrupted during a command."))
             return
         unsent, self._unsent = self._unsent, []
         self._waiting += [future for _, future in unsent if future is not None]

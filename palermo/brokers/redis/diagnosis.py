@@ -67,7 +67,7 @@ async def diagnose(store: Store) -> list[Finding]:
         found.append(Finding.ok("registry", f"readable, {count(known, 'queue')}"))
         found.append(await _clock(store))
     except PalermoError as error:
-        found.append(Finding.problem("publish", str(error), "Mend that first."))
+        found.append(Finding.problem("publish", str(error), "Fix this first."))
     return found
 
 
@@ -98,9 +98,7 @@ async def _durability(store: Store, info: Mapping[str, str]) -> Finding:
         _, policy = await store.call("CONFIG", "GET", "appendfsync")
         _, pausing = await store.call("CONFIG", "GET", "no-appendfsync-on-rewrite")
     except (BrokerError, ValueError):
-        return Finding.warning(
-            "durability", "the server does not say what appendfsync is", "Make sure that it is always."
-        )
+        return Finding.warning("durability", "the server does not report appendfsync", "Make sure that it is always.")
     if policy == b"always" and pausing == b"yes":
         return Finding.warning(
             "durability",
@@ -108,10 +106,10 @@ async def _durability(store: Store, info: Mapping[str, str]) -> Finding:
             "Set no-appendfsync-on-rewrite no in redis.conf.",
         )
     if policy == b"always":
-        return Finding.ok("durability", "appendfsync always: what was enqueued outlives a crash of the machine")
+        return Finding.ok("durability", "appendfsync always: enqueued jobs survive a crash of the machine")
     return Finding.warning(
         "durability",
-        f"appendfsync {policy.decode()}: a crash of the machine loses the jobs of the last moments",
+        f"appendfsync {policy.decode()}: a crash of the machine loses the newest jobs",
         "Set appendfsync always in redis.conf, where no job may be lost.",
     )
 
@@ -119,17 +117,19 @@ async def _durability(store: Store, info: Mapping[str, str]) -> Finding:
 def _eviction(info: Mapping[str, str]) -> Finding:
     policy = info.get("maxmemory_policy", "noeviction")
     if policy == "noeviction":
-        return Finding.ok("eviction", "maxmemory-policy noeviction: a full memory refuses jobs, and loses none")
+        return Finding.ok(
+            "eviction", "maxmemory-policy noeviction: jobs are refused, not lost, when the memory is full"
+        )
     if policy.startswith("volatile-"):
         return Finding.warning(
             "eviction",
-            f"maxmemory-policy {policy}: Palermo's keys never expire, so they are not evicted, but others' are",
-            "Give Palermo a server of its own, with maxmemory-policy noeviction.",
+            f"maxmemory-policy {policy}: Palermo's keys never expire, so only keys of other programs are evicted",
+            "Use a separate server for Palermo, with maxmemory-policy noeviction.",
         )
     level = Finding.problem if info.get("maxmemory", "0") != "0" else Finding.warning
     return level(
         "eviction",
-        f"maxmemory-policy {policy}: a full memory throws away jobs",
+        f"maxmemory-policy {policy}: jobs are lost when the memory is full",
         "Set maxmemory-policy noeviction in redis.conf.",
     )
 
@@ -141,7 +141,7 @@ def _memory(info: Mapping[str, str]) -> list[Finding]:
         return [Finding.ok("memory", f"{text}, no limit set")]
     text = f"{text} of {limit / 1024**2:,.0f} MB"
     if used > limit * _NEARLY_FULL:
-        return [Finding.warning("memory", text, "Give the server more memory, or more workers to the jobs.")]
+        return [Finding.warning("memory", text, "Give the server more memory, or start more workers.")]
     return [Finding.ok("memory", text)]
 
 
@@ -160,8 +160,8 @@ def _replicas(info: Mapping[str, str], wanted: int) -> list[Finding]:
     return [
         Finding.warning(
             "replicas",
-            f"{count}, which get each job a moment after the primary server has stored it",
-            "If a replica takes over, the jobs of that moment are lost. With ?wait_replicas=1 in the URL none is.",
+            f"{count}, each a moment behind the primary server",
+            "If a replica takes over, the newest jobs may be lost. To prevent this, add ?wait_replicas=1 to the URL.",
         )
     ]
 
@@ -226,7 +226,7 @@ async def _of_another_type(store: Store, keys: Sequence[tuple[bytes, str]]) -> l
         Finding.problem(
             "keys",
             f"{text_of(key)!r} is a {kind.decode()} and must be a {wanted}: another program has overwritten it",
-            "Restore it from a backup; or delete it (DEL), without what it held, and Palermo makes it again.",
+            "Restore it from a backup, or delete it (DEL) with its contents; Palermo then creates it again.",
         )
         for (key, wanted), kind in zip(keys, kinds, strict=True)
         if kind.decode() not in (wanted, "none")
@@ -238,10 +238,8 @@ async def _clock(store: Store) -> Finding:
     seconds, micros = await store.call("TIME")
     apart = int(seconds) + int(micros) / 1_000_000 - (before + time.time()) / 2
     if abs(apart) > _CLOCK_DIFFERENCE:
-        return Finding.warning(
-            "clock", f"{apart:+.1f} s from that of the server", "Have both machines keep their time by NTP."
-        )
-    return Finding.ok("clock", "the same as that of the server, within a second")
+        return Finding.warning("clock", f"{apart:+.1f} s from the server's clock", "Synchronize both machines by NTP.")
+    return Finding.ok("clock", "within a second of the server's clock")
 
 
 def _fields(text: bytes) -> dict[str, str]:

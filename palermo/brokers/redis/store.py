@@ -342,8 +342,8 @@ class Store(StepStore):
         if value is None or value.isdigit():
             return int(value or 0)
         raise BrokerRefused(
-            f"Redis at {self.server}: {self.key(name)} is {value!r:.100} and must be a whole number: another program"
-            " has changed it. Set it to a number above all fields of the hash `jobs`."
+            f"Redis at {self.server}: {self.key(name)} is {value!r:.100}, but must be a whole number: another"
+            " program has changed it. Set it to a number greater than all fields of the hash `jobs`."
         )
 
     async def run(self, name: str, *arguments: Any) -> Any:

@@ -62,8 +62,8 @@ async def diagnose(store: Store, steps: StepStore, exchange: str) -> list[Findin
         found.append(space(shutil.disk_usage(os.path.dirname(store.path)).free))
         found += _log_size(store.path)
     except OSError as error:
-        found.append(Finding.warning("disk", f"cannot be looked at: {error.strerror}", "Look at it by hand."))
-    found.append(Finding.ok("clock", "the machine's own, for all that use the file"))
+        found.append(Finding.warning("disk", f"cannot be checked: {error.strerror}", "Check it by hand."))
+    found.append(Finding.ok("clock", "one clock for all processes, because they run on this machine"))
     return found
 
 
@@ -76,13 +76,15 @@ def _settings(db: sqlite3.Connection) -> list[Finding]:
         else Finding.problem("journal", f"mode {mode}", "Put the file on a local disk.")
     )
     durability = (
-        Finding.ok("durability", "synchronous = FULL: what was enqueued outlives a power cut")
+        Finding.ok("durability", "synchronous = FULL: enqueued jobs survive a power cut")
         if synchronous >= 2
         else Finding.warning(
-            "durability", "not kept over a power cut", "The memory broker is for tests; name a file for what must last."
+            "durability",
+            "jobs do not survive a power cut",
+            "The memory broker is for tests. Use a file for jobs that must not be lost.",
         )
     )
-    return [journal, durability, Finding.ok("eviction", "none: a job stays until it is done or taken away")]
+    return [journal, durability, Finding.ok("eviction", "none: a job stays until it is done or removed")]
 
 
 #: Tables that may have a row for each job. Their readers skip no rows.
@@ -106,7 +108,10 @@ def _wrong_types(db: sqlite3.Connection) -> list[Finding]:
         wrong = f"typeof({column}) not in ({may})"
         ((number,),) = db.execute(f"select count(*) from {table} where {wrong}").fetchall()
         if number:
-            text = f"in table {table} Palermo passes over {count(number, 'row')} with a {column} of a wrong type"
+            text = (
+                f"{count(number, 'row')} of table {table} {'has' if number == 1 else 'have'} a {column} of a wrong"
+                f" type and {'is' if number == 1 else 'are'} ignored"
+            )
             remedy = (
                 f'Another program has changed the file. Remove them: sqlite3 FILE "delete from {table} where {wrong}"'
             )
@@ -123,18 +128,18 @@ def file_system(path: str, mounted: list[tuple[str, str]]) -> Finding:
         if _inside(path, place) and len(place) >= longest:
             longest, kind = len(place), type
     if not kind:
-        return Finding.ok("file system", "the system does not say which; it must be a local one")
+        return Finding.ok("file system", "unknown; it must be a local file system")
     if kind in NETWORK:
         return Finding.warning(
             "file system",
-            f"{kind}, of another machine: locks are unreliable there, and the file may be damaged",
+            f"{kind}, a network file system: its locks are unreliable, so the file may be damaged",
             "Put the file on a local disk, or use RabbitMQ.",
         )
     if kind in ("tmpfs", "ramfs"):
-        return Finding.warning("file system", f"{kind}: in memory, gone with a restart", "Put the file on a disk.")
+        return Finding.warning("file system", f"{kind}: in memory, lost on a restart", "Put the file on a disk.")
     if kind == "overlay":
         return Finding.warning(
-            "file system", "the container's own layer: the file goes with the container", "Mount a volume for it."
+            "file system", "the container's own layer: the file is deleted with the container", "Mount a volume for it."
         )
     return Finding.ok("file system", f"{kind}, local")
 
@@ -143,7 +148,7 @@ def space(free: int) -> Finding:
     """Whether the disk has free space."""
     text = f"{free / 1024**2:,.0f} MB free"
     if free < _FULL_BELOW:
-        return Finding.problem("disk space", text, "Make room: enqueuing is about to fail.")
+        return Finding.problem("disk space", text, "Free disk space, or enqueuing will soon fail.")
     if free < _LOW_BELOW:
         return Finding.warning("disk space", text, "Make room.")
     return Finding.ok("disk space", text)
@@ -157,8 +162,8 @@ def _log_size(path: str) -> list[Finding]:
     return [
         Finding.warning(
             "journal size",
-            f"{size / 1024**2:,.0f} MB of log not worked off",
-            "Some program keeps a read transaction open on the file; find and end it (lsof).",
+            f"{size / 1024**2:,.0f} MB of write-ahead log not yet written to the file",
+            "A program keeps a read transaction open on the file. Find it (lsof) and end it.",
         )
     ]
 

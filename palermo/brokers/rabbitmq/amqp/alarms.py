@@ -20,18 +20,19 @@ log = logging.getLogger("palermo.rabbitmq")
 _ALARMS = {"memory": "memory alarm", "disk": "disk alarm"}
 
 _ADVICE = (
-    "Workers finish the jobs that they hold, but no job, result or answer is stored. See `rabbitmq-diagnostics alarms`;"
-    " free {what}, or have workers empty the queues."
+    "Workers finish the jobs that they hold, but no job, result or answer is stored. Run `rabbitmq-diagnostics"
+    " alarms`, then free {what} or let workers empty the queues."
 )
 
 _LIMIT_ADVICE = (
-    "A worker needs its own queue before it takes jobs. See `rabbitmqctl list_vhost_limits`; raise the limit, or"
-    " delete unused queues."
+    "Each worker needs a queue of its own before it takes jobs. Check `rabbitmqctl list_vhost_limits`, then raise the"
+    " limit or delete unused queues."
 )
 
 _ASKING_ADVICE = (
-    "What is shown of workers is what they wrote down last, or only how many there are. To ask them, use another user,"
-    " or give this one write permission on {exchange}, which also lets it stop them: see docs/guides/rabbitmq.md."
+    "Only the last reports of workers are shown, or only their number. To see their current state, use another user,"
+    " or give this one write permission on {exchange}, which also allows it to stop workers: see"
+    " docs/guides/rabbitmq.md."
 )
 
 #: Seconds in which RabbitMQ confirms a message or reports that it blocks publishers.
@@ -49,14 +50,14 @@ def trouble_of(connection: Connection) -> Trouble | None:
     alarms = [kind for kind in _ALARMS if kind in reason]
     named = " and ".join(_ALARMS[kind] for kind in alarms) or reason
     what = " and ".join("memory" if kind == "memory" else "disk space" for kind in alarms) or "its resources"
-    cause = f"RabbitMQ at {connection.where} holds back publishers: {named}"
+    cause = f"RabbitMQ at {connection.where} blocks publishers: {named}"
     return Trouble(cause, _ADVICE.format(what=what), waits=True)
 
 
 def unconfirmed(connection: Connection, what: str, timeout: float) -> BrokerUnavailable:
     """The error for a message, described by `what`, that RabbitMQ has not confirmed in time."""
     trouble = trouble_of(connection)
-    why = "it is too busy, or away." if trouble is None else trouble.text
+    why = "it is overloaded or unreachable." if trouble is None else trouble.text
     return BrokerUnavailable(f"RabbitMQ at {connection.where} did not confirm {what} within {timeout:g} s: {why}")
 
 
@@ -95,7 +96,7 @@ async def confirmed(
 
 def no_asking(connection: Connection, exchange: str) -> Trouble:
     """The trouble of a user without permission to publish commands to workers."""
-    cause = f"User {connection.address.username} of RabbitMQ at {connection.where} may not ask workers"
+    cause = f"User {connection.address.username} of RabbitMQ at {connection.where} has no permission to query workers"
     return Trouble(cause, _ASKING_ADVICE.format(exchange=exchange))
 
 

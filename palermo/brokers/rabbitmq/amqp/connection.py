@@ -542,7 +542,7 @@ class Connection:
     def give_up(self, missing: str) -> None:
         """End the connection because one of Palermo's own objects was deleted: the next session recreates it."""
         if self.raw.is_open:
-            self.raw.close(reply_text=f"{missing} was deleted, and a new session makes it again")
+            self.raw.close(reply_text=f"{missing} was deleted; a new session will create it again")
 
     def _on_close(self, error: Exception) -> None:
         self.error = self.translated(error)

@@ -65,9 +65,9 @@ def _divided(address: Address) -> tuple[dict[str, str], dict[str, str]]:
     options = dict(address.options)
     files = {name: options.pop(name) for name in tls.FILES if name in options}
     if files and address.scheme != "amqps":
-        raise UrlInvalid(f"{', '.join(files)} in the broker URL is about TLS: write amqps:// instead of amqp://.")
+        raise UrlInvalid(f"{', '.join(files)} in the broker URL requires TLS: write amqps:// instead of amqp://.")
     if files and "ssl_options" in options:
-        raise UrlInvalid(f"the broker URL has ssl_options and {', '.join(files)}: write all in one of the two ways.")
+        raise UrlInvalid(f"the broker URL has both ssl_options and {', '.join(files)}. Use only one of the two.")
     return files, options
 
 
@@ -76,7 +76,7 @@ def _warn_of_options(names: Iterable[str]) -> None:
     if new := _OF_SOCKET.intersection(names) - _warned:
         _warned.update(new)
         log.warning(
-            "options in the broker URL have no effect, since Palermo opens the socket itself; remove them options=%s",
+            "unsupported options in the broker URL ignored options=%s",
             ",".join(sorted(new)),
         )
 

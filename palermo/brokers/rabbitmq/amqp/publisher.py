@@ -254,7 +254,7 @@ class OwnPublisher:
 
 def unfit(id: str | None, error: Exception) -> HeadersTooLarge:
     """The error for a message that can't be encoded. Nothing of it has been sent, since encoding comes first."""
-    return HeadersTooLarge(f"job {id} has a header AMQP cannot carry: {error}.")
+    return HeadersTooLarge(f"job {id} has a header that AMQP cannot hold: {error}.")
 
 
 def _error(pending: _Pending, returned: str) -> PalermoError:
@@ -262,7 +262,7 @@ def _error(pending: _Pending, returned: str) -> PalermoError:
         return Unroutable(f"RabbitMQ has no queue for {pending.routing_key!r}: {returned}.")
     what = f"job {pending.id}" if pending.id else "a record"
     return PublishRefused(
-        f"RabbitMQ refused {what} for queue {pending.routing_key!r}: the queue is full, or most of its nodes are away."
+        f"RabbitMQ refused {what} for queue {pending.routing_key!r}: the queue is full, or most of its nodes are down."
     )
 
 

@@ -92,21 +92,21 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
             return _wrong_vhost(where, user, vhost, reply_text(error))
         case exceptions.ChannelClosedByBroker() if _is_in_use(error):
             return QueueInUse(
-                f"RabbitMQ at {where}: {reply_text(error)}. Another program has this queue for itself. Find it by"
-                " `rabbitmqctl list_consumers` or `rabbitmqctl list_queues name owner_pid`, and end it, or have it use"
-                " the queue without `exclusive`."
+                f"RabbitMQ at {where}: {reply_text(error)}. Another program uses this queue exclusively. Find it with"
+                " `rabbitmqctl list_consumers` or `rabbitmqctl list_queues name owner_pid`, then stop it or let it"
+                " use the queue without `exclusive`."
             )
         case exceptions.ChannelClosedByBroker() if error.reply_code == ACCESS_REFUSED:
             return BrokerRefused(
                 f"RabbitMQ at {where} does not let user {user!r} do this: {reply_text(error)}."
-                " Palermo needs configure, write and read permission on everything whose name begins with that of its"
-                " exchange and on the queues of jobs, and write permission on amq.default: rabbitmqctl set_permissions."
-                " docs/guides/rabbitmq.md says what a user with fewer permissions sees."
+                " Palermo needs configure, write and read permission on all names that begin with the name of its"
+                " exchange and on the queues of jobs, and write permission on amq.default. Grant them with"
+                " `rabbitmqctl set_permissions`. docs/guides/rabbitmq.md describes what works with fewer permissions."
             )
         case exceptions.ChannelClosedByBroker() if _is_down(error):
             return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting.")
         case exceptions.ChannelClosedByBroker() if _NOT_HERE in str(error.reply_text):
-            return NotOnThisNode(f"RabbitMQ at {where}: {reply_text(error)}. It may come back soon.")
+            return NotOnThisNode(f"RabbitMQ at {where}: {reply_text(error)}. It may be available again soon.")
         case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND:
             return NotFound(f"RabbitMQ at {where}: {reply_text(error)}.")
         case exceptions.ChannelClosedByBroker():
@@ -121,9 +121,9 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
             return BrokerUnavailable(f"RabbitMQ at {where} blocks publishers: its memory or disk alarm is raised.")
         case exceptions.IncompatibleProtocolError():
             return BrokerUnavailable(
-                f"what listens at {where} closed the connection before the login: it is RabbitMQ that is stopping or"
-                " starting, or it wants TLS (amqps://) or a client certificate (certfile=, keyfile=), or it does not"
-                " speak AMQP 0-9-1 (15672 is the port of RabbitMQ's pages)."
+                f"the server at {where} closed the connection before the login. RabbitMQ may be starting or stopping,"
+                " or require TLS (amqps://) or a client certificate (certfile=, keyfile=). Otherwise it is not an"
+                " AMQP 0-9-1 server (port 15672 serves RabbitMQ's web pages)."
             )
         case TimeoutError():
             return BrokerUnavailable(f"RabbitMQ at {where} did not answer in time.")
@@ -131,14 +131,14 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
             return tls.refusal(error, where)
         case ConnectionRefusedError():
             return BrokerUnavailable(
-                f"no RabbitMQ at {where}: connection refused. Is it started? PALERMO_URL names another broker."
+                f"no RabbitMQ at {where}: connection refused. Start RabbitMQ, or set PALERMO_URL to another broker."
             )
         case OSError():
             return BrokerUnavailable(f"no RabbitMQ at {where}: {error.strerror or error}.")
         case exceptions.AMQPConnectionError():
             return BrokerUnavailable(f"the connection to RabbitMQ at {where} was lost: {reply_text(error)}.")
         case exceptions.AMQPError() | exceptions.ChannelError() | exceptions.ReentrancyError():
-            return BrokerUnavailable(f"the session with RabbitMQ at {where} broke: {type(error).__name__} {error}.")
+            return BrokerUnavailable(f"the session with RabbitMQ at {where} was lost: {type(error).__name__} {error}.")
         case _:
             return BrokerError(f"RabbitMQ at {where}: {type(error).__name__}: {error}")
 
@@ -178,8 +178,8 @@ def _refuses_vhost(code: int, text: str) -> bool:
 
 def _wrong_password(where: str, user: str) -> BrokerRefused:
     return BrokerRefused(
-        f"RabbitMQ at {where} refused user {user!r}: wrong user name or password"
-        " (or guest from another machine, which RabbitMQ forbids)."
+        f"RabbitMQ at {where} refused user {user!r}: wrong user name or password. (RabbitMQ also refuses the user"
+        " guest from other machines.)"
     )
 
 

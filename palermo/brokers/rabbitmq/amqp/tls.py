@@ -60,7 +60,7 @@ def client_context(files: Mapping[str, str]) -> ssl.SSLContext:
 
 def _check(path: str, name: str, label: str, what: str) -> None:
     if f"{label}-----" not in _read(path, name):
-        raise _unusable(name, path, f"it holds no {what} in PEM form (-----BEGIN {label}-----)")
+        raise _unusable(name, path, f"it contains no {what} in PEM form (-----BEGIN {label}-----)")
 
 
 def _read(path: str, name: str) -> str:
@@ -82,8 +82,8 @@ def is_alert(received: bytes) -> bool:
 def only_tls(where: str) -> BrokerRefused:
     """The error for amqp:// to a port that accepts only TLS."""
     return BrokerRefused(
-        f"what listens at {where} takes TLS alone: write amqps:// in the broker URL, or the port without TLS"
-        " (5672 by default)."
+        f"the server at {where} requires TLS: write amqps:// in the broker URL, or the port without TLS (5672 by"
+        " default)."
     )
 
 
@@ -102,37 +102,40 @@ def _certificate(error: ssl.SSLCertVerificationError) -> str:
     code, said = error.verify_code, error.verify_message.rstrip(".")
     if code in _UNKNOWN_AUTHORITY:
         return (
-            f"its certificate is from an authority that is not trusted here ({said}). Name the authority's file in"
-            " the broker URL: amqps://…?cafile=/path/to/ca.pem; or in the variable SSL_CERT_FILE."
+            f"its certificate is from an authority that is not trusted here ({said}). Add the authority's file to the"
+            " broker URL, amqps://…?cafile=/path/to/ca.pem, or set SSL_CERT_FILE."
         )
     if code in _OTHER_HOST:
         return (
-            f"its certificate is for another host ({said}). Write the host in the broker URL as the certificate"
-            " names it, or give RabbitMQ a certificate for this name."
+            f"its certificate is for another host ({said}). Write the host name of the certificate in the broker URL,"
+            " or give RabbitMQ a certificate for this name."
         )
     if code == _EXPIRED:
         return "its certificate, or that of its authority, has expired. Renew it on the RabbitMQ server."
     if code == _NOT_YET_VALID:
         return "its certificate is not valid yet. Check the clocks of this machine and of the RabbitMQ server."
-    return f"its certificate is refused here: {said}."
+    return f"its certificate is not accepted: {said}."
 
 
 def _alert(reason: str) -> str:
     """The meaning of the server's alert, or of its data that isn't TLS."""
     own = "Name a valid one in the broker URL: amqps://…?certfile=…&keyfile=…"
     if "CERTIFICATE_REQUIRED" in reason:
-        return f"it wants a client certificate. {own.replace(' a valid', '')}"
+        return f"it requires a client certificate. {own.replace(' a valid', '')}"
     if "HANDSHAKE_FAILURE" in reason:
-        return f"it found no common way. It may want a client certificate: amqps://…?certfile=…&keyfile=… ({reason})."
+        return (
+            f"the two sides could not agree on a protocol ({reason}). RabbitMQ may require a client certificate:"
+            " amqps://…?certfile=…&keyfile=…."
+        )
     if "UNKNOWN_CA" in reason:
-        return f"it does not trust the authority of our client certificate. {own}"
+        return f"it does not trust the authority of the client certificate. {own}"
     if "CERTIFICATE_EXPIRED" in reason:
-        return f"our client certificate has expired. {own}"
+        return f"the client certificate has expired. {own}"
     if "ALERT" in reason and "CERTIFICATE" in reason:
-        return f"it refuses our client certificate ({reason}). {own}"
+        return f"it refuses the client certificate ({reason}). {own}"
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER" in reason or "PACKET_LENGTH" in reason:
         return (
-            "what listens there does not speak TLS. Write its port with TLS (5671 by default), or amqp:// for a"
+            "the server does not use TLS on this port. Write the port with TLS (5671 by default), or amqp:// for a"
             " connection without TLS."
         )
     return f"{reason}."

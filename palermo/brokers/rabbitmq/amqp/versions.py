@@ -24,7 +24,7 @@ DELIVERY_LIMIT = 1_000_000
 #: the version.
 CONSUMER_TIMEOUT_MS = 2**31 - 1
 
-#: Seconds below which a busy machine loses healthy connections, and above which dead ones are noticed late.
+#: Seconds below which too short, a busy machine loses healthy connections, and above which dead ones are noticed late.
 _HEARTBEATS = (5, 300)
 
 
@@ -43,13 +43,17 @@ def server(text: str, product: str = "RabbitMQ") -> Finding:
         )
     if version < first:
         return Finding.problem(
-            "server version", f"RabbitMQ {text} is older than 3.10", "Upgrade it: streams and quorum queues need it."
+            "server version",
+            f"RabbitMQ {text} is older than 3.10",
+            "Upgrade it: Palermo needs its streams and quorum queues.",
         )
     if version >= beyond:
         return Finding.warning(
-            "server version", f"RabbitMQ {text} is newer than this Palermo knows", "Look for a newer Palermo."
+            "server version",
+            f"RabbitMQ {text} is newer than the versions that this Palermo supports",
+            "Upgrade Palermo if a newer version is available.",
         )
-    return Finding.ok("server version", f"RabbitMQ {text}; Palermo is made for 3.10 to 4.x")
+    return Finding.ok("server version", f"RabbitMQ {text}; Palermo supports 3.10 to 4.x")
 
 
 def client(text: str) -> Finding:
@@ -57,7 +61,7 @@ def client(text: str) -> Finding:
     if PIKA[0] <= parse(text) < PIKA[1]:
         return Finding.ok("client library", f"pika {text}")
     return Finding.problem(
-        "client library", f"pika {text} is outside of 1.3.2 to 1.4", "Install one of these: pip install 'pika<1.5'."
+        "client library", f"pika {text} is installed; Palermo supports 1.3.2 to 1.4", "pip install 'pika<1.5'"
     )
 
 
@@ -66,12 +70,16 @@ def heartbeat(seconds: int) -> Finding:
     low, high = _HEARTBEATS
     if not seconds:
         return Finding.warning(
-            "heartbeat", "off: a connection that is cut is noticed late, or never", "Add ?heartbeat=60 to the URL."
+            "heartbeat", "off: a lost connection is noticed late or never", "Add ?heartbeat=60 to the URL."
         )
     if not low <= seconds <= high:
-        why = "a busy machine loses healthy connections" if seconds < low else "a dead connection stays unnoticed long"
+        why = (
+            "too short, a busy machine loses healthy connections"
+            if seconds < low
+            else "too long, a lost connection is noticed late"
+        )
         return Finding.warning("heartbeat", f"{seconds} s: {why}", "Add ?heartbeat=60 to the URL.")
-    return Finding.ok("heartbeat", f"{seconds} s, kept by the worker's parent however long a job runs")
+    return Finding.ok("heartbeat", f"{seconds} s, also during long jobs")
 
 
 def arguments(kind: str, text: str) -> dict[str, str | int]:
@@ -124,21 +132,22 @@ def consumer_timeout(text: str) -> Finding:
     if version >= (4, 3):
         return Finding.ok(
             check,
-            f"jobs in classic queues may run as long as they need, in the quorum queues that Palermo makes {days} days",
+            f"no time limit for jobs in classic queues; {days} days in the quorum queues that Palermo creates",
         )
     if version >= (3, 12):
         policy = """rabbitmqctl set_policy long-jobs '^QUEUE$' '{"consumer-timeout": 14400000}' --apply-to queues"""
         return Finding.ok(
             check,
-            f"the queues that Palermo makes let a job run {days} days, unless a policy says less;"
-            " from other queues, and from those made before, the server takes a job back after 30 minutes",
-            f"For queues from elsewhere: {policy} (milliseconds).",
+            f"{days} days for jobs in the queues that Palermo creates, unless a policy sets less; from other queues"
+            " the server requeues a job after 30 minutes",
+            f"For other queues: {policy} (milliseconds).",
         )
     return Finding.warning(
         check,
-        "the server takes a job back that runs longer than its consumer_timeout, looked at every minute, 30 minutes"
-        " unless it is set; before 3.12 it cannot be set per queue",
-        "With jobs of more than 30 minutes: consumer_timeout = 14400000 (milliseconds) in rabbitmq.conf; restart it.",
+        "the server requeues a job that runs longer than consumer_timeout (default: 30 minutes); before 3.12 it cannot"
+        " be set per queue",
+        "If jobs run longer than 30 minutes, set consumer_timeout = 14400000 (milliseconds) in rabbitmq.conf and"
+        " restart RabbitMQ.",
     )
 
 
@@ -150,12 +159,15 @@ def _migrate(queue: str, kind: str) -> str:
 def without_priorities(queue: str, kind: str, text: str) -> str:
     """Why a priority has no effect, or less than requested, in a queue of this type that was created without them."""
     if kind != QUORUM:
-        return f"it was made without priorities; `{_migrate(queue, PRIORITY)}` recreates it with them"
+        return f"it was created without priorities; `{_migrate(queue, PRIORITY)}` recreates it with them"
     if parse(text) >= (4, 3):
         return ""
     if parse(text) >= (4,):
-        return "a quorum queue knows two before RabbitMQ 4.3: 5 and above, which goes first twice in three, and below"
-    return f"quorum queues have none before RabbitMQ 4.0; `{_migrate(queue, PRIORITY)}` makes it classic"
+        return (
+            "before RabbitMQ 4.3 a quorum queue has only two priorities, below 5 and from 5 up; two of three jobs are"
+            " from the upper one"
+        )
+    return f"before RabbitMQ 4.0 quorum queues have no priorities; `{_migrate(queue, PRIORITY)}` makes it classic"
 
 
 def of_quorum(kind: str, text: str) -> str:
@@ -171,8 +183,8 @@ def no_priorities(queue: str, what: str) -> Finding:
     """The finding that jobs with priorities wait in a classic queue without priorities."""
     return Finding.warning(
         f"queue {queue}",
-        f"{what}, without priorities; jobs in it ask for one, and wait like all others",
-        f"{_migrate(queue, PRIORITY)} recreates it with priorities and all its jobs.",
+        f"{what}, without priorities; it has jobs with a priority, which has no effect",
+        f"{_migrate(queue, PRIORITY)} recreates it with priorities and keeps its jobs.",
     )
 
 
@@ -180,19 +192,19 @@ def other_type(queue: str, *, ours: str, theirs: str) -> Finding:
     """The finding that a queue has another type than queue_type."""
     return Finding.warning(
         f"queue {queue}",
-        f"is a {theirs} queue and used as it is, although queue_type is {ours}",
-        f"{_migrate(queue, ours)} moves it with all its jobs; or set queue_type to {theirs}.",
+        f"a {theirs} queue, although queue_type is {ours}; used unchanged",
+        f"{_migrate(queue, ours)} changes it and keeps its jobs. Or set queue_type to {theirs}.",
     )
 
 
 def delivery_limit(queue: str, said: str, text: str) -> Finding:
     """How a quorum queue that Palermo did not create treats jobs that are delivered again and again."""
-    check, said = f"queue {queue}", f"is a quorum queue and used as it is; its x-delivery-limit is {said}"
+    check, said = f"queue {queue}", f"a quorum queue, used unchanged, with x-delivery-limit {said}"
     if said.endswith("none") and parse(text) < (4,):
         return Finding.ok(check, said)
     return Finding.warning(
         check,
-        f"{said}: a job handed out more often is dropped, and up to 4.2 every give-back counts;"
-        " without one, 4.0 and later have 20",
-        f"{_migrate(queue, CLASSIC)}, and then --type quorum, recreates it with all its jobs.",
+        f"{said}: a job that is delivered more often is dropped. Up to RabbitMQ 4.2 every requeue counts; from 4.0 the"
+        " default is 20",
+        f"{_migrate(queue, CLASSIC)}, then --type quorum, recreates it and keeps its jobs.",
     )

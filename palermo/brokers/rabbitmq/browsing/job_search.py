@@ -113,7 +113,7 @@ class _JobSearch:
                     async with asyncio.timeout(_READ_WITHIN if newest and sizes[name] > _LONG else None):
                         page = await self._broker.browse(name, limit=DEPTH, newest=newest, max_body=MAX_SHOWN)
                 except NotBrowsable:
-                    self.unseen.append(f"queue {name!r}, of which only the count can be seen")
+                    self.unseen.append(f"queue {name!r}, which cannot be read")
                     break
                 except NotFound:
                     break
@@ -133,7 +133,9 @@ class _JobSearch:
             self._add(place)
         if not workers.complete:
             unasked = any(worker.state == UNASKED for worker in workers)
-            self.unseen.append("workers that this user may not ask" if unasked else "a worker that does not answer")
+            self.unseen.append(
+                "workers that this user has no permission to query" if unasked else "a worker that does not answer"
+            )
 
     async def failed(self) -> None:
         try:
@@ -159,4 +161,4 @@ class _JobSearch:
 
 def _why(error: BrokerError) -> str:
     """Why a place cannot be searched, shortened if the error's text is long."""
-    return "this user may not look" if isinstance(error, BrokerRefused) else str(error)
+    return "no permission" if isinstance(error, BrokerRefused) else str(error)

@@ -217,7 +217,7 @@ class RabbitmqConsumer:
 
     def _ours(self, delivery: Delivery) -> None:
         if self._unsettled.get(delivery.slot) is not delivery:
-            raise DeliveryLost(f"job {delivery.message.id} is not held by this worker, or no longer is.")
+            raise DeliveryLost(f"job {delivery.message.id} is not held by this worker.")
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         detached = id(delivery) in self._detached
@@ -455,7 +455,7 @@ class RabbitmqConsumer:
     def _acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge a delivery whose end is stored. Raises DeliveryLost if its channel is closed."""
         if not delivery.token[0].is_open:
-            raise DeliveryLost(f"its channel was closed in the meantime: {delivery.token[0].error}")
+            raise DeliveryLost(f"its channel was closed: {delivery.token[0].error}")
         self._source.acknowledge(delivery)
 
     def _check(self, delivery: Delivery) -> None:
@@ -485,11 +485,11 @@ class RabbitmqConsumer:
         if channel.connection.error is not None or not channel.is_taken_back:
             return
         late = "timed out" in str(channel.error)
-        advice = "it runs longer than consumer_timeout: raise that" if late else "the log of RabbitMQ may say more"
+        advice = "raise consumer_timeout: the job ran longer" if late else "check the log of RabbitMQ"
         for delivery in [*self._unsettled.values(), *self._detached.values()]:
             if delivery.token[0] is channel:
                 log.warning(
-                    "the broker took back a job that is still running here id=%s job=%s queue=%s error=%r advice=%r",
+                    "broker requeued a job that still runs here id=%s job=%s queue=%s error=%r advice=%r",
                     delivery.message.id,
                     delivery.message.job,
                     delivery.message.queue,

@@ -214,7 +214,7 @@ class LeaderClient:
                 failed = LeaderFailed(str(error))
                 await asyncio.sleep(SOON)
             except LeaderFailed as error:
-                failed = LeaderFailed(f"the {duty} leader could not do it: {error}")
+                failed = LeaderFailed(f"the {duty} leader failed: {error}")
                 if not is_brief:
                     raise failed from None
                 await asyncio.sleep(SOON)
@@ -248,8 +248,8 @@ class LeaderClient:
         named = f", worker {leaders[0].id}," if leaders and leaders[0].pid else ""
         return LeaderUnavailable(
             f"the {duty} leader{named} does not answer, though RabbitMQ does: its process is stopped, swapped out or"
-            " stuck. Continue or end that process, or wait: RabbitMQ drops its session within some 15 s, and another"
-            " worker leads. `palermo workers` shows who does not answer."
+            " stuck. Continue or end that process, or wait about 15 s until another worker leads. `palermo workers`"
+            " shows the workers that do not answer."
         )
 
     async def listing_progress(self) -> tuple[int, int] | None:

@@ -39,7 +39,7 @@ class TenantClient:
     ) -> None:
         """`consuming` opens the connection for reading queues."""
         self._exchange = exchange
-        self._mutex = Mutex(browsing_lock(exchange), "another session that looks into the queues of tenants")
+        self._mutex = Mutex(browsing_lock(exchange), "another session that reads the queues of tenants")
         self._consuming = consuming
         self._outbox = outbox
         self._leader_client = leader_client

@@ -50,8 +50,8 @@ class EventTopology:
         for name, kind in ((self.gateway, "fanout"), (self.distributor, "topic")):
             if difference := await channel.declare_exchange(name, kind):
                 raise BrokerRefused(
-                    f"an exchange {name!r} exists that is not a durable {kind} one ({difference.text}); choose another"
-                    " prefix with the setting events_prefix."
+                    f"exchange {name!r} exists, but is not a durable {kind} exchange ({difference.text}). Choose"
+                    " another prefix with the setting events_prefix."
                 )
         await channel.call(channel.raw.exchange_bind, self.distributor, self.gateway)
 
@@ -283,8 +283,8 @@ class Declarer:
             return
         if difference := await self._connection.declare_exchange(self._exchange, "direct"):
             raise BrokerRefused(
-                f"an exchange {self._exchange!r} exists that is not a durable direct one ({difference.text});"
-                " choose another name with --exchange."
+                f"exchange {self._exchange!r} exists, but is not a durable direct exchange ({difference.text}). Choose"
+                " another name with --exchange."
             )
         self._exchange_made = True
 

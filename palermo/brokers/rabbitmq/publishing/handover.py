@@ -65,7 +65,9 @@ async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -
 def unpublishable(message: Message, error: PalermoError, *, now: float) -> Message:
     """The copy for `failed` of a job that can never be published, with the error."""
     if isinstance(error, HeadersTooLarge):
-        error = HeadersTooLarge(f"it cannot be published again: {error} Connect the workers with a larger frame_max.")
+        error = HeadersTooLarge(
+            f"it cannot be published again: {error} Set a larger frame_max in the broker URL of the workers."
+        )
     return fail(message, from_exception(error, failed_at=int(now)), worker="")
 
 

@@ -246,7 +246,7 @@ class Ledger(Generic[T]):
         """
         async with self._turn:
             if not self.is_open:
-                raise BrokerUnavailable(f"the ledger {self._table.queue!r} is not open.")
+                raise BrokerUnavailable(f"the queue {self._table.queue!r} is not open.")
             try:
                 records, done, self._done = self._records(states, jobs), self._done, []
                 storing = asyncio.ensure_future(self._log.replace(done, *records))

@@ -38,8 +38,8 @@ def newer_format(record: Mapping[str, Any]) -> NewerFormat | None:
     if not isinstance(format, int) or format <= FORMAT:
         return None
     return NewerFormat(
-        f"a record has format {format}, and this version of Palermo reads formats up to {FORMAT}: start a worker of the"
-        " version that wrote it."
+        f"a record has format {format}, but this version of Palermo reads formats only up to {FORMAT}. Start a worker"
+        " of the version that wrote it."
     )
 
 

@@ -61,7 +61,7 @@ class RecurringJobs:
 
     async def run(self) -> None:
         """Fire due entries until cancelled. Raises the connection's error when the connection is lost."""
-        await take_turns(self._fire_in_turn, self._news, self._connection, "recurring jobs cannot be fired now")
+        await take_turns(self._fire_in_turn, self._news, self._connection, "cannot enqueue recurring jobs")
 
     async def close(self) -> None:
         """Stop firing, and wait for pending commits: otherwise the next leader has to search for the jobs."""

@@ -97,7 +97,7 @@ async def watch(
         before = found
         return LOOK_EVERY
 
-    await take_turns(look, asyncio.Event(), connection, "cannot look for keys without jobs")
+    await take_turns(look, asyncio.Event(), connection, "cannot check for keys without jobs")
 
 
 def _is_due(holder: KeyHolder, now: float) -> bool:

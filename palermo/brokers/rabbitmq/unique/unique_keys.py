@@ -95,7 +95,7 @@ class UniqueKeys:
 
     async def run(self) -> None:
         """Answer requests, and publish due jobs, until cancelled."""
-        await take_turns(self._look, self._news, self._connection, "keys of unique jobs cannot be looked after now")
+        await take_turns(self._look, self._news, self._connection, "cannot tidy the keys of unique jobs")
 
     async def close(self) -> None:
         """Stop deciding, once the current batch is stored. Waiting requests fail with BrokerUnavailable."""
@@ -449,8 +449,8 @@ class UniqueKeys:
                 await self._commit(changes)
             except PalermoError as error:
                 raise BrokerUnavailable(
-                    "a queue refused a unique job, and RabbitMQ did not confirm that the job is withdrawn, so"
-                    f" it may run later. {error}"
+                    "a queue refused a unique job, and RabbitMQ did not confirm that the job was withdrawn, so it may"
+                    " still run. {error}"
                 ) from error
         for asked in withdrawn:
             self._fail([asked], refused[asked.result.id])
@@ -496,4 +496,4 @@ class UniqueKeys:
 
 
 def _leads_no_more() -> BrokerUnavailable:
-    return BrokerUnavailable("this process is no longer the leader; the request was not carried out.")
+    return BrokerUnavailable("this worker is no longer the leader, so nothing was done.")

@@ -183,7 +183,7 @@ class LeaderWorkflows:
         while not await self._ledger.exists():
             await wait_for_any(self._news, timeout=TIDY_EVERY)
             self._news.clear()
-        await take_turns(self._look, self._news, self._connection, "workflows cannot be continued now")
+        await take_turns(self._look, self._news, self._connection, "cannot continue workflows")
 
     async def close(self) -> None:
         """Wait until pending changes are stored."""

@@ -78,7 +78,7 @@ class LostSteps:
 
     async def watch(self) -> None:
         """Publish lost jobs again as long as this process is the leader."""
-        await take_turns(self._look, asyncio.Event(), self._connection, "cannot look for lost steps")
+        await take_turns(self._look, asyncio.Event(), self._connection, "cannot check for lost steps")
 
     async def _look(self) -> float:
         before, self._before = self._before, self._workflows.states
@@ -152,6 +152,6 @@ class LostSteps:
         await engine.put_again(again)
 
     async def _fail(self, job: Message) -> None:
-        error = NotFound(f"job {job.id} was in no queue and with no worker, also after it was published again.")
+        error = NotFound(f"job {job.id} was lost: no queue or worker has it, although it was published again.")
         failed = fail(job, from_exception(error, failed_at=int(wall_clock())), worker="")
         await self._outbox.publish(failed, self._outbox.destinations.failed_place(job.queue))

@@ -24,4 +24,4 @@ def lock_holder(path: str) -> str:
 def _named(pid: int) -> str:
     # The program's name, in parentheses, may contain any character.
     state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    return f"process {pid}, which is stopped: kill -CONT {pid} lets it go on" if state == b"T" else f"process {pid}"
+    return f"process {pid}, which is stopped (kill -CONT {pid} continues it)" if state == b"T" else f"process {pid}"

@@ -72,7 +72,7 @@ def _check_exists(path: str) -> None:
     """Raise StoreInvalid if the file doesn't exist."""
     if not os.path.exists(path):
         raise StoreInvalid(
-            f"there is no file {os.path.abspath(path)}: no job was ever enqueued there, and no worker has run."
+            f"there is no file {os.path.abspath(path)}: no job has been enqueued there and no worker has run."
             " Correct the path in the URL; a relative path starts at the current directory."
         )
 
@@ -152,8 +152,8 @@ def _check_path(path: str, display_path: str) -> None:
         raise StoreInvalid(f"{display_path} is not a regular file.")
     if any(place == path for place, _ in mounts()):
         raise StoreInvalid(
-            f"{display_path} is mounted as a single file. Mount its folder instead: the newest jobs are in"
-            " files beside it, which would stay in this container."
+            f"{display_path} is mounted as a single file. Mount its folder instead: SQLite keeps the newest jobs in"
+            " other files of that folder."
         )
     effective = os.access in os.supports_effective_ids
     if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective):
@@ -263,7 +263,7 @@ async def _prepare(connection: sqlite3.Connection, display_path: str, *, lasting
         await asyncio.sleep(0.002)
     if mode != "wal":
         raise StoreInvalid(
-            f"{display_path} is where SQLite cannot share memory (mode {mode!r}). Put it on a local disk."
+            f"{display_path} is on a disk on which SQLite cannot share memory (mode {mode!r}). Move it to a local disk."
         )
 
 
@@ -276,8 +276,8 @@ def _check_owner(db: sqlite3.Connection, display_path: str) -> int:
         raise StoreInvalid(f"{display_path} is another program's database. Name another file.")
     if tables and version > SCHEMA_VERSION:
         raise StoreInvalid(
-            f"{display_path} was written by a newer Palermo (schema {version}; this one knows {SCHEMA_VERSION})."
-            " Upgrade this Palermo."
+            f"{display_path} was written by a newer Palermo (schema {version}; this one supports {SCHEMA_VERSION})."
+            " Upgrade Palermo."
         )
     return int(version) if tables else 0
 

@@ -30,10 +30,10 @@ _TEXTS: dict[int, str] = {
     sqlite3.SQLITE_NOTADB: "is not a SQLite database. Name another file, or move this one away.",
     sqlite3.SQLITE_CORRUPT: "is damaged. Restore it from a backup, or save what is left with `sqlite3 FILE .recover`.",
     sqlite3.SQLITE_READONLY: "cannot be written. Check the permissions of the file, of its folder and of the disk.",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened. Check its folder, and that this user may read and write there.",
-    sqlite3.SQLITE_PERM: "cannot be opened: no permission. Check who may read and write the file and its folder.",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened. Check that its folder exists and that this user can read and write it.",
+    sqlite3.SQLITE_PERM: "cannot be opened: no permission. Check the permissions of the file and its folder.",
     sqlite3.SQLITE_AUTH: "cannot be used: access refused.",
-    sqlite3.SQLITE_FULL: "has no room: the disk is full. Make room, then try again.",
+    sqlite3.SQLITE_FULL: "cannot be written: the disk is full. Free disk space, then try again.",
     sqlite3.SQLITE_IOERR: "cannot be read or written: the disk reports an error. Check its space, quota and health.",
     sqlite3.SQLITE_PROTOCOL: "cannot be locked. SQLite needs a local disk; network folders do not lock reliably.",
     sqlite3.SQLITE_NOLFS: "is too large for this file system.",
@@ -57,11 +57,11 @@ def translated(error: Exception, path: str, *, publishing: bool = False) -> Brok
         return BrokerUnavailable(f"{path} was locked by another program for too long. Try again.")
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
         return BrokerUnavailable(
-            f"{path} no longer knows this worker: another process took it for dead. Open it again."
+            f"{path} no longer lists this worker, because another process considered it dead. Open it again."
         )
     if publishing and code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG):
         text = "the disk is full" if code == sqlite3.SQLITE_FULL else "the message is too big"
-        return PublishRefused(f"{path} did not store the message: {text}. Nothing that was stored before is lost.")
+        return PublishRefused(f"{path} did not store the message: {text}. Nothing stored earlier is lost.")
     if code in _TEXTS:
         return StoreInvalid(f"{path} {_TEXTS[code]} (SQLite: {error})")
     if isinstance(error, sqlite3.ProgrammingError):
@@ -69,16 +69,14 @@ def translated(error: Exception, path: str, *, publishing: bool = False) -> Brok
     if isinstance(error, sqlite3.DataError | sqlite3.NotSupportedError):
         return StoreInvalid(f"{path} cannot be used. (SQLite: {error})")
     if code == sqlite3.SQLITE_ERROR:
-        return StoreInvalid(
-            f"{path} does not have the tables that Palermo made. Was it changed by hand? (SQLite: {error})"
-        )
+        return StoreInvalid(f"{path} does not have Palermo's tables. Was it changed by hand? (SQLite: {error})")
     return BrokerUnavailable(f"{path} does not answer. (SQLite: {error})")
 
 
 def _trouble(error: Exception, path: str) -> Trouble | None:
     """The trouble that an SQLite error indicates: the disk is full."""
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL:
-        return Trouble(f"{path} has no room: the disk is full", "Make room: nothing is stored until then.")
+        return Trouble(f"{path} cannot be written: the disk is full", "Free disk space; until then nothing is stored.")
     return None
 
 
@@ -87,11 +85,11 @@ def unusable(path: str, error: OSError) -> StoreInvalid:
     name = Path(error.filename).name if isinstance(error.filename, str) else path
     match error.errno:
         case errno.EACCES | errno.EPERM:
-            hint = "This user may not write there; check the permissions of the folder."
+            hint = "This user has no permission to write there. Check the permissions of the folder."
         case errno.EROFS:
             hint = "The disk is mounted read-only."
         case errno.ENOSPC | errno.EDQUOT:
-            hint = "The disk is full; make room."
+            hint = "The disk is full. Free disk space."
         case _:
             hint = "Check the folder and the disk."
     return StoreInvalid(f"{path} cannot be used: {name}: {error.strerror}. {hint}")
@@ -300,8 +298,8 @@ class Store:
                 db.execute("commit")
             raise StoreInvalid(
                 f"{self.display_path} is in use on another machine (seen {max(0.0, now - seen):.0f} s ago)."
-                " SQLite serves one machine; use RabbitMQ for several."
-                " If that machine is gone, or this one was just restarted, try again in half a minute."
+                " SQLite works on one machine only; use RabbitMQ for several. If that machine is off, or this one has"
+                " just restarted, try again in half a minute."
             )
         db.execute("update meta set value = ? where key = 'machine'", (self._machine,))
         db.execute("update meta set value = ? where key = 'seen'", (now,))
