@@ -93,7 +93,8 @@ class Enqueuer(Generic[P, R]):
         """
         if "id" in self.given:
             raise OptionInvalid(
-                f"option id={self.given['id']!r} identifies one job, but enqueue_many creates several. Leave it out."
+                f"option id={self.given['id']!r} cannot be used with enqueue_many, which creates several jobs. Leave"
+                " it out."
             )
         return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self.given)
 
@@ -108,7 +109,7 @@ class Enqueuer(Generic[P, R]):
     def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs at this instant (aware datetime, or Unix seconds). Raises OptionInvalid too."""
         if at is None:
-            raise OptionInvalid("enqueue_at(None) has no time. Give one, or call enqueue to run the job now.")
+            raise OptionInvalid("enqueue_at got None as the time. Pass a time, or call enqueue to run the job now.")
         options = {**self.given, "delay": None, "run_at": at}
         return _client().enqueue(self.definition, args, kwargs, **options)
 
@@ -272,8 +273,8 @@ class _ClassAttribute:
     def __get__(self, instance: object, owner: type) -> Any:
         if owner is not self._definition.target:
             raise AttributeError(
-                f"class {owner.__qualname__!r} is not a job, only its base {self._definition.name!r} is."
-                " Decorate it with @palermo.job."
+                f"class {owner.__qualname__!r} is not a job, although its base class {self._definition.name!r} is one."
+                " Decorate it with @palermo.job too."
             )
         return self._value
 
@@ -348,8 +349,8 @@ def declare(target: Any, options: Mapping[str, Any], kind: type[FunctionJob[...,
         taken = vars(target).get(name)
         if taken is not None and not isinstance(taken, _ClassAttribute):
             raise OptionInvalid(
-                f"class {target.__qualname__!r} already has an attribute {name!r}, which @palermo.job adds."
-                " Give it another name."
+                f"class {target.__qualname__!r} already has an attribute {name!r}, but @palermo.job adds one of that"
+                " name. Rename yours."
             )
     registry.register(definition)
     for name in _ADDED:

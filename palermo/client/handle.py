@@ -156,7 +156,9 @@ class Job(Generic[R_co]):
 
     def _owner(self) -> "JobClient":
         if self._client is None:
-            raise UsageError(f"this handle of job {self.id} has no client; palermo.job_by_id({self.id!r}) makes one.")
+            raise UsageError(
+                f"this handle of job {self.id} has no client. Get another with palermo.job_by_id({self.id!r})."
+            )
         return self._client
 
     def __reduce__(self) -> tuple[Any, ...]:

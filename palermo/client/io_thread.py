@@ -73,8 +73,8 @@ class IoThread:
         except RuntimeError as error:
             self._loop.close()
             raise BrokerUnavailable(
-                f"the thread that talks to the broker cannot be started ({error}): this program is exiting, or has"
-                " reached its limit of threads. Nothing was enqueued."
+                f"the thread for the broker connection cannot be started ({error}), because this program is exiting or"
+                " has reached its limit of threads. Nothing was enqueued."
             ) from error
 
     # -- called by other threads
@@ -315,7 +315,9 @@ async def _cancel_others() -> None:
 
 
 def _own_thread() -> RuntimeError:
-    return RuntimeError("this was called in the client's own thread, which would wait for itself.")
+    return RuntimeError(
+        "this method was called in the client's own thread, where it would block forever. Call it in another thread."
+    )
 
 
 def _copy_of(error: BaseException) -> BaseException:

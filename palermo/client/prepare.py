@@ -248,7 +248,7 @@ class ManyJobs:
             with suppress(Exception):  # the caller gets the first error
                 self._wait_for_oldest()
         are = "is" if self._stored == 1 else "are"
-        error.add_note(f"{count(self._stored, 'job')} of this enqueue_many {are} stored for certain.")
+        error.add_note(f"{count(self._stored, 'job')} of this enqueue_many {are} known to be stored.")
 
 
 #: Maximum length of a key without its job's name, in bytes; a longer key is replaced by its digest.
@@ -271,8 +271,8 @@ def lock_for(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers,
         return UniqueLock(key=key, mode=Mode(unique or Mode.DONE), linger=more)
     if linger is not None or chosen.get("on_duplicate") in (REPLACE, RERUN):
         raise OptionInvalid(
-            f"unique={unique!r} keeps its key for this time, whatever happens to the job: dedupe and on_duplicate"
-            f' {REPLACE!r} or {RERUN!r} need unique="until_done" or "until_start".'
+            f"unique={unique!r} is a duration, so dedupe and on_duplicate {REPLACE!r} or {RERUN!r} cannot be used."
+            ' Use unique="until_done" or "until_start".'
         )
     return UniqueLock(key=key, mode=Mode.WINDOW, seconds=unique)
 
@@ -289,7 +289,7 @@ def with_unique_key(
         on_duplicate = chosen.get("on_duplicate", RETURN)
         if on_duplicate == REPLACE and message.content_type == SIGNED:
             raise OptionInvalid(
-                "on_duplicate='replace' cannot be combined with sign: a signature covers id and arguments."
+                "on_duplicate='replace' cannot be combined with sign, because a signature covers id and arguments."
             )
         message = with_lock(message, lock)
         return message, KeyRequest(key=lock.key, message=message, call=new_id(), on_duplicate=on_duplicate)
@@ -318,17 +318,17 @@ def plain_note(
     """
     if any(options.get(name) is not None for name in KEYED_BY) or announced(job) is not None or served(queue):
         return ""
-    return f"the code of {job} is unknown here: if the job is declared unique, this one is not."
+    return f"the code of {job} is not imported here, so if the job is declared unique, that has no effect on this one."
 
 
 def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = "") -> str:
     """The full key: the caller's own id, or the job's name with the given key or with a digest of the arguments."""
     name, given, announced = call.name, chosen.get("unique_key"), call.announced
     if announced and given is None and (announced.keyed_by_code or (announced.parameters is None and not id)):
-        made = "by a function" if announced.keyed_by_code else "of a default value that only the code has"
+        made = "by a function" if announced.keyed_by_code else "from a default value in the code"
         raise OptionInvalid(
-            f"job {name!r} is declared unique, its key is made {made}, and its code is not imported here, so it is not"
-            " enqueued. Import the code (PALERMO_IMPORTS), or give the key as text: unique_key, --unique-key."
+            f"job {name!r} was not enqueued: its unique key is computed {made}, but its code is not imported here."
+            " Import the code (PALERMO_IMPORTS), or give the key as text (unique_key, --unique-key)."
         )
     if given is None and id:
         return f"id:{id}"
@@ -354,7 +354,7 @@ def _digest(call: JobCall, serializers: Serializers) -> str:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentsInvalid(
-                f"arguments do not fit job {call.name!r}: {error}. Its workers announced the parameters {signature}."
+                f"wrong arguments for job {call.name!r}: {error}. Its parameters are {signature}."
             ) from None
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
@@ -364,7 +364,7 @@ def _digest(call: JobCall, serializers: Serializers) -> str:
         body = serializers.encode(args, kwargs, job="", id="", serializer="json").body
     except SerializationError as error:
         raise OptionInvalid(
-            f"the arguments cannot be compared, because they cannot be written as JSON ({error}). Give unique_key=."
+            f"the arguments cannot be compared, because they are not valid JSON ({error}). Give unique_key=."
         ) from error
     return _hashed(json.dumps(json.loads(body), sort_keys=True).encode())
 

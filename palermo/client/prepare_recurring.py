@@ -70,7 +70,7 @@ def declarations(client: "Client") -> list[RecurringEntry]:
         made = entry(client, recurring, origin=origin)
         if recurring.name in found:
             raise OptionInvalid(
-                f"two recurring jobs are called {recurring.name!r}: one of {found[recurring.name].origin} and one of"
+                f"two recurring jobs are named {recurring.name!r}: one in {found[recurring.name].origin}, one in"
                 f" {origin}. Rename one of them, in code with schedule_name=."
             )
         found[recurring.name] = made

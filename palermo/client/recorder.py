@@ -192,7 +192,7 @@ class Recorder:
             async with asyncio.timeout(timeout):
                 await future
         except TimeoutError:
-            raise BrokerUnavailable(f"the journal did not store it within {timeout:g} s.") from None
+            raise BrokerUnavailable(f"the journal did not confirm the record within {timeout:g} s.") from None
 
     async def flush(self, timeout: float) -> None:
         """Store everything that is collected, within this number of seconds."""
@@ -339,7 +339,7 @@ def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) 
     Not for debounce or throttle: a burst drops all jobs but one, and would fill the journal.
     """
     if answer.outcome is EnqueueOutcome.NEXT and answer.displaced not in ("", message.id):
-        reason = f"job {message.id} was enqueued with the same key, and runs instead of it"
+        reason = f"replaced by job {message.id}, which was enqueued with the same key"
         # Jobs with the same key have the same name and queue, unless the caller chose the key.
         fields = {"id": answer.displaced, "job": message.job, "queue": message.queue, "reason": reason}
         recorder.add(RecordKind.DISCARDED, fields)

@@ -77,8 +77,8 @@ def check_on(client: JobClient) -> None:
     """Raise JournalOff if the setting journal is off."""
     if client.settings.journal == JournalLevel.OFF:
         raise JournalOff(
-            "the setting journal is off, so the outcomes and results of jobs are not recorded."
-            ' Set it to "failures" or "all", for workers and clients alike.'
+            "the setting journal is off, so outcomes and results of jobs are not recorded. Set it to"
+            ' "failures" or "all", for workers and clients.'
         )
 
 
@@ -135,7 +135,7 @@ def serialized_result(record: Record) -> StoredResult | None:
     value = result_of_record(record)
     if value is not None or record.get("skipped"):
         return value
-    raise _not_kept(id, "is done, and did not keep its result")
+    raise _not_kept(id, "is done, but its result was not kept")
 
 
 def result_as_json(client: JobClient, record: Record) -> Any:
@@ -157,8 +157,8 @@ def _failed(record: Record) -> JobFailed:
 
 def _not_kept(id: str, what: str) -> ResultNotKept:
     return ResultNotKept(
-        f"job {id} {what}. Declare it with @palermo.job(keep_result=True), or enqueue it by"
-        " .options(keep_result=True), to have what it returns kept."
+        f"job {id} {what}. To keep results, declare the job with @palermo.job(keep_result=True) or enqueue it with"
+        " .options(keep_result=True)."
     )
 
 
@@ -173,9 +173,9 @@ async def _within(
         why = (
             f"The journal cannot be read: {watch.read_error}"
             if watch.read_error
-            else "`palermo status ID` says where it is, `palermo queues` whether a worker serves its queue."
+            else "`palermo status ID` shows where it is, `palermo queues` whether a worker serves its queue."
         )
-        raise ResultTimeout(f"job {job.id} has not ended within {seconds:g} s. {why}") from None
+        raise ResultTimeout(f"job {job.id} did not end within {seconds:g} s. {why}") from None
 
 
 async def _journal_end(

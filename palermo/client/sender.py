@@ -291,7 +291,7 @@ class Sender:
             publish.last = blocked
         # uvloop's clock has millisecond resolution
         elif not publish.takes_long and self._keeper.last_answer_at <= began:
-            publish.last = publish.last or BrokerUnavailable(f"{session.describe()} said nothing.")
+            publish.last = publish.last or BrokerUnavailable(f"{session.describe()} did not respond.")
             self._keeper.give_up(session)
 
     def _on_stored(self, publish: Publish) -> None:

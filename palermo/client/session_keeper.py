@@ -116,7 +116,7 @@ class SessionKeeper:
             return last
         timeout_error = BrokerUnavailable(
             f"the broker at {self._settings.address} did not answer within {within or self._settings.timeout:g} s."
-            + (" Look whether it was done." if unsure else "")
+            + (" Check whether it was done." if unsure else "")
             + (f" {last}" if last else "")
         )
         timeout_error.__cause__ = last
@@ -124,7 +124,7 @@ class SessionKeeper:
 
     def closed_error(self) -> BrokerUnavailable:
         """The error for a request to a client that is closing."""
-        return BrokerUnavailable(f"the client of {self._settings.address} was closed meanwhile.")
+        return BrokerUnavailable(f"the client of {self._settings.address} was closed.")
 
     async def _open(self) -> Broker:
         self.session = await open_broker(self._settings)

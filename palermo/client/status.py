@@ -117,10 +117,10 @@ WAITING = (
 )
 
 #: Reason shown for a running job whose worker does not answer.
-_SILENT = "its worker does not answer; it was running the job when it last answered"
+_SILENT = "its worker, which ran it when last seen, does not answer"
 
 #: Reason shown for a job without a kept result that is assumed to be done.
-_UNWRITTEN = "its end was not recorded; it is gone, and has not failed"
+_UNWRITTEN = "it is in no queue and has not failed; its end was not recorded"
 
 
 #: The fields of a status in Unix seconds.
@@ -278,7 +278,7 @@ def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
         error=_text(record, "error"),
         message=_text(record, "message"),
         parent=_text(record, "parent"),
-        reason=f"so the journal tells; not looked at: {'; '.join(place.unseen)}",
+        reason=f"according to the journal; not searched: {'; '.join(place.unseen)}",
     )
 
 
@@ -298,7 +298,7 @@ def status_kept_with_key(key: Key, id: str) -> JobStatus | None:
         run_at=due,
         key=key.name,
         parent=message.parent,
-        reason=f"it is kept with its key {waits}",
+        reason=f"its key holds it back {waits}",
     )
 
 
@@ -311,15 +311,15 @@ def _text(record: Record, name: str) -> str:
 _FAILING_TIME = 10.0
 
 #: Reason shown for a done job without an end in the journal.
-_KEY_CLOSED = "no second one is enqueued for a while after its end, as dedupe says; the journal tells of no failure"
+_KEY_CLOSED = "it has ended, since dedupe blocks its key, and the journal has no failure of it"
 
 #: Why the journal does not have a job, by journal level.
 _SILENCE = {
-    JournalLevel.OFF: "The setting journal is off, so nothing tells of jobs that have ended.",
-    JournalLevel.FAILURES: "It may have succeeded: at the journal's level, failures, that is known only of jobs that"
-    " keep their result.",
-    JournalLevel.ALL: "The journal has no record of it either: check the id. Else the record was too old to be kept, or"
-    " its worker has another journal level or was killed before it wrote the record.",
+    JournalLevel.OFF: "The setting journal is off, so jobs that have ended are not recorded.",
+    JournalLevel.FAILURES: "It may have succeeded: at the journal level failures, successful jobs are recorded"
+    " only if their result is kept.",
+    JournalLevel.ALL: "The journal has no record of it either. Check the id. Its record may have"
+    " been too old to be kept, or its worker has another journal level or was killed before it wrote the record.",
 }
 
 
@@ -372,7 +372,7 @@ class _Search:
         why = (
             not_found_text(self.client, self.place)
             if self.end is None
-            else "It failed, and is not among the failed jobs any more."
+            else "It failed, but is no longer among the failed jobs."
         )
         reasons = (why, self.read_error, self.key_error)
         return self._without_record(State.UNKNOWN, reason=" ".join(filter(None, reasons)))
@@ -440,7 +440,7 @@ class _Search:
         try:
             return await question((await self.watch.session()).keys)
         except BrokerUnavailable as error:
-            self.key_error = f"Nothing is known of its key now: {error}"
+            self.key_error = f"Its key cannot be read: {error}"
             return None
 
     def _without_record(self, state: State, **more: Any) -> JobStatus:
@@ -469,7 +469,7 @@ def since(job: AnyJob) -> float:
 
 def not_found_text(client: JobClient, place: JobLocation) -> str:
     """The places where a job was not found, and why the journal may not have it."""
-    where = "it does not wait in a queue or for its time, does not run, and is not among the failed jobs"
+    where = "it is not waiting, scheduled, running or failed"
     if place.unseen:
-        where += f", as far as could be looked; not looked at: {'; '.join(place.unseen)}"
+        where += f", though not everything was searched (not {'; '.join(place.unseen)})"
     return f"{where}. {_SILENCE[JournalLevel(client.settings.journal)]}"

@@ -131,7 +131,7 @@ class Marks:
                     self._steps.append(step)
                 return f"{self._text}{self._steps.index(step)}"
             case Step(name=name):
-                raise OptionInvalid(f"step {name!r} was given as a value. Give its output: {name}.output.")
+                raise OptionInvalid(f"step {name!r} was passed as a value. Pass its output: {name}.output.")
             case list() if depth:
                 return [self.put(each, depth - 1) for each in value]
             case tuple() if depth and type(value) is tuple:
@@ -162,13 +162,13 @@ class Building:
         name = step.name
         if self.prefix.count("/") >= MAX_DEPTH:
             raise OptionInvalid(
-                f"step {name!r} would be in {MAX_DEPTH + 1} workflows. Add it in one of the outer ones, or enqueue"
-                " a new workflow."
+                f"step {name!r} would be nested in {MAX_DEPTH + 1} workflows; the maximum is {MAX_DEPTH}. Add it to an"
+                " outer workflow, or enqueue a new one."
             )
         if len(self.steps) >= MAX_STEPS:
             raise OptionInvalid(
-                f"this is step {MAX_STEPS + 1:,} of one run. Use flow.map for many jobs of one kind, or let a step add"
-                " steps."
+                f"one run cannot add more than {MAX_STEPS:,} steps. Use flow.map for many jobs of one kind, or let a"
+                " step add steps."
             )
         self.take(0 if added.job is None else len(added.job.body) + len(added.job.headers), name)
         self.steps[name], self._added[name] = step, added
@@ -178,16 +178,16 @@ class Building:
         self._size += size
         if self._size > MAX_ADDED:
             raise BodyTooLarge(
-                f"step {name!r} raises the arguments of this run's steps above {MAX_ADDED:,} bytes. Store the data"
-                " elsewhere and pass references, or let several steps add a part each."
+                f"with step {name!r}, the arguments of this run's steps exceed {MAX_ADDED:,} bytes. Store the data"
+                " elsewhere and pass references, or let several steps each add a part."
             )
 
     def check_open(self) -> None:
         """Raise RuntimeError in another thread, or once the run that adds the steps has ended."""
         if self._closed or threading.get_ident() != self._thread:
             raise RuntimeError(
-                "steps can be added only by the workflow's function, in its own thread, while it runs; to a workflow"
-                " made by hand only until it is enqueued. To enqueue another one, make it again."
+                "steps can be added only while the workflow's function runs, in its own thread, or before a workflow"
+                " made by hand is enqueued. To enqueue such a workflow again, build it again."
             )
 
     def named(self, wanted: str | None, job: str) -> str:
@@ -288,8 +288,8 @@ class Workflow:
         found, given, may_fail = self._job(job)
         if isinstance(items, str | bytes | Mapping):
             raise OptionInvalid(
-                f"flow.map got {type(items).__name__} {items!r:.40} as its items: each letter or key would be a job."
-                " Give it a list."
+                f"flow.map got {type(items).__name__} {items!r:.40} as its items, which would make a job of each"
+                " letter or key. Pass a list."
             )
         marks = Marks(self._building)
         more, named = marks.put(args), marks.put(kwargs)
@@ -311,7 +311,7 @@ class Workflow:
         OptionInvalid.
         """
         if when not in tuple(When):
-            raise OptionInvalid(f"when={when!r} is not a condition; give 'done', 'failed' or 'over'.")
+            raise OptionInvalid(f"when={when!r} is invalid; it must be 'done', 'failed' or 'over'.")
         for step in steps:
             if not isinstance(step, Step) or not step.is_in(self._building):
                 raise OptionInvalid(f"flow.after got {step!r:.80}, which is not a step of this workflow.")
@@ -378,12 +378,13 @@ class Workflow:
         may_fail = given.pop("may_fail", 0)
         if definition.batch is not None:
             raise OptionInvalid(
-                f"job {definition.name!r} takes batches, and cannot be a step. Make a job without batch=."
+                f"job {definition.name!r} takes batches, so it cannot be a step. Use a job without batch=."
             )
         for name in NOT_IN_STEPS:
             if name in given or getattr(definition, name) is not None:
                 raise OptionInvalid(
-                    f"job {definition.name!r} has {name}=, which a step does not take: its id is unique."
+                    f"job {definition.name!r} has {name}=, which steps do not support, because their ids are already"
+                    " unique."
                 )
         return definition, given, may_fail
 
@@ -426,7 +427,7 @@ class Workflow:
             try:
                 message, times = self._prepared(job, given, (marks.put(item), *args), kwargs, f"{name}:{number}")
             except Exception as error:
-                error.add_note(f"It is item {number:,} of flow.map for {name!r}. Nothing of the map has started.")
+                error.add_note(f"It is item {number:,} of flow.map for {name!r}. No job of the map has started.")
                 raise
             message = with_fields(message, preview=None)
             if first is None:

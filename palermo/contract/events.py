@@ -54,7 +54,7 @@ class Subscription(Plain, frozen=True, kw_only=True):
     @classmethod
     def from_stored(cls, group: str | bytes, stored: Any) -> "Subscription | None":
         """The subscription in a stored text; None, with a warning, if it cannot be read."""
-        remedy = "its group gets no events until its worker starts again, or `palermo topics unsubscribe` removes it"
+        remedy = "its group gets no events until one of its workers starts again or `palermo topics remove` removes it"
         return read_record(cls.from_plain, stored, what="a subscription", name=group, remedy=remedy)
 
 
@@ -66,14 +66,14 @@ def no_group(group: str) -> NotFound:
 def no_subscriber(event: Event) -> NoSubscriber:
     """The error for an event that no group gets, and that is not kept."""
     return NoSubscriber(
-        f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a worker that"
-        " subscribes, or have such events kept by the setting events_unsubscribed."
+        f"no group subscribes to topic {event.topic!r}: so event {event.message.id} was refused. Start a worker that"
+        " subscribes, or set events_unsubscribed to keep such events."
     )
 
 
 def not_kept() -> BrokerRefused:
     """The error for a replay without kept events."""
-    return BrokerRefused("events are not kept here, so none can be told again; see setting events_unsubscribed.")
+    return BrokerRefused("events are not kept, so there are none to replay. See the setting events_unsubscribed.")
 
 
 class ReplayFilter(Struct, frozen=True, kw_only=True):

@@ -29,7 +29,10 @@ class StoredLimit(Struct, frozen=True, kw_only=True):
 
 def stored_limit(key: str | bytes, stored: Any) -> StoredLimit:
     """The limit key in a stored text; an empty one, with a warning, if it cannot be read."""
-    return read_record(_checked, stored, what="a limited key", name=key, remedy="its rate restarts") or StoredLimit()
+    return (
+        read_record(_checked, stored, what="a limited key", name=key, remedy="its rate starts from zero")
+        or StoredLimit()
+    )
 
 
 def _checked(plain: Any) -> StoredLimit:

@@ -87,7 +87,7 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
     @classmethod
     def from_stored(cls, name: str | bytes, stored: Any) -> "RecurringEntry | None":
         """The entry in a stored text; None, with a warning, if it cannot be read."""
-        remedy = "it does not fire until it is declared again, or read by the version and on the machine that wrote it"
+        remedy = "it does not run until it is declared again or read by a worker that supports it"
         return read_record(cls.from_plain, stored, what="a recurring job", name=name, remedy=remedy)
 
 

@@ -94,8 +94,8 @@ class JobRow(TypedDict):
     priority: Annotated[int | None, About("From 0 to 9; the highest goes first within its queue.")]
     tenant: str | None
     topic: Annotated[str | None, About("The topic of the event that it handles.")]
-    parent: Annotated[str | None, About("The id of the job that enqueued it.")]
-    headers: Annotated[dict[str, Any], About("The headers that the program gave it when enqueuing.")]
+    parent: Annotated[str | None, About("Id of the job that enqueued it.")]
+    headers: Annotated[dict[str, Any], About("The headers set when it was enqueued.")]
 
 
 class RunningRow(TypedDict):
@@ -109,7 +109,7 @@ class RunningRow(TypedDict):
     text: Annotated[str, About("Its progress as text.")]
     line: Annotated[str, About("Its newest log line.")]
     key: Annotated[str | None, About("Its unique key.")]
-    parent: Annotated[str | None, About("The id of the job that enqueued it.")]
+    parent: Annotated[str | None, About("Id of the job that enqueued it.")]
     args: Annotated[list[Any] | None, About("None if they can't be shown, or are long.")]
     kwargs: dict[str, Any] | None
     preview: Annotated[str | None, About("The arguments as short text.")]
@@ -164,17 +164,17 @@ class KeyRow(TypedDict):
     """One key of a unique, throttled or debounced job."""
 
     key: str
-    id: Annotated[str | None, About("The job that has it, or because of which it is closed.")]
+    id: Annotated[str | None, About("The job that has it or last had it.")]
     job: Annotated[str | None, About("The job's wire name.")]
     queue: str | None
-    unique: Annotated[Literal["until_start", "until_done", "seconds"] | None, About("How long the job has the key.")]
+    unique: Annotated[Literal["until_start", "until_done", "seconds"] | None, About("How long the job keeps the key.")]
     state: Annotated[
         Literal["waiting", "running", "closed", "kept"],
-        About("State of its job; closed: no job gets the key; kept: the job is kept until its time."),
+        About("State of its job. closed: no job can get the key now. kept: the job is held back until its time."),
     ]
     worker: Annotated[str | None, About("The worker that runs the job.")]
     since: Instant | None
-    until: Annotated[Instant | None, About("When the key becomes free by itself.")]
+    until: Annotated[Instant | None, About("When the key expires.")]
     run_at: Instant | None
     next: Annotated[str | None, About("The id of the job that runs after it.")]
 
@@ -189,7 +189,7 @@ class RecurringRow(TypedDict):
     every: Annotated[float | None, About("Seconds between two runs.")]
     tz: str
     words: Annotated[str, About("Its schedule as text.")]
-    missed: Annotated[Literal["skip", "once", "all"], About("What happens to runs that no worker started in time.")]
+    missed: Annotated[Literal["skip", "once", "all"], About("What happens to missed runs: skip, once or all.")]
     enabled: bool
     last_run: Instant | None
     next_run: Annotated[Instant | None, About("None while it is disabled.")]
@@ -209,7 +209,7 @@ class AlteredRow(TypedDict):
     state: Annotated[Altered, About("not_found if no such job is scheduled, or it has just become due.")]
     job: str | None
     queue: str | None
-    run_at: Annotated[Instant | None, About("When it was due. For a moved job, when it is due.")]
+    run_at: Annotated[Instant | None, About("When it was due; for a moved job, its new time.")]
 
 
 RunErrorRow = TypedDict("RunErrorRow", {"class": Annotated[str, About("The exception's dotted name.")], "message": str})
@@ -229,7 +229,7 @@ class FinishedRow(TypedDict):
     attempt: Annotated[int | None, About("Number of the run, from 1.")]
     worker: str | None
     error: RunErrorRow | None
-    reason: Annotated[str | None, About("Why it was discarded, or who cancelled it.")]
+    reason: Annotated[str | None, About("Why it was discarded, or the user who cancelled it.")]
 
 
 class ActionRow(TypedDict):
@@ -295,7 +295,7 @@ class CountsRow(TypedDict):
     released: Annotated[int, About("Runs whose jobs were released because their worker ended.")]
     discarded: int
     cancelled: int
-    wait: Annotated[TimesRow | None, About("Time from when a job could start to its start.")]
+    wait: Annotated[TimesRow | None, About("Time from when a job was ready to its start.")]
     run: Annotated[TimesRow | None, About("From the start of a run to its end.")]
 
 
@@ -345,9 +345,9 @@ class StatisticsRow(CountsRow):
     until: Instant
     known_since: Annotated[Instant | None, About("When the journal's oldest record of that time was written.")]
     rate: Annotated[float | None, About("Jobs processed a second.")]
-    lost: Annotated[int, About("Records that were lost while the journal was away.")]
+    lost: Annotated[int, About("Records lost while the journal was unavailable.")]
     queues: Annotated[list[QueueCountsRow], About("The busiest first; empty if one queue, job or worker was named.")]
     jobs: list[JobCountsRow]
     workers: list[WorkerCountsRow]
     deploys: list[DeployRow]
-    series: Annotated[list[PartRow], About("The time in parts, oldest first.")]
+    series: Annotated[list[PartRow], About("The intervals, oldest first.")]

@@ -217,7 +217,7 @@ def silent_text(workers: Iterable[Row]) -> str:
         return ""
     known = [
         f"{row['id']} (queues {', '.join(row['queues']) or 'not known'}; {count(len(row['jobs']), 'job')} held"
-        + (f"; heard of last at {row['last_seen']})" if row["last_seen"] else ")")
+        + (f"; last seen {row['last_seen']})" if row["last_seen"] else ")")
         for row in silent
         if row["pid"]
     ]

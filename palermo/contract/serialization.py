@@ -258,12 +258,10 @@ class Serializers:
         chosen = self.get(serializer)
         body = chosen.dumps(value)
         if not isinstance(body, bytes):
-            raise EncodeError(
-                f"serializer {chosen.name!r} must turn arguments into bytes, and returned {type(body).__name__}."
-            )
+            raise EncodeError(f"serializer {chosen.name!r} returned {type(body).__name__}; it must return bytes.")
         if not body:
             # An empty body means a call without arguments, so these arguments would be lost.
-            raise EncodeError(f"serializer {chosen.name!r} turned the arguments into no bytes.")
+            raise EncodeError(f"serializer {chosen.name!r} returned no bytes.")
         content_type = chosen.media_type
         if sign:
             body = self._signer().wrap(body, content_type=content_type, job=job, id=id)
@@ -309,8 +307,8 @@ class Serializers:
             kind = media_type(kind)
         elif accept.signed_only:
             raise MediaTypeRefused(
-                f"message {message.id} is not signed and this worker accepts only signed messages. "
-                "Enqueue it with sign=True and a key that this worker has."
+                f"message {message.id} is not signed, but this worker accepts only signed messages. Enqueue it with"
+                " sign=True and a key of this worker."
             )
         elif given is not None:
             return _as_raw(message, given)
@@ -353,7 +351,9 @@ class Serializers:
         `most` bytes.
         """
         if len(message.body) > most:
-            raise BodyTooLarge(f"the body of message {message.id} has {len(message.body):,} bytes, above {most:,}.")
+            raise BodyTooLarge(
+                f"the body of message {message.id} has {len(message.body):,} bytes; the maximum is {most:,}."
+            )
         if message.content_type == STEP:
             show = partial(self.decode_for_display, verify=verify, most=most)
             value = unpack(message.body, Value)
@@ -366,7 +366,10 @@ class Serializers:
             return body or None
         serializer = self.get(kind)
         if not serializer.safe:
-            raise MediaTypeRefused(f"message {message.id} is {kind}, which is never decoded for display.")
+            raise MediaTypeRefused(
+                f"message {message.id} is {kind} and is not decoded for display, because decoding could run foreign"
+                " code."
+            )
         return serializer.loads(body, FOR_DISPLAY)
 
     def written_by(self, message: Message) -> str:
@@ -453,8 +456,8 @@ class Serializers:
         known = {each.media_type: each for each in self._formats.serializers.values()}
         accepted = ", ".join(sorted(name for name, each in known.items() if accept.permits(each))) or "nothing"
         return MediaTypeRefused(
-            f"message {message.id} is {kind} and this worker accepts only {accepted}. "
-            f"Add --accept {serializer.name} if you trust the publisher."
+            f"message {message.id} is {kind} but this worker accepts only {accepted}. If you trust the publisher, add"
+            f" --accept {serializer.name}."
         )
 
     def _decompressed(self, message: Message, most: int = MAX_DECOMPRESSED) -> bytes:
@@ -490,9 +493,7 @@ class Serializers:
 
     def _signer(self) -> Signing:
         if self._signing is None:
-            raise SignatureInvalid(
-                "signed messages need a key, and none is set here. Set signing_keys to the publishers' keys."
-            )
+            raise SignatureInvalid("no key is set to verify signed messages. Set signing_keys to the publishers' keys.")
         return self._signing
 
     def _discover(self) -> None:
@@ -533,7 +534,7 @@ class Serializers:
         return MediaTypeUnknown(
             f"no {what} {name[:80]!r} is registered (there are: {', '.join(known) or 'none'}). "
             + "".join(f"{text}. " for text in self._formats.broken)
-            + "Check the name, or install the package that brings it."
+            + "Check the name, or install the package that provides it."
         )
 
 
@@ -561,6 +562,6 @@ def _as_raw(message: Message, kind: type[bytes] | type[str]) -> bytes | str:
 
 def _too_large(job: str, size: int, how: str, limit: int) -> BodyTooLarge:
     return BodyTooLarge(
-        f"the arguments of {job} measure {size:,} bytes {how} and must fit {limit:,}. "
+        f"the arguments of {job} have {size:,} bytes {how}; the maximum is {limit:,}. "
         "Store the data elsewhere and pass a reference to it."
     )

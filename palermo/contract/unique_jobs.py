@@ -55,13 +55,15 @@ class UniqueJob(Plain, frozen=True, kw_only=True, rename={"name": "job"}):
     @classmethod
     def from_stored(cls, name: str | bytes, stored: Any) -> Self | None:
         """The job in a stored text; None, with a warning, if it cannot be read."""
-        remedy = "start a worker with its code, which announces it again"
+        remedy = "start a worker with its code"
         return read_record(cls.from_plain, stored, what="the announcement of a unique job", name=name, remedy=remedy)
 
 
 def stored_key(name: str, stored: Any) -> Key:
     """The key of unique jobs in a stored text; a free one, with a warning, if it cannot be read."""
-    return read_record(Key.from_plain, stored, what="a key", name=name, remedy="it counts as free") or Key(name=name)
+    return read_record(Key.from_plain, stored, what="a key", name=name, remedy="it is treated as free") or Key(
+        name=name
+    )
 
 
 def _parameters(signature: inspect.Signature) -> tuple[tuple[Any, ...], ...] | None:

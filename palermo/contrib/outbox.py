@@ -338,8 +338,8 @@ class _RowWait:
         left = self.left
         if left == 0.0:
             raise ResultTimeout(
-                f"job {self._id} is still in the outbox after {self._seconds:g} s. Check that the broker is"
-                " available, and that a worker serves the queue of the job that sweeps the outbox."
+                f"job {self._id} is still in the outbox after {self._seconds:g} s. Check that the broker is available"
+                " and that a worker serves the queue of the outbox's sweep job."
             )
         self.pause = min(2 * self.pause, _LOOK_EVERY, _LOOK_EVERY if left is None else left)
         return True

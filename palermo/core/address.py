@@ -134,8 +134,8 @@ def parse_url(url: str) -> Address:
     if "@" in whole.partition("/")[2] or "@" in query:
         # The text before such an @ is not a host but the start of a password.
         raise UrlInvalid(
-            f"the {scheme} URL has an @ after its first / or ?. In user, password and virtual host write / as %2F,"
-            " ? as %3F and @ as %40."
+            f"the {scheme} URL has an @ after its first / or ?. In the user, password and virtual host, write / as"
+            " %2F, ? as %3F and @ as %40."
         )
     authority, _, path = rest.partition("/")
     service = ""

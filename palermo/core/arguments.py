@@ -29,16 +29,18 @@ def check_arguments(args: object, kwargs: object) -> None:
     A string is refused although it is a sequence: its characters would become the arguments.
     """
     if not isinstance(args, Sequence) or isinstance(args, (str, bytes, bytearray)):
-        raise ArgumentsInvalid(f"args is {repr(args)[:80]}, of type {type(args).__name__}; give a list or a tuple.")
+        raise ArgumentsInvalid(f"args is {repr(args)[:80]}, a {type(args).__name__}; give a list or a tuple.")
     if not isinstance(kwargs, Mapping):
-        raise ArgumentsInvalid(f"kwargs is {repr(kwargs)[:80]}, of type {type(kwargs).__name__}; give a dict by name.")
+        raise ArgumentsInvalid(f"kwargs is {repr(kwargs)[:80]}, a {type(kwargs).__name__}; give a dict.")
 
 
 def single(args: Sequence[object], kwargs: Mapping[str, object], job: str) -> tuple[object, str]:
     """Like `pack`, for a job declared with arguments="one": its single argument unchanged. Raises ArgumentsInvalid."""
     given = [*args, *kwargs.values()]
     if len(given) != 1:
-        raise ArgumentsInvalid(f'{job} is declared with arguments="one" and was given {len(given)}; pass exactly one.')
+        raise ArgumentsInvalid(
+            f'{job} is declared with arguments="one", but got {len(given)} arguments. Pass exactly one.'
+        )
     return given[0], ""
 
 

@@ -121,7 +121,7 @@ def _checked(shape: Fixed | Linear | Exponential | DelayList) -> BackoffFunction
     except TypeError:
         waits = [-1.0]
     if not all(is_delay(wait) for wait in waits):
-        raise OptionInvalid(f"option backoff={shape!r} leads to a wait outside 0 seconds to ten years.")
+        raise OptionInvalid(f"option backoff={shape!r} gives a delay that is not between 0 seconds and ten years.")
     return shape
 
 

@@ -107,7 +107,7 @@ def bucket_of(due: float, present: float) -> Bucket | None:
 def check_due(due: object) -> float:
     """Return the due time if it is valid for a job. Raises OptionInvalid."""
     if isinstance(due, bool) or not isinstance(due, int | float) or not math.isfinite(due):
-        raise OptionInvalid(f"{due!r} is not a time; give Unix seconds, or a datetime with a time zone.")
+        raise OptionInvalid(f"{due!r} is not a time; give Unix seconds or a datetime with a time zone.")
     if not 0 < due < MAX_SECONDS:
         raise OptionInvalid(f"time {due!r} is before 1970 or after 2242.")
     return float(due)

@@ -54,7 +54,7 @@ def why_not_stored(value: StoredResult, limit: int) -> str:
     if size <= limit:
         return ""
     return (
-        f"the result measures {size:,} bytes and the setting max_result allows {limit:,}."
+        f"the result has {size:,} bytes, but the setting max_result allows {limit:,}."
         " Store the data elsewhere and return a reference to it, or raise the limit."
     )
 

@@ -445,8 +445,7 @@ def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
             return message
     if message.failure is None:
         raise HeadersTooLarge(
-            f"the headers of job {message.id} have {size} bytes, and at most {limit} fit;"
-            " put the data into the arguments."
+            f"the headers of job {message.id} have {size} bytes; the maximum is {limit}. Pass the data as arguments."
         )
     for stack_trace, text in ((4_000, 2_000), (0, 500)):
         message = replace(message, failure=cut(message.failure, stack_trace=stack_trace, message=text))

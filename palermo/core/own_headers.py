@@ -56,8 +56,8 @@ def check_own_headers(given: object) -> dict[str, OwnHeader]:
     found = dict(given)
     if (size := len(json.dumps(found))) > MAX_OWN_HEADERS:
         raise OptionInvalid(
-            f"the headers have {size:,} characters as JSON; a job can carry at most {MAX_OWN_HEADERS:,}. Give larger"
-            " values as arguments."
+            f"the headers have {size:,} characters as JSON; the maximum is {MAX_OWN_HEADERS:,}. Pass larger values"
+            " as arguments."
         )
     return found
 

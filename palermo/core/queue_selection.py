@@ -170,7 +170,8 @@ def _weighed(part: str) -> tuple[str, int | None]:
     weight = int(found["weight"][:9])
     if not 1 <= weight <= MAX_WEIGHT:
         raise QueueNameInvalid(
-            f"weight {found['weight'][:20]} of queue {found['pattern']!r} is not from 1 to {MAX_WEIGHT}."
+            f"weight {found['weight'][:20]} of queue {found['pattern']!r} is invalid; it must be from 1 to"
+            f" {MAX_WEIGHT}."
         )
     if part.startswith("!"):
         raise QueueNameInvalid(f"{part!r} both excludes a queue and gives it a weight. Write {found['pattern']!r}.")

@@ -70,7 +70,7 @@ def group_of(source: str, queue: str) -> str:
 def check_group(group: object) -> str:
     """Return the name if it is valid for a group. Raises TopicInvalid."""
     if not isinstance(group, str) or not group:
-        raise TopicInvalid(f'group {group!r} is not a name; name the group, as in group="notifications".')
+        raise TopicInvalid(f'group {group!r} is not a name; give text, such as group="notifications".')
     try:
         return check_job_queue(group)
     except QueueNameInvalid as error:
@@ -106,8 +106,8 @@ def check_pattern(pattern: object) -> str:
     for word in _words(pattern):
         if word not in (ONE, ANY) and (ONE in word or ANY in word):
             raise TopicInvalid(
-                f"pattern {pattern!r} has a wildcard within a word, where it is an ordinary character."
-                " `*` stands for one whole word, `#` for any number of them."
+                f"pattern {pattern!r} has a wildcard within a word, where it has no effect. `*` stands for one whole"
+                " word, `#` for any number of words."
             )
     return str(pattern)
 
@@ -174,5 +174,5 @@ def _words(topic: object) -> list[str]:
         raise TopicInvalid(f"topic {topic!r} cannot be written as UTF-8. {rule}.") from None
     words = topic.split(".")
     if size > MAX_TOPIC_BYTES or topic != topic.strip() or not all(words):
-        raise TopicInvalid(f"topic {topic[:80]!r} ({size} bytes) cannot be used. {rule}, none of them empty.")
+        raise TopicInvalid(f"topic {topic[:80]!r} ({size} bytes) is invalid. {rule}, none of them empty.")
     return words

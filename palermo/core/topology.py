@@ -113,8 +113,8 @@ def check_job_queue(name: object) -> str:
     checked = check_queue_name(name)
     if is_failed(checked) or re.match(_FAILED_OF_ANY, checked):
         raise QueueNameInvalid(
-            f"queue {checked!r} holds failed jobs; no job is enqueued to it and no worker serves it."
-            " Use `palermo failed requeue` to run its jobs again."
+            f"queue {checked!r} is for failed jobs: jobs cannot be enqueued to it and no worker serves it. To run its"
+            " jobs again, use `palermo failed requeue`."
         )
     return checked
 
@@ -132,8 +132,8 @@ def check_new_queue(name: object) -> str:
     if _SELECTS.isdisjoint(checked) and not checked.startswith(_SELECTS_FIRST):
         return checked
     raise QueueNameInvalid(
-        f"queue name {checked!r} has a character with a meaning in `palermo worker -q`. Choose a name without `*`, `?`,"
-        " `[` and `,` that does not begin with `!` or `=`."
+        f"queue name {checked!r} has a character that is special in `palermo worker -q`. Choose a name without `*`,"
+        " `?`, `[` and `,` that does not begin with `!` or `=`."
     )
 
 

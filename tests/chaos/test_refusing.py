@@ -123,7 +123,7 @@ def test_jobs_stored_before_a_queue_was_full_are_counted(module_node: Node, exch
         with pytest.raises(PublishRefused) as raised:
             client.enqueue_many([("shop.mail", (number,), {}) for number in range(100)])
 
-        assert raised.value.__notes__ == ["50 jobs of this enqueue_many are stored for certain."]
+        assert raised.value.__notes__ == ["50 jobs of this enqueue_many are known to be stored."]
         assert len(client.run(ids)) == 50
 
 

@@ -269,7 +269,7 @@ def test_jobs_before_a_wrong_one_are_stored_and_counted(
     with pytest.raises(error) as raised:
         resize.options(**options).enqueue_many(calls)
 
-    assert raised.value.__notes__ == [f"{good:,} jobs of this enqueue_many are stored for certain."]
+    assert raised.value.__notes__ == [f"{good:,} jobs of this enqueue_many are known to be stored."]
     assert len(waiting()) == good
 
 
@@ -293,7 +293,7 @@ def test_jobs_are_counted_though_their_hook_raises(client: Client, waiting: Wait
     with pytest.raises(RuntimeError, match="0") as raised:
         resize.enqueue_many([(str(number),) for number in range(3)])
 
-    assert raised.value.__notes__ == ["3 jobs of this enqueue_many are stored for certain."]
+    assert raised.value.__notes__ == ["3 jobs of this enqueue_many are known to be stored."]
     assert len(waiting()) == 3
 
 

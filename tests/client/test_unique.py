@@ -99,7 +99,7 @@ def test_a_default_value_that_only_the_code_has_is_told_of_in_words(client: Clie
 
     announce(client, crawl)
 
-    with pytest.raises(OptionInvalid, match="of a default value that only the code has"):
+    with pytest.raises(OptionInvalid, match="from a default value in the code"):
         client.enqueue("shop.crawl", [1])
     assert client.enqueue("shop.crawl", [1], id="mine")
     assert not client.enqueue("shop.crawl", [1], id="mine").enqueued

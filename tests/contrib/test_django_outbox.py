@@ -109,6 +109,6 @@ def test_wrong_arguments_and_a_missing_table_are_told_at_once(shop: Any, client:
         shop.outbox.enqueue(shop.ship)
     with (
         shop.override_settings(INSTALLED_APPS=["palermo.contrib.django", "orders"]),
-        pytest.raises(shop.ImproperlyConfigured, match=r"INSTALLED_APPS, and run `manage.py migrate`"),
+        pytest.raises(shop.ImproperlyConfigured, match=r"INSTALLED_APPS, then run `manage.py migrate`"),
     ):
         shop.outbox.enqueue(shop.ship, 1)

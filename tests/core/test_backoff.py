@@ -76,7 +76,7 @@ def test_other_values_are_refused(value: object) -> None:
     ],
 )
 def test_a_shape_that_makes_no_wait_is_refused_where_the_job_is_declared(shape: object) -> None:
-    with pytest.raises(OptionInvalid, match=r"backoff=.* leads to a wait outside 0 seconds to ten years"):
+    with pytest.raises(OptionInvalid, match=r"backoff=.* gives a delay that is not between 0 seconds and ten years"):
         backoff(shape)
 
 

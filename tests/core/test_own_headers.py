@@ -30,7 +30,7 @@ _USED = ("queue", "Tenant", "parent-id", "tick", "limit", "unique", "x-death", "
             ({"x": value}, r"header 'x' is .*; give text, a number or a bool")
             for value in (None, b"x", ["x"], {"a": 1}, float("nan"), 2**63)
         ),
-        ({f"header-{number}": "x" * 100 for number in range(20)}, f"can carry at most {MAX_OWN_HEADERS:,}"),
+        ({f"header-{number}": "x" * 100 for number in range(20)}, f"the maximum is {MAX_OWN_HEADERS:,}"),
         ("request-id=7", "is not a dict"),
     ],
 )

@@ -295,5 +295,5 @@ def test_nothing_is_done_to_a_name_that_no_queue_may_have(inspector: Inspector, 
 
 def test_no_job_is_enqueued_into_failed_by_its_name_on_the_broker(client: Client) -> None:
     for name in ("=failed", f"={client.settings.exchange}.failed", "=failed:mail"):
-        with pytest.raises(QueueNameInvalid, match="holds failed jobs"):
+        with pytest.raises(QueueNameInvalid, match="is for failed jobs"):
             client.enqueue("shop.mail", ["forged"], queue=name)

@@ -98,7 +98,7 @@ def test_a_class_is_no_job_until_it_is_decorated_itself() -> None:
     with pytest.raises(OptionInvalid, match=r"Mail' is not a job yet\. Decorate it"):
         Mail.enqueue("x")
     assert not hasattr(Reminder, "enqueue")
-    with pytest.raises(AttributeError, match=r"'.*Reminder' is not a job, only its base 'mail.send' is"):
+    with pytest.raises(AttributeError, match=r"'.*Reminder' is not a job, although its base class 'mail.send' is"):
         Reminder.enqueue("x")  # type: ignore[attr-defined]
 
     decorated: Any = palermo.job(Reminder)

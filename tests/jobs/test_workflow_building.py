@@ -80,9 +80,9 @@ def numbers() -> Iterator[object]:
 @pytest.mark.parametrize(
     ("add", "error", "text"),
     [
-        (lambda flow: flow.step(pack, 1, flow.step(charge, 1)), OptionInvalid, "Give its output"),
-        (lambda flow: flow.step(pack, 1, [flow.step(charge, 1)]), OptionInvalid, "Give its output"),
-        (lambda flow: flow.map(pack, flow.step(charge, 1)), OptionInvalid, "Give its output"),
+        (lambda flow: flow.step(pack, 1, flow.step(charge, 1)), OptionInvalid, "Pass its output"),
+        (lambda flow: flow.step(pack, 1, [flow.step(charge, 1)]), OptionInvalid, "Pass its output"),
+        (lambda flow: flow.map(pack, flow.step(charge, 1)), OptionInvalid, "Pass its output"),
         (lambda flow: flow.step(pack, 1, palermo.Workflow().step(charge, 1).output), OptionInvalid, "another workflow"),
         (lambda flow: flow.after(palermo.Workflow().step(charge, 1)), OptionInvalid, "not a step of this workflow"),
         (lambda flow: [flow.step(charge.options(id="a"), 1) for _ in range(2)], OptionInvalid, "already added"),
@@ -139,7 +139,7 @@ def test_a_workflow_takes_steps_only_in_its_function(flow: palermo.Workflow) -> 
 
     flow.step(charge, 1)
     flow._message()
-    with pytest.raises(RuntimeError, match="make it again"):
+    with pytest.raises(RuntimeError, match="build it again"):
         flow.step(charge, 1)
 
 
@@ -154,7 +154,7 @@ def test_a_workflow_not_stored_can_be_enqueued_again(flow: palermo.Workflow, tmp
         enqueue(f"sqlite:///{tmp_path}/missing/jobs.db")
 
     assert enqueue(f"sqlite:///{tmp_path}/jobs.db") == flow._building.id
-    with pytest.raises(RuntimeError, match="make it again"):
+    with pytest.raises(RuntimeError, match="build it again"):
         enqueue(f"sqlite:///{tmp_path}/jobs.db")
 
 

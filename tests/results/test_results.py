@@ -67,7 +67,7 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
     assert discarded.value.state == "discarded"
     with pytest.raises(ResultRefused, match=r"100,002 bytes and the setting max_result allows 65,536"):
         enqueue(rig, "large", 100_000).result(60)
-    with pytest.raises(ResultTimeout, match=r"has not ended within 0\.2 s\. .*whether a worker serves its queue"):
+    with pytest.raises(ResultTimeout, match=r"did not end within 0\.2 s\. .*whether a worker serves its queue"):
         enqueue(rig, "tries_later").result(0.2)
 
     unkept = enqueue(rig, "unkept", "x", keep_result=False)
@@ -75,7 +75,7 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
         unkept.result(60)
     assert unkept.wait(60) == "done"
     assert enqueue(rig, "unkept", "asked", keep_result=True).result(60) == "asked"
-    with pytest.raises(NotFound, match="does not wait in a queue or for its time, does not run"):
+    with pytest.raises(NotFound, match="is not waiting, scheduled, running or failed"):
         rig.client.job_by_id("nobody").result(60)
     many = [enqueue(rig, "unkept", number, keep_result=True) for number in range(50)]
     assert [job.result(60) for job in reversed(many)] == list(reversed(range(50)))
@@ -244,5 +244,5 @@ def test_with_the_journal_off_jobs_run_and_asking_for_results_says_so(tmp_path: 
     assert "results are not kept: the setting journal is off" in log
     with pytest.raises(JournalOff, match="the setting journal is off"):
         job.result(1)
-    assert job.status().reason.endswith("The setting journal is off, so nothing tells of jobs that have ended.")
+    assert job.status().reason.endswith("The setting journal is off, so jobs that have ended are not recorded.")
     rig.close()

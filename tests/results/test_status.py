@@ -59,7 +59,7 @@ def test_a_job_failed_unless_it_has_left_the_failed_jobs(rig: Rig) -> None:
 
     assert status(rig, "just now") == "failed"
     assert taken_away == "unknown"
-    assert taken_away.reason == "It failed, and is not among the failed jobs any more."
+    assert taken_away.reason == "It failed, but is no longer among the failed jobs."
 
 
 def test_a_job_that_is_kept_with_its_key_is_scheduled(rig: Rig) -> None:
@@ -83,6 +83,6 @@ def test_of_a_job_amid_a_long_queue_the_journal_knows_the_last_step(
         amid = eventually(lambda: found if (found := status(rig, ids[3])) == "pending" else None)
 
         assert amid.job == "shop.resize"
-        assert amid.reason == "so the journal tells; not looked at: the middle of queue 'mail', where 3 jobs wait"
+        assert amid.reason == "according to the journal; not searched: the middle of queue 'mail', where 3 jobs wait"
         # It may be where nobody looked.
         assert status(rig, "failed") == "failed"

@@ -134,7 +134,7 @@ def test_two_of_one_name_or_an_unreadable_schedule_are_refused(tmp_path: Path) -
     def sweep() -> None: ...
 
     settings = Settings(url=f"sqlite:///{tmp_path}/jobs.db", schedule={"x": {"job": "shop.note", "every": 5}})
-    with Client(settings) as client, pytest.raises(OptionInvalid, match="two recurring jobs are called 'x'"):
+    with Client(settings) as client, pytest.raises(OptionInvalid, match="two recurring jobs are named 'x'"):
         declarations(client)
 
 

@@ -86,7 +86,7 @@ def test_a_body_above_a_limit_is_refused_when_enqueuing() -> None:
     fits, too_large = "x" * (MAX_BODY - 4), "x" * (MAX_BODY - 3)  # and 4 bytes of ["…"]
 
     assert len(REGISTRY.encode([fits], {}, job="x", id="1").body) == MAX_BODY
-    with pytest.raises(BodyTooLarge, match="16,777,217 bytes as json and must fit 16,777,216"):
+    with pytest.raises(BodyTooLarge, match="16,777,217 bytes as json; the maximum is 16,777,216"):
         REGISTRY.encode([too_large], {}, job="x", id="1")
     with pytest.raises(BodyTooLarge, match="before compression"):  # which no worker would decompress
         REGISTRY.encode(["x" * MAX_DECOMPRESSED], {}, job="x", id="1", compression="gzip")

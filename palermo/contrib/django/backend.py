@@ -35,7 +35,7 @@ try:
 except ImportError:
     if find_spec("django_tasks") is None:
         raise UsageError(
-            "Django has tasks from 6.0 on, and this one is older: install Django 6, or the package django-tasks."
+            "this version of Django has no tasks. Install Django 6.0 or later, or the package django-tasks."
         ) from None
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import DEFAULT_TASK_QUEUE_NAME, TaskContext, TaskError, TaskResult, TaskResultStatus

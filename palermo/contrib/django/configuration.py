@@ -35,7 +35,7 @@ def configuration() -> Configuration:
         given["autodiscover"] = tuple(given["autodiscover"])
     found = Configuration(**given)
     if found.staff_role not in ("viewer", "operator", "admin"):
-        raise SettingInvalid(f"staff_role in {SOURCE} is {found.staff_role!r} and must be viewer, operator or admin.")
+        raise SettingInvalid(f"staff_role in {SOURCE} is {found.staff_role!r}; it must be viewer, operator or admin.")
     return found
 
 
@@ -59,5 +59,5 @@ def check() -> None:
 def _given() -> Mapping[str, Any]:
     found = getattr(settings, "PALERMO", {})
     if not isinstance(found, Mapping):
-        raise SettingInvalid(f'{SOURCE} is {found!r} and must be a dict, such as {{"url": "amqp://…"}}.')
+        raise SettingInvalid(f'{SOURCE} is {found!r}; it must be a dict, such as {{"url": "amqp://…"}}.')
     return found

@@ -20,9 +20,9 @@ def refuse_models(definition: JobDefinition, args: Sequence[Any], kwargs: Mappin
                 kind = type(each).__name__
                 raise ArgumentsInvalid(
                     f"argument {name} of job {definition.name!r} is the model instance {each!r}. Pass its id,"
-                    f" {each.pk!r}, and let the job load it: {kind}.objects.get(pk=...). A row may change, or be"
-                    ' deleted, before the job runs. PALERMO["model_arguments"] = True allows instances, for a'
-                    " serializer that can write them."
+                    f" {each.pk!r}, and let the job load it: {kind}.objects.get(pk=...). The row may change or be"
+                    ' deleted before the job runs. To allow instances, set PALERMO["model_arguments"] = True and use'
+                    " a serializer that supports them."
                 )
             if isinstance(each, QuerySet):
                 raise ArgumentsInvalid(

@@ -79,8 +79,8 @@ class Outbox:
             return apps.get_model("palermo_outbox", "OutboxEntry").objects.using(self._using)
         except LookupError:
             raise ImproperlyConfigured(
-                'the outbox has no table. Put "palermo.contrib.django.outbox" into INSTALLED_APPS,'
-                " and run `manage.py migrate`."
+                'the outbox has no table. Add "palermo.contrib.django.outbox" to INSTALLED_APPS, then run'
+                " `manage.py migrate`."
             ) from None
 
     @contextmanager
