@@ -71,7 +71,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         if self.problems:
             return "; ".join((*self.problems, *remarks))
         if self.worker is not None:
-            answers = "cannot be asked" if self.trouble else "answers"
+            answers = "cannot be checked" if self.trouble else "answers"
             return "; ".join((f"worker {self.worker} {answers}", *remarks))
         pending = sum(row["pending"] for row in self.queues)
         seen = ", ".join(
@@ -200,7 +200,7 @@ def read_pidfile(path: str) -> int | None:
     except OSError as error:
         raise SettingInvalid(f"pidfile {path} cannot be read: {error.strerror}.") from None
     if not text.isdecimal() or int(text) < 1:
-        raise SettingInvalid(f"{path} is not a worker's pidfile: it holds {text[:20]!r}.")
+        raise SettingInvalid(f"{path} is not a worker's pidfile: it contains {text[:20]!r}.")
     return int(text)
 
 

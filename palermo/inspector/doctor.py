@@ -48,7 +48,9 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
         # The broker's own checks may have found its trouble already, with experiments.
         found += [finding for finding in _now(client) if finding.text not in known]
     except PalermoError as error:
-        found.append(Finding.problem("queues", f"cannot be read: {error}", "Queues, workers and jobs are not judged."))
+        found.append(
+            Finding.problem("queues", f"cannot be read: {error}", "Queues, workers and jobs were not checked.")
+        )
     return found
 
 
@@ -58,12 +60,15 @@ def broker_findings(client: Client, *, mend: bool = False) -> list[Finding]:
     try:
         return [*found, _keys(client, mend=mend)]
     except PalermoError as error:
-        return [*found, Finding.warning("unique jobs", f"their keys cannot be read: {error}", "They are not judged.")]
+        return [
+            *found,
+            Finding.warning("unique jobs", f"keys cannot be read: {error}", "Unique jobs were not checked."),
+        ]
 
 
 def away(error: PalermoError) -> Finding:
     """The finding about a broker that cannot be reached."""
-    return Finding.problem("connection", f"{type(error).__name__}: {error}", "Nothing else can be tried.")
+    return Finding.problem("connection", f"{type(error).__name__}: {error}", "The other checks were skipped.")
 
 
 def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[Finding]:
@@ -72,8 +77,8 @@ def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[
     found = [Finding.ok("settings", told or f"all are defaults; the broker is {settings.address}")]
     for source in sources:
         if source.setting in ("url", "signing_keys") and _holds_secret(settings, source) and _readable(source.origin):
-            advice = f"chmod 640 {source.origin}, or put it into PALERMO_{source.setting.upper()}."
-            text = f"{source.origin} holds a secret ({source.setting}) and every user of this machine may read it"
+            advice = f"Run chmod 640 {source.origin}, or set PALERMO_{source.setting.upper()} instead."
+            text = f"{source.origin} contains a secret ({source.setting}), but all users of this machine can read it"
             found.append(Finding.warning("settings file", text, advice))
     return found
 
@@ -100,7 +105,7 @@ def _now(client: Client) -> list[Finding]:
             read_to_end(client, [summary, lives], ReadFrom(since=clock.now() - DEATHS))
             jobs = outcomes(summary.report(clock.now()).parts["job"])
     except PalermoError as error:
-        found.append(Finding.warning("journal", f"cannot be read: {error}", "Failures of jobs are not judged."))
+        found.append(Finding.warning("journal", f"cannot be read: {error}", "Failures of jobs were not checked."))
     now = inspector.snapshot()
     queues, workers = now.queues, now.workers
     served = [row["name"] for row in queues if row["pending"] and row["workers"] and not is_failed(row["name"])]
@@ -115,7 +120,7 @@ def _now(client: Client) -> list[Finding]:
     )
     found += [each.finding for each in wrong]
     if now.trouble is not None:
-        found.append(Finding.ok("workers", f"{count(len(workers), 'worker')} alive, which cannot be asked now"))
+        found.append(Finding.ok("workers", f"{count(len(workers), 'worker')} alive, but not checked"))
     elif not any(each.kind == "silent" for each in wrong):
         found.append(Finding.ok("workers", workers_text(workers)))
     if now.trouble is None and not any(each.kind in WORST_FIRST for each in wrong):
@@ -136,9 +141,9 @@ def _keys(client: Client, *, mend: bool) -> Finding:
         return Finding.ok(check, f"freed {count(len(freed), 'key')} whose jobs no longer exist: {shown}")
     return Finding.problem(
         check,
-        f"{count(len(names), 'key')} of jobs that no longer exist {'keeps' if len(names) == 1 else 'keep'} other jobs"
-        f" from being enqueued: {shown}. Another program may have purged their queue or taken them.",
-        "palermo doctor --mend, or palermo unique free --orphaned, frees them.",
+        f"{count(len(names), 'key')} of jobs that no longer exist {'blocks' if len(names) == 1 else 'block'} other"
+        f" jobs from being enqueued: {shown}. Another program may have purged their queue or removed them.",
+        "Free them with palermo doctor --mend or palermo unique free --orphaned.",
     )
 
 
@@ -157,8 +162,8 @@ def _variables() -> list[Finding]:
     return [
         Finding.warning(
             "variables",
-            f"{variable} is set, and there is no such setting.{nearest(variable, VARIABLES, cutoff=0.85)}",
-            "Mend its name, or take it away; docs/reference/settings.md has all variables.",
+            f"{variable} is set, but there is no such setting.{nearest(variable, VARIABLES, cutoff=0.85)}",
+            "Correct its name or unset it. docs/reference/settings.md lists all variables.",
         )
         for variable in unknown_variables()
     ]

@@ -51,12 +51,11 @@ def check_move(queue: str, to: str) -> None:
 
 #: Why the recorded arguments are not those of the job, as shown to users.
 REASONS = {
-    SHORTENED: "the journal recorded only the beginning of its arguments, which are longer than the setting"
-    " journal_arguments",
-    HIDDEN: "the journal recorded its arguments with hidden values, as the setting web_redact says",
-    CONVERTED: "the journal recorded its arguments as JSON, though they were serialized in another way",
-    UNREADABLE: "the journal recorded only a preview of its arguments, which cannot be read safely",
-    EDITED: "an operator changed its arguments after the journal recorded them",
+    SHORTENED: "its arguments are longer than the setting journal_arguments, so the journal has only their beginning",
+    HIDDEN: "some values of its arguments are hidden by the setting web_redact",
+    CONVERTED: "its arguments were not serialized as JSON, but the journal recorded them as JSON",
+    UNREADABLE: "its arguments cannot be decoded safely, so the journal has only a preview",
+    EDITED: "an operator changed its arguments after they were recorded",
 }
 
 #: The states of a job that may be changed.
@@ -183,7 +182,7 @@ class Jobs(Context):
             watching,
             queue=place,
             details=details,
-            missing="no job {} waits there any more.",
+            missing="no job {} is waiting there.",
         )
 
     def cancel_waiting(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
@@ -205,7 +204,8 @@ class Jobs(Context):
             return []
         if len(chosen) > MAX_CANCELLED:
             raise UsageError(
-                f"{len(chosen):,} jobs are selected, but one call cancels at most {MAX_CANCELLED:,}. Discard them."
+                f"{len(chosen):,} jobs are selected, but one call can cancel at most {MAX_CANCELLED:,}. Select"
+                " fewer, or discard them."
             )
         began, ids = clock.now(), [job.id for job in chosen]
         self._ask(lambda broker: cancel(broker, ids, by=self._actor.name), again=True)
@@ -263,14 +263,14 @@ class Jobs(Context):
         found = known or self.recorded(id)
         if found is None:
             raise NotFound(
-                f"the journal recorded no arguments of job {id}. It records them at the end of a job, if the setting"
-                ' journal is "all" where the job runs.'
+                f"the journal has no arguments of job {id}. It records them at the end of a job if its worker has"
+                ' the setting journal = "all".'
             )
         if (why := REASONS.get(found.inexact)) and None in (changes.get("args"), changes.get("kwargs")):
-            raise ArgumentsInvalid(f"job {id} cannot be run again as it was: {why}. Give its args and kwargs.")
+            raise ArgumentsInvalid(f"job {id} cannot be run again unchanged: {why}. Give its args and kwargs.")
         place = self._ask(lambda broker: locate(broker, id, found.message.queue, failed=False), again=True)
         if place.state:
-            raise UsageError(f"job {id} is {place.state}: it has not ended. Wait until it ends, or edit it.")
+            raise UsageError(f"job {id} is {place.state} and has not ended. Wait until it ends, or edit it.")
         now = clock.now()
         extra = {name: value for name, value in found.message.extra.items() if name not in (RECURRING, TICK, PARENT)}
         expires = None if found.expires is None else min(MAX_SECONDS - 1, now + found.expires)
@@ -300,7 +300,7 @@ class Jobs(Context):
         if message is None or place.state not in _EDITABLE:
             raise NotFound(
                 f"job {id} was not found among the waiting jobs: "
-                f"{place.state or 'it has ended, or is deep inside a long queue'}."
+                f"{place.state or 'it has ended, or waits in the middle of a long queue'}."
             )
         change = Rewriter.of(self._client.serializers, changes).edit(message)
         if not change.empty:

@@ -119,15 +119,13 @@ class TakeJudge:
         self.taken.remove(job)
         if step_of(message.extra) is not None:
             self._refuse(
-                UsageError(
-                    f"job {job.id} is a step that has not failed any more, or a step behind it has not ended yet."
-                )
+                UsageError(f"job {job.id} is a step that is no longer failed, or a step after it has not ended.")
             )
             return
         key = message.extra.get(UNIQUE_KEY)
         self._refuse(
             DuplicateJob(
-                f"job {job.id} needs the key {key!r}, but another job has it, or a run of this job is not over."
+                f"job {job.id} needs the key {key!r}, but another job has it, or a run of this job has not ended."
             )
         )
 

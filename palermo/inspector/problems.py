@@ -109,14 +109,14 @@ def present(
     if trouble is not None:
         found.append(PresentProblem("trouble", Finding.problem("broker", trouble.cause, trouble.advice)))
     if all_paused:
-        advice = "palermo resume --all ends that."
+        advice = "To resume them, run palermo resume --all."
         finding = Finding.warning("pauses", "all queues are paused: no worker takes a job", advice)
         found.append(PresentProblem("all paused", finding))
     silent = silent_text(workers)
     if silent and trouble is None:
         advice = (
-            "Look on its machine whether it is stopped (kill -CONT goes on), swapped out or short of CPU; kill -9 gives"
-            " its jobs back at once."
+            "Check on its machine whether it is stopped (kill -CONT continues it), swapped out or short of CPU. kill"
+            " -9 requeues its jobs immediately."
         )
         found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
     if deaths and trouble is None:
@@ -182,7 +182,7 @@ def workers_text(workers: Sequence[Row]) -> str:
     if not workers:
         return "none is running"
     idle = [f"{row['id']} is {row['state']}" for row in workers if row["state"] in _RESTING]
-    text = f"{count(len(workers), 'worker')}, and all answer"
+    text = f"{count(len(workers), 'worker')}, all answering"
     return f"{text}; taking no jobs: {some_of(idle)}" if idle else text
 
 
@@ -225,15 +225,15 @@ _RESUME = (
     " A stopping worker ends after its running jobs: start another."
 )
 
-_MORE_WORKERS = "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
+_MORE_WORKERS = "Start more workers, or give them more slots with -c. A requeued job keeps its age."
 
-_RETRIED = "Perhaps something that it needs is unavailable. `palermo retries list` has the errors."
+_RETRIED = "A service that it uses may be down. `palermo retries list` shows the errors."
 
 #: The report about one queue or job, with advice.
 _ONE: Mapping[QueueKind | JobKind, tuple[str, str]] = {
     "paused": (
         "paused, and {jobs} {wait} in it",
-        "`palermo resume {quoted}` if it was forgotten. `palermo audit` shows who paused it.",
+        "To resume it, run `palermo resume {quoted}`. `palermo audit` shows who paused it.",
     ),
     "unserved": (
         "{jobs} {wait}, and no worker{answering} takes jobs from it",
@@ -244,35 +244,35 @@ _ONE: Mapping[QueueKind | JobKind, tuple[str, str]] = {
     "late": ("its first job has waited for {age}, and {jobs} {wait} in it", _MORE_WORKERS),
     "failing": (
         "{number:,} of {runs} in the last {counted:.0f} minutes failed",
-        "`palermo failed groups --job {quoted}` has the errors;"
-        " `palermo failed requeue --all --job {quoted}` runs the jobs again.",
+        "`palermo failed groups --job {quoted}` shows the errors; `palermo failed requeue --all --job {quoted}` runs"
+        " the jobs again.",
     ),
-    "retried": ("{number:,} of {runs} in the last {counted:.0f} minutes are tried again", _RETRIED),
+    "retried": ("{number:,} of {runs} in the last {counted:.0f} minutes failed and will be retried", _RETRIED),
 }
 
 #: The same for more than three queues or jobs.
 _MANY: Mapping[QueueKind | JobKind, tuple[str, str]] = {
     "paused": (
         "{jobs} wait in {many:,} paused queues: {names}",
-        "`palermo resume QUEUE` for each that was forgotten. `palermo audit` shows who paused them.",
+        "To resume one, run `palermo resume QUEUE`. `palermo audit` shows who paused them.",
     ),
     "unserved": (
         "{jobs} wait in {many:,} queues that no worker{answering} serves: {names}",
-        "Start a worker for them: `palermo worker MODULE -q '*'` serves all queues, `-q 'region-*'` those whose names"
-        " begin with region-. If a name is a mistake, `palermo delete QUEUE` removes the queue with its jobs.",
+        "Start a worker for them: `palermo worker MODULE -q '*'` serves all queues, `-q 'region-*'` those that begin"
+        " with region-. If a name is a mistake, `palermo delete QUEUE` removes the queue with its jobs.",
     ),
     "resting": ("{jobs} wait in {many:,} queues whose workers take no jobs: {names}", _RESUME),
     "late": (
-        "{jobs} wait in {many:,} queues whose first job has waited for more than {late:.0f} minutes, at most {age}:"
+        "{jobs} wait in {many:,} queues whose first job has waited for more than {late:.0f} minutes, up to {age}:"
         " {names}",
         _MORE_WORKERS,
     ),
     "failing": (
         "{number:,} of {runs} of {many:,} jobs in the last {counted:.0f} minutes failed: {names}",
-        "`palermo failed groups` has the errors; `palermo failed requeue --all` runs the jobs again.",
+        "`palermo failed groups` shows the errors; `palermo failed requeue --all` runs the jobs again.",
     ),
     "retried": (
-        "{number:,} of {runs} of {many:,} jobs in the last {counted:.0f} minutes are tried again: {names}",
+        "{number:,} of {runs} of {many:,} jobs in the last {counted:.0f} minutes failed and will be retried: {names}",
         _RETRIED,
     ),
 }
@@ -308,10 +308,10 @@ def _finding(kind: QueueKind | JobKind, those: Sequence[_Wrong], *, silent: bool
 def _of_deaths(deaths: Sequence[WorkerLife]) -> Finding:
     names = tuple(dict.fromkeys(life.id for life in deaths))
     jobs = [f"{run.job or run.id} {run.id}" for life in deaths for run in life.last_jobs]
-    text = f"{count(len(deaths), 'worker')} ended without a word in the last hour: {some_of(names)}"
+    text = f"{count(len(deaths), 'worker')} died in the last hour: {some_of(names)}"
     text += f". Running: {some_of(jobs)}" if jobs else ""
     advice = (
-        "Look on the machine how it ended: kill -9, out of memory, a crash. Its jobs run again when another worker"
-        " serves their queues. If it only lost its connection, the problem ends when it reconnects."
+        "Check its machine for the cause: kill -9, out of memory or a crash. Its jobs run again on other workers of"
+        " their queues. If it only lost its connection, this problem ends when it reconnects."
     )
     return replace(Finding.warning("workers", text, advice), names=names)

@@ -31,7 +31,7 @@ class Queues(Context):
         check_job_queue(queue)
         if queue == "*":
             raise QueueNameInvalid(
-                "queue name '*' is not a pattern here. To pause all queues, use `palermo pause --all` or pause_all()."
+                "'*' is not a queue name. To pause all queues, use `palermo pause --all` or pause_all()."
             )
         self._pause("pause", queue, by=by, reason=reason)
 

@@ -138,7 +138,7 @@ class ScheduledJobs(Context):
         due at more than 1,000 different seconds.
         """
         if (at is None) == (later is None):
-            raise OptionInvalid("give the new time: either at or later.")
+            raise OptionInvalid("give the new time as either at or later.")
         if later is None:
             return self._alter(which, within, MOVE, unix_seconds(at))
         return self._move_later(which, within, delay_seconds(later))
@@ -156,8 +156,8 @@ class ScheduledJobs(Context):
                 due.setdefault(int(message.run_at or 0.0), []).append(message.id)
         if len(due) > MAX_TIMES:
             raise OptionInvalid(
-                f"these jobs are due at {len(due):,} different times, and a delay moves at most {MAX_TIMES:,}:"
-                " filter by the time at which they are due, or move them all to one time."
+                f"these jobs are due at {len(due):,} different times, but a delay can move at most"
+                f" {MAX_TIMES:,}. Filter by due time, or move them all to one time."
             )
         rows = []
         for second, ids in sorted(due.items(), reverse=True):

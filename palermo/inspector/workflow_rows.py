@@ -143,7 +143,7 @@ def _why(
             return f"comes after {some_of(list(_missing(info, path, step)))}"
         case "skipped":
             failed = any(one.when is When.FAILED for one in step.after)
-            return "no step before it failed" if failed else "a step before it did not end well"
+            return "no step before it failed" if failed else "a step before it did not succeed"
         case "pending" if step.signal:
             until = f" until {iso_instant(step.until)}" if step.until is not None else ""
             return f"waits for its signal{until}"
@@ -151,7 +151,7 @@ def _why(
             return f"runs on {worker}" if worker else _in_queue(step, queues)
         case "expanded":
             over = sum(state not in ("waiting", "pending", "expanded") for state in inside)
-            return f"{over} of {count(len(inside), 'step')} inside it {'is' if over == 1 else 'are'} over"
+            return f"{over} of {count(len(inside), 'step')} inside it {'has' if over == 1 else 'have'} ended"
     return ""
 
 

@@ -15,10 +15,7 @@ from palermo.inspector.judges import TakenJob
 from palermo.inspector.workflow_rows import info_of_record, step_rows, workflow_row
 
 #: Why a failed workflow has no failed job.
-_NO_JOB = (
-    "it was discarded, or a signal did not come in time, or the workflow was cancelled or ran out of time."
-    " Enqueue a new workflow"
-)
+_NO_JOB = "it was discarded or cancelled, ran out of time, or got no signal in time. Enqueue a new workflow"
 
 
 class Workflows(Context):

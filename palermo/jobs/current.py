@@ -91,8 +91,8 @@ def saved_state(job: CurrentJob) -> SavedState:
     """The saved state of a job. Raises DecodeError, and UsageError for a batch job."""
     if job._state is None:
         raise UsageError(
-            f"job {job.job} takes batches, so it can't save anything for its next run: each item is a job of its own,"
-            " which runs again alone. Mark items with batch.done(index) instead."
+            f"job {job.job} takes batches, so it can't save anything for its next run, because each item runs again as"
+            " a job of its own. Mark items with batch.done(index) instead."
         )
     return job._state()
 

@@ -76,7 +76,7 @@ class JobDefinition:
         """A copy for a workflow function, without the first parameter, which an enqueue does not give."""
         parameters = list(self.signature.parameters.values())
         if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
-            raise OptionInvalid(f"workflow {self.name!r} takes no argument for its steps: give it a first one, flow.")
+            raise OptionInvalid(f"workflow {self.name!r} needs a first parameter, flow, to add its steps to.")
         return replace(self, signature=self.signature.replace(parameters=parameters[1:]))
 
     def queue_in(self, settings: "Settings") -> str:
@@ -169,11 +169,11 @@ class JobDefinition:
             is_unknown = "unexpected keyword argument" in str(error)
             advice = " Options, such as retries, go to .options(…)." if is_unknown else ""
             raise ArgumentsInvalid(
-                f"arguments do not fit job {self.name!r}: {error}. It takes {self.signature}.{advice}"
+                f"wrong arguments for job {self.name!r}: {error}. Its parameters are {self.signature}.{advice}"
             ) from None
         if self.one and (kwargs or len(args) != 1):
             raise ArgumentsInvalid(
-                f'job {self.name!r} is declared with arguments="one": give it exactly one argument, by position.'
+                f'job {self.name!r} is declared with arguments="one". Pass exactly one positional argument.'
             )
 
     @cached_property
@@ -225,30 +225,32 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
     """The definition of a decorated function or class. Raises OptionInvalid for an object that cannot be a job."""
     is_class = isinstance(target, type)
     if isinstance(target, staticmethod):
-        raise OptionInvalid(f"{target.__qualname__!r} is not a function yet: write @staticmethod above @palermo.job.")
+        raise OptionInvalid(
+            f"{target.__qualname__!r} is a staticmethod, not a function: write @staticmethod above @palermo.job."
+        )
     if isinstance(target, classmethod) or (isinstance(target, types.FunctionType) and _is_method(target)):
         raise OptionInvalid(
-            f"{target.__qualname__!r} is a method, and a worker has no object to call it on: write a function, or a"
-            " class with a method `process` and @palermo.job above the class."
+            f"{target.__qualname__!r} is a method, but a worker has no object to call it on. Use a function, or"
+            " decorate a class that has a method `process`."
         )
     if not is_class and not isinstance(target, types.FunctionType):
         raise OptionInvalid(
-            f"{target!r} cannot be a job: @palermo.job decorates a function, or a class with a method `process`."
+            f"{target!r} cannot be a job. Use @palermo.job on a function, or on a class with a method `process`."
         )
     if name is None and target.__name__ == "<lambda>":
         # All lambdas of a module have the same name, so each would replace the previous one.
-        raise OptionInvalid("a lambda has no name: write the job with def, or give it one, name=….")
+        raise OptionInvalid("a lambda has no name. Write the job with def, or give it a name with name=….")
     process = _process_of(target) if is_class else target
     if is_class:
         check_methods(target)
     if inspect.isgeneratorfunction(process) or inspect.isasyncgenfunction(process):
         raise OptionInvalid(
-            f"job {target.__qualname__!r} is a generator; a job is called once and its yields would not run."
+            f"job {target.__qualname__!r} is a generator function, whose body would never run. Return a value instead"
+            " of yielding."
         )
     if declared.get("default") and declared.get("batch") is not None:
         raise OptionInvalid(
-            f"job {target.__qualname__!r} is the default of its queue, which cannot be combined with batch: leave one"
-            " out."
+            f"job {target.__qualname__!r} has both default and batch, which cannot be combined. Leave one out."
         )
     if declared.get("batch") is not None:
         _check_batch(target, signature_of(process), declared)
@@ -288,7 +290,7 @@ def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "Rec
     try:
         definition.bind(args, kwargs)
     except ArgumentsInvalid as error:
-        raise ArgumentsInvalid(f"{error} A recurring job gets the arguments that schedule_args= names.") from None
+        raise ArgumentsInvalid(f"{error} Set the arguments of a recurring job with schedule_args=.") from None
     name = given.get("schedule_name", definition.name)
     return recurring.recurring_job(name, given, job=definition.name, args=tuple(args), kwargs=dict(kwargs))
 
@@ -297,8 +299,8 @@ def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[st
     """Raise OptionInvalid unless the job can be called with a list."""
     if len(signature.parameters) != 1:
         raise OptionInvalid(
-            f"job {target.__qualname__!r} takes batches, so it needs exactly one parameter, the list of calls."
-            f" It takes {signature}."
+            f"job {target.__qualname__!r} takes batches, so it needs exactly one parameter, the list of calls. It has"
+            f" {signature}."
         )
     check_batched(target.__qualname__, declared)
 
@@ -306,12 +308,12 @@ def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[st
 def check_batched(job: str, options: Mapping[str, Any]) -> None:
     """Raise OptionInvalid for options that a batch job cannot have, because they make a single job wait or end."""
     if options.get("keep_result"):
-        raise OptionInvalid(f"job {job!r} takes batches: what it returns cannot be kept as a job's result.")
+        raise OptionInvalid(f"job {job!r} takes batches, so it cannot have keep_result. Leave it out.")
     for name in ONE_BY_ONE:
         if options.get(name) is not None:
             raise OptionInvalid(
-                f"job {job!r} takes batches, which cannot be combined with {name}: the others of a call would wait,"
-                " or be killed, with one of them. Leave one out."
+                f"job {job!r} takes batches, which cannot be combined with {name}, because one job would delay or kill"
+                " the others of its batch. Leave one out."
             )
 
 
@@ -347,12 +349,13 @@ def _process_of(cls: type) -> Callable[..., Any]:
     """The callable `process`, as called on an object of the class."""
     raw = inspect.getattr_static(cls, "process", None)
     if raw is None:
-        raise OptionInvalid(f"class {cls.__qualname__!r} has no method `process`; it is what a worker calls.")
+        raise OptionInvalid(f"class {cls.__qualname__!r} has no method `process`, which a worker calls. Add one.")
     try:
         signature_of(cls).bind()
     except TypeError as error:
         raise OptionInvalid(
-            f"class {cls.__qualname__!r} cannot be made without arguments ({error}); a worker makes one object per run."
+            f"class {cls.__qualname__!r} cannot be created without arguments ({error}), but a worker creates an object"
+            " for each run."
         ) from None
     except ValueError:
         pass  # a class written in C has no signature to inspect

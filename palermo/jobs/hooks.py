@@ -79,7 +79,7 @@ HOOKS: tuple[HookRow, ...] = (
     HookRow("before_fork", "template", _WORKER, _NOTHING, _LOGGED),
     HookRow("after_fork", "slot", _WORKER, _NOTHING, _LOGGED),
     HookRow("queue_empty", "template", _WORKER, _NOTHING, _LOGGED),
-    HookRow("queue_size", "template", _SIZES, "nothing; a number sets the pace", _LOGGED),
+    HookRow("queue_size", "template", _SIZES, "nothing; a number sets the interval", _LOGGED),
     HookRow("before_pause", "template", _WORKER, _NOTHING, _LOGGED),
     HookRow("after_pause", "template", _WORKER, _NOTHING, _LOGGED),
     HookRow("shutdown", "template", _WORKER, _NOTHING, _LOGGED),

@@ -27,8 +27,8 @@ class Registry:
             places = f"{known.origin.place} and {definition.origin.place}"
             if definition.subscribes is not None and known.subscribes is not None:
                 raise JobNameTaken(
-                    f"group {definition.name!r} has two functions: {places}. A group"
-                    " handles an event once, so use another group for one of them."
+                    f"group {definition.name!r} has two functions: {places}. Each group handles an event once, so use"
+                    " another group for one of them."
                 )
             advice = (
                 "Rename one of the two, or remove it."
@@ -53,17 +53,20 @@ class Registry:
         """What to do about a missing job."""
         module = name.rpartition(".")[0]
         if "<locals>" in name:
-            return " It is declared in a function, which a worker does not call: declare it at the top of its module."
+            return (
+                " It is declared inside a function, which a worker does not call. Declare it at the top level of its"
+                " module."
+            )
         if module == "__main__":
             return (
-                " It is declared in a shell, a notebook or after `python -c`, which a worker cannot import: write it"
-                " into a module."
+                " It is declared in a shell, a notebook or `python -c`, which a worker cannot import. Move it to a"
+                " module."
             )
         guess = nearest(name, self._jobs, cutoff=0.8)
         if any(known.rpartition(".")[0] == module for known in self._jobs):
             return (
-                f"{guess} It has other jobs of {module!r}: start it again if its code is old. If the job was renamed,"
-                f" keep its old name: @palermo.job(name={name!r})."
+                f"{guess} The worker has other jobs of {module!r}. If its code is old, restart it. If the job was"
+                f" renamed, keep its old name with @palermo.job(name={name!r})."
             )
         start = f"Start it with `palermo worker {module}`, or check" if module else "Check"
         return f"{guess} {start} the name in @palermo.job."

@@ -66,7 +66,7 @@ class JobModels:
                 adapter,
                 value,
                 decoded=decoded,
-                failed=lambda why: ArgumentsInvalid(f"argument {name} of job {self._job!r} is not valid: {why}"),
+                failed=lambda why: ArgumentsInvalid(f"argument {name} of job {self._job!r} is invalid: {why}"),
             )
 
         return self._each(args, kwargs, validate)
@@ -80,7 +80,7 @@ class JobModels:
         adapter = self._adapters.get("return")
         if adapter is None:
             return value
-        valid = _validated(adapter, value, decoded=False, failed=lambda why: ValueError(f"it is not valid: {why}"))
+        valid = _validated(adapter, value, decoded=False, failed=lambda why: ValueError(f"it is invalid: {why}"))
         return _plain(adapter, valid)
 
     def read_result(self, value: Any) -> Any:
@@ -92,7 +92,7 @@ class JobModels:
             adapter,
             value,
             decoded=True,
-            failed=lambda why: DecodeError(f"the result of job {self._job!r} is not valid here: {why}"),
+            failed=lambda why: DecodeError(f"the result of job {self._job!r} is invalid: {why}"),
         )
 
     def _each(

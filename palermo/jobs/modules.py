@@ -171,9 +171,9 @@ def import_advice(name: str, error: BaseException) -> str:
     """Advice about a name that isn't a module name, or about a missing module; else ""."""
     if name.endswith(".py") or "/" in name:
         module = ".".join(part for part in name.removesuffix(".py").split("/") if part.strip("."))
-        return f". Name the module, and not its file: {module}"
+        return f". Give the module name instead of the file: {module}"
     if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
-        return ". Start in the folder that holds it, or install it"
+        return ". Start in the folder that contains it, or install it"
     return ""
 
 

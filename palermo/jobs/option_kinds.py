@@ -224,7 +224,7 @@ def check_backoff(value: object) -> None:
                 signature.bind(1, ValueError())
             except TypeError as error:
                 raise OptionInvalid(
-                    f"backoff={value!r} cannot be called with the attempt, from 1, and the error: {error}."
+                    f"backoff={value!r} cannot be called with two arguments, the attempt and the error: {error}."
                 ) from None
 
 

@@ -94,7 +94,7 @@ class _Run(TypedDict, total=False):
 
 class _Retrying(TypedDict, total=False):
     backoff: Annotated[BackoffOption | None, Option(BACKOFF, "Delay before each retry.")]
-    retry_for: Annotated[Duration | None, Option(SECONDS, "Time after the first failure in which it is retried.")]
+    retry_for: Annotated[Duration | None, Option(SECONDS, "Maximum time from the first failure to the last retry.")]
     retry_on: Annotated["ErrorTypes | None", Option(Errors(), "Exceptions to retry; all by default.")]
     discard_on: Annotated["ErrorTypes | None", Option(Errors(), "Exceptions that discard the job without a retry.")]
 
@@ -102,7 +102,7 @@ class _Retrying(TypedDict, total=False):
 class _Result(TypedDict, total=False):
     keep_result: Annotated[
         bool | None,
-        Option(FLAG, "Keep what it returns, for `Job.result` and `palermo wait`."),
+        Option(FLAG, "Keep its result, for `Job.result` and `palermo wait`."),
     ]
 
 
@@ -111,7 +111,7 @@ class _OneByOne(TypedDict, total=False):
 
     rerun_after: Annotated[
         Duration | None,
-        Option(SECONDS, "Time after which a run that has not ended is killed and the job runs again."),
+        Option(SECONDS, "Time after which a run that has not ended is killed and repeated."),
     ]
     limit: Annotated[int | None, Option(Count(1, MAX_LIMIT), "Maximum number of runs at once, over all workers.")]
     limit_key: Annotated[
@@ -130,12 +130,13 @@ class _OneByOne(TypedDict, total=False):
         OnDuplicate | None,
         Option(
             Choice(get_args(OnDuplicate)),
-            "If a job has the same key: return that job, raise, replace its arguments, or rerun it when it has ended.",
+            "What to do if a job has the same key: return that job, raise, replace its arguments, or rerun it when it"
+            " has ended.",
             in_steps=False,
         ),
     ]
     dedupe: Annotated[
-        Duration | None, Option(SECONDS, "Time for which its key blocks other jobs after its end.", in_steps=False)
+        Duration | None, Option(SECONDS, "Time that its key blocks other jobs after its end.", in_steps=False)
     ]
 
 
@@ -145,27 +146,27 @@ class _Waiting(TypedDict, total=False):
         int | None,
         Option(Count(0, MAX_PRIORITY), f"Priority within its queue, from 0 to {MAX_PRIORITY}; the highest runs first."),
     ]
-    expires: Annotated[
-        Duration | None, Option(SECONDS, "Time after which it no longer starts, counted from when it is due.")
-    ]
-    delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Time to wait before it may run.")]
+    expires: Annotated[Duration | None, Option(SECONDS, "Time after its due time when it must no longer start.")]
+    delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Delay before it may run.")]
     unique_key: Annotated[
         KeyOption | None,
         Option(
             Key(check_unique_key),
-            "Key that makes it unique; by default, the id that you chose, or its arguments.",
+            "Key that makes it unique; by default, its id if you set one, else its arguments.",
             in_steps=False,
         ),
     ]
     debounce: Annotated[
-        Duration | None, Option(SECONDS, "Run only the last one, after this time without another.", in_steps=False)
+        Duration | None,
+        Option(SECONDS, "Run only the last enqueue, once this time has passed without another.", in_steps=False),
     ]
     throttle: Annotated[
-        Duration | None, Option(SECONDS, "Run at most one in this time: the first, later the last.", in_steps=False)
+        Duration | None,
+        Option(SECONDS, "Run at most once in this time: the first enqueue immediately, then the last.", in_steps=False),
     ]
     tenant: Annotated[
         KeyOption | None,
-        Option(Tenant(check_tenant), "The tenant that it belongs to, for a fair share of the queue."),
+        Option(Tenant(check_tenant), "Tenant of the job, for a fair share of the queue."),
     ]
     share: Annotated[
         float | None,
@@ -177,12 +178,10 @@ class _Waiting(TypedDict, total=False):
 
 
 class _Call(TypedDict, total=False):
-    run_at: Annotated[
-        Instant | None, Option(INSTANT, "Instant from which it may run: Unix seconds, or an aware datetime.")
-    ]
+    run_at: Annotated[Instant | None, Option(INSTANT, "Earliest time to run: Unix seconds, or an aware datetime.")]
     headers: Annotated[
         Mapping[str, str | int | float | bool] | None,
-        Option(Headers(), "Your own headers for it: text, numbers and bools, up to 2,000 characters."),
+        Option(Headers(), "Your own headers: text, numbers and bools, up to 2,000 characters."),
     ]
 
 
@@ -190,20 +189,20 @@ class _Declaration(TypedDict, total=False):
     name: Annotated[str | None, Option(ANY, "Its name on the wire; package.module.name by default.")]
     arguments: Annotated[
         Literal["", "one"],
-        Option(Choice(("", "one")), '"one" passes the decoded body as its only argument, for jobs of other programs.'),
+        Option(Choice(("", "one")), '"one" passes the decoded body as the only argument, for jobs from elsewhere.'),
     ]
 
 
 class _RecurringOptions(TypedDict, total=False):
-    cron: Annotated[str | None, Option(ANY, "When it runs by itself: five fields as in crontab, or six with seconds.")]
-    every: Annotated[Duration | None, Option(SECONDS, "Time between two runs, instead of cron.")]
+    cron: Annotated[str | None, Option(ANY, "Schedule in crontab syntax: five fields, or six with seconds.")]
+    every: Annotated[Duration | None, Option(SECONDS, "Time between runs, instead of cron.")]
     tz: Annotated[str | None, Option(ANY, "Time zone of cron, such as Europe/Rome; UTC by default.")]
     missed: Annotated[
         Missed | None,
-        Option(Choice(get_args(Missed)), "What to do about missed runs: skip them, run once, or run all."),
+        Option(Choice(get_args(Missed)), "What to do about missed runs: skip, once or all."),
     ]
     schedule_name: Annotated[str | None, Option(ANY, "Name of the recurring job; the job's name by default.")]
-    schedule_args: Annotated["Arguments | None", Option(ANY, "Arguments of the runs that cron or every starts.")]
+    schedule_args: Annotated["Arguments | None", Option(ANY, "Arguments of the scheduled runs.")]
 
 
 class ManyOptions(_Waiting, _OneByOne, _Run, _Result, _Call, _Encoding, total=False):
@@ -231,7 +230,7 @@ class BatchOptions(_Declaration, _Waiting, _Run, _Retrying, _RecurringOptions, _
     """The options of `@palermo.job` for a batch job."""
 
     batch: Annotated[
-        Required[int], Option(Count(1, MOST_BATCH), "Maximum number of jobs in one call, which gets a list.")
+        Required[int], Option(Count(1, MOST_BATCH), "Maximum number of jobs in one call, which takes a list.")
     ]
     batch_wait: Annotated[
         Duration | None, Option(Seconds(from_zero=True), "Time that the first job of a batch waits for others.")
@@ -243,7 +242,7 @@ class JobOptions(
 ):
     """The options of `@palermo.job` for a job that is called once per message."""
 
-    default: Annotated[bool, Option(FLAG, "Take the messages of its queue that name no job.")]
+    default: Annotated[bool, Option(FLAG, "Handle the messages of its queue that name no job.")]
 
 
 class WorkflowOptions(JobOptions, total=False):
@@ -318,8 +317,8 @@ def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str)
             meant = _ELSEWHERE.get(name)
             guess = f" Did you mean {meant!r}?" if meant in known else nearest(name, known)
             raise OptionInvalid(
-                f"{where} has no option {name!r}.{guess} It takes {', '.join(known)};"
-                " the job's own arguments go to enqueue."
+                f"{where} has no option {name!r}.{guess} Its options are {', '.join(known)}. Pass the job's arguments"
+                " to enqueue."
             )
         if value is not None:
             given[name] = OPTIONS[name].kind.read(name, value)
@@ -338,6 +337,6 @@ def split_arguments(
             return (), arguments
         case _:
             raise OptionInvalid(
-                f"{given_to} got {type(arguments).__name__} {str(arguments)[:40]!r} as one call's arguments."
-                ' Give each call a tuple of positional arguments, such as ("a.png",), or a dict of named ones.'
+                f"{given_to} got {type(arguments).__name__} {str(arguments)[:40]!r} as the arguments of a call. Pass a"
+                ' tuple of positional arguments for each call, such as ("a.png",), or a dict of named ones.'
             )

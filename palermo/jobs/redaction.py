@@ -112,7 +112,7 @@ def unmasked(edited: Any, original: Any) -> Any:
     match edited:
         case str() if edited == MASK:
             if original == MASK:
-                raise ArgumentsInvalid(f"these arguments still hold {MASK}: replace it with the hidden values.")
+                raise ArgumentsInvalid(f"these arguments still contain {MASK}. Replace it with the hidden values.")
             return original
         case Mapping():
             fields = original if isinstance(original, Mapping) else {}

@@ -45,10 +45,10 @@ def resume(
     a loop in a batch job, and EncodeError for a key that can't be saved.
     """
     if callable(source) != (key is not None):
-        wrong = "a function, and there is no key" if callable(source) else "no function, and there is a key"
+        wrong = "a function without key=" if callable(source) else "key= without a function"
         raise TypeError(
-            f"palermo.resume got {source!r:.80}: {wrong}. Give it a function of the last key and the key of an item:"
-            " palermo.resume(lambda last: rows_after(last), key=lambda row: row.id). Or give it only items:"
+            f"palermo.resume got {source!r:.80}: {wrong}. Pass a function of the last key, and key=, a function of an"
+            " item: palermo.resume(lambda last: rows_after(last), key=lambda row: row.id). Or pass only the items:"
             " palermo.resume(paths)."
         )
     if key is not None and not callable(key):
@@ -111,12 +111,12 @@ class _Loop(Generic[T]):
             return items
         if isinstance(items, Coroutine):
             items.close()
-            advice = "Make it an asynchronous generator (async def with yield), or await it and give the list."
+            advice = "Make it an asynchronous generator (async def with yield), or await it and pass the list."
         elif isinstance(items, Iterable | AsyncIterable):
             advice = f"Use `{'for' if kind is AsyncIterable else 'async for'}`."
         else:
             advice = "Return a list, a query or a generator."
-        raise TypeError(f"the source of palermo.resume has returned {items!r:.80}. {advice}")
+        raise TypeError(f"the source of palermo.resume returned {items!r:.80}. {advice}")
 
 
 class _Run(Generic[T]):

@@ -65,8 +65,8 @@ class SavedState:
         one."""
         if name in self._begun:
             raise UsageError(
-                f"job {self._job} has two loops of palermo.resume named {name!r}, and the second one would begin where"
-                f" the first one is. Give each its own name: palermo.resume(…, name='import')."
+                f"job {self._job} has two palermo.resume loops named {name!r}, so the second would start at the"
+                " position of the first. Give each its own name: palermo.resume(…, name='import')."
             )
         self._begun.add(name)
         return self.loops.get(name, (0,))
@@ -91,14 +91,14 @@ class SavedState:
         try:
             found = self._read(text.encode())
         except DecodeError as error:
-            raise DecodeError(f"what job {self._job} has saved cannot be read: {error}") from None
+            raise DecodeError(f"the saved state of job {self._job} cannot be read: {error}") from None
         match found:
             case {"loops": dict(loops), **more} if all(map(_is_place, loops.values())):
                 self.loops, self.value = loops, more.get("value")
             case _:
                 raise HeaderInvalid(
-                    f"header 'saved' of job {self._job} is {text[:_SHOWN]!r}, which Palermo has not written."
-                    " Fix the program that published it."
+                    f"header 'saved' of job {self._job} is {text[:_SHOWN]!r}, which is not from Palermo. Fix the"
+                    " program that published it."
                 )
 
     def _json(self, value: object, what: str) -> str:
@@ -116,8 +116,8 @@ class SavedState:
         text = f'{{"value":{value},"loops":{{{places}}}}}' if value else f'{{"loops":{{{places}}}}}'
         if len(text) > MAX_SAVED // 4 and (size := len(text.encode())) > MAX_SAVED:
             raise EncodeError(
-                f"job {self._job} would save {size:,} bytes with {what}, {brief(shown):.{_SHOWN}}, and at most"
-                f" {MAX_SAVED:,} fit. Save an id by which the data is found, and fewer loops under names of their own."
+                f"with {what}, {brief(shown):.{_SHOWN}}, job {self._job} would save {size:,} bytes; the maximum is"
+                f" {MAX_SAVED:,}. Save an id of the data instead, and use fewer named loops."
             )
         self._report(text)
 

@@ -37,36 +37,47 @@ WEB: tuple[Metric, ...] = (
     Metric(
         "palermo_queue_oldest_age_seconds",
         GAUGE,
-        "Seconds that the first job in a queue has waited. Missing if a queue can't be read, like quorum queues.",
+        "Seconds that the first job in a queue has waited. Missing for queues that can't be read, such as quorum"
+        " queues.",
         ("queue",),
     ),
     Metric("palermo_queue_workers", GAUGE, "Workers that serve a queue.", ("queue",)),
     Metric("palermo_queue_paused", GAUGE, "Whether a queue is paused.", ("queue",)),
     Metric("palermo_failed_jobs", GAUGE, "Jobs in a failed queue.", ("queue",)),
-    Metric("palermo_workflows", GAUGE, "Workflows that run, or have failed and may be retried, by state.", ("state",)),
+    Metric(
+        "palermo_workflows",
+        GAUGE,
+        "Workflows that are running, or have failed and can be retried, by state.",
+        ("state",),
+    ),
     Metric("palermo_workflow_jobs", GAUGE, "Jobs of workflows that wait in queues or run."),
     Metric("palermo_workers", GAUGE, "Live workers, by state.", ("state",)),
     Metric("palermo_slots", GAUGE, "Slots of all workers."),
     Metric("palermo_slots_busy", GAUGE, "Slots that run a job."),
     Metric("palermo_jobs_enqueued_total", COUNTER, "Jobs that clients enqueued.", ("queue", "job_name")),
-    Metric("palermo_jobs_processed_total", COUNTER, "Runs that ended, by how.", _OUTCOME),
-    Metric("palermo_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job_name")),
-    Metric("palermo_job_wait_seconds", HISTOGRAM, "How long jobs waited after they could run.", ("queue",)),
+    Metric("palermo_jobs_processed_total", COUNTER, "Runs that ended, by outcome.", _OUTCOME),
+    Metric("palermo_job_run_seconds", HISTOGRAM, "Seconds from the start of a run to its end.", ("queue", "job_name")),
+    Metric("palermo_job_wait_seconds", HISTOGRAM, "Seconds that ready jobs waited to start.", ("queue",)),
     Metric("palermo_journal_up", GAUGE, "1 if the journal, the source of totals, can be read. Missing if it is off."),
     Metric("palermo_journal_lost_records_total", COUNTER, "Records dropped while the journal could not be written."),
 )
 
 #: The metrics of a worker about itself.
 WORKER: tuple[Metric, ...] = (
-    Metric("palermo_worker_info", INFO, "Which worker this is.", ("worker", "version", "release", "pool")),
+    Metric("palermo_worker_info", INFO, "Id of this worker.", ("worker", "version", "release", "pool")),
     Metric("palermo_worker_start_time_seconds", GAUGE, "Unix time of its start."),
     Metric("palermo_worker_broker_up", GAUGE, "Whether its session with the broker is open."),
     Metric("palermo_worker_state", GAUGE, "1 for its current state, 0 for all others.", ("state",)),
     Metric("palermo_worker_slots", GAUGE, "Its slots."),
     Metric("palermo_worker_slots_busy", GAUGE, "Slots that run a job."),
-    Metric("palermo_worker_jobs_processed_total", COUNTER, "Runs that ended, by how.", _OUTCOME),
-    Metric("palermo_worker_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job_name")),
-    Metric("palermo_worker_job_wait_seconds", HISTOGRAM, "How long jobs waited before they ran.", ("queue",)),
+    Metric("palermo_worker_jobs_processed_total", COUNTER, "Runs that ended, by outcome.", _OUTCOME),
+    Metric(
+        "palermo_worker_job_run_seconds",
+        HISTOGRAM,
+        "Seconds from the start of a run to its end.",
+        ("queue", "job_name"),
+    ),
+    Metric("palermo_worker_job_wait_seconds", HISTOGRAM, "Seconds that ready jobs waited to start.", ("queue",)),
 )
 
 #: All metrics, by name.

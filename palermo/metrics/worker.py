@@ -30,8 +30,8 @@ def listen(settings: Settings) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise SettingInvalid(
-            f"cannot listen on {host} port {port} for metrics: {error.strerror or error}. Each worker of a machine"
-            " needs its own port: choose one with --metrics-port, or PALERMO_METRICS_PORT."
+            f"cannot listen on {host} port {port} for metrics: {error.strerror or error}. Each worker on a machine"
+            " needs its own port. Set it with --metrics-port or PALERMO_METRICS_PORT."
         ) from None
 
 

@@ -57,9 +57,7 @@ class Settings(SettingValues, frozen=True, kw_only=True):
             if name not in SETTINGS:
                 where = f" in {source}" if source else ""
                 if name == "tool" and source.endswith("palermo.toml"):
-                    raise SettingInvalid(
-                        f"{source} has a table [tool]. Write the settings at its top level, without that table."
-                    )
+                    raise SettingInvalid(f"{source} has a table [tool]. Move the settings to its top level.")
                 known = ", ".join(SETTINGS)
                 raise SettingInvalid(
                     f"there is no setting {name!r}{where}.{nearest(name, SETTINGS)} The settings are {known}."
@@ -175,7 +173,7 @@ def _read(name: str, value: Any, *, source: str) -> Any:
     except WrongValue as wrong:
         row = SETTINGS[name]
         shown = "a value that is not shown" if row.secret or row.hidden else repr(value)
-        raise SettingInvalid(f"setting {name} is {shown}{where} and must be {wrong}.") from None
+        raise SettingInvalid(f"setting {name} is {shown}{where}; it must be {wrong}.") from None
     except UrlInvalid as error:
         raise UrlInvalid(f"{error}{f' It was read from {source}.' if source else ''}") from None
     except (SettingInvalid, QueueNameInvalid) as error:
@@ -227,7 +225,7 @@ def _table(path: Path, inside: Iterable[str]) -> Mapping[str, Any] | None:
     except ValueError as error:  # not UTF-8, or not TOML
         if inside and b"tool.palermo" not in data:
             return None  # another tool's broken file is for that tool to report
-        raise SettingInvalid(f"settings file {path} is not TOML: {error}. Mend it.") from None
+        raise SettingInvalid(f"settings file {path} is not valid TOML: {error}.") from None
     for name in inside:
         found = found.get(name) if isinstance(found, Mapping) else None
         if found is None:

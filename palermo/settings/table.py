@@ -78,7 +78,7 @@ class SettingArguments(TypedDict, total=False):
             "(docs/guides/tenants.md).",
         ),
     ]
-    default_queue: Annotated[str | None, Setting(check_new_queue, "Queue of jobs that name none.")]
+    default_queue: Annotated[str | None, Setting(check_new_queue, "Queue of jobs that set no queue.")]
     serializer: Annotated[
         str | None, Setting(read_name, "Serializer of arguments: json, msgpack, pickle, or one of your own.")
     ]
@@ -97,8 +97,8 @@ class SettingArguments(TypedDict, total=False):
         list[str] | tuple[str, ...] | None,
         Setting(
             read_list,
-            "Modules with jobs, for workers and commands that name none; patterns such as `shop.*` too. If a settings "
-            "file names them, they are also found beside it.",
+            "Modules with jobs, for workers and commands that name none; patterns such as `shop.*` are allowed. If set"
+            " in a file, the file's folder is importable.",
         ),
     ]
     schedule: Annotated[
@@ -132,8 +132,8 @@ class SettingArguments(TypedDict, total=False):
         int | Literal["none"] | None,
         Setting(
             optional(read_positive),
-            "Number of workers that may die while they run a job before it fails as WorkerDied; none for any number "
-            "(docs/guides/long-jobs.md).",
+            "Number of workers that may die while running a job before it fails as WorkerDied; none for no limit"
+            " (docs/guides/long-jobs.md).",
         ),
     ]
     journal: Annotated[
@@ -167,15 +167,15 @@ class SettingArguments(TypedDict, total=False):
         str | None,
         Setting(
             read_events_prefix,
-            "Prefix of the names of exchanges and queues for events, `PREFIX_gateway`; by default the name of the "
-            "exchange (docs/guides/events.md).",
+            "Prefix of the names of exchanges and queues for events, as in `PREFIX_gateway`; by default the name of"
+            " the exchange (docs/guides/events.md).",
         ),
     ]
     events_unsubscribed: Annotated[
         Literal["keep", "refuse"] | None,
         Setting(
             one_of(("keep", "refuse")),
-            "What to do with an event that no group subscribes to: keep it like the others, or refuse to publish it.",
+            "What to do with an event that no group subscribes to: keep it, or refuse to publish it.",
         ),
     ]
     events_max_age: Annotated[
@@ -199,14 +199,14 @@ class SettingArguments(TypedDict, total=False):
     ]
     metrics_host: Annotated[
         str | None,
-        Setting(read_name, "Address at which a worker serves metrics to Prometheus (docs/guides/monitoring.md)."),
+        Setting(read_name, "Address on which a worker serves metrics (docs/guides/monitoring.md)."),
     ]
     metrics_port: Annotated[
         int | Literal["none"] | None,
         Setting(
             optional(read_port),
-            "Port for a worker's metrics, one for each worker of a machine; 0 picks a free port, none serves no "
-            "metrics.",
+            "Port for a worker's metrics, different for each worker on a machine; 0 picks a free port, none serves no"
+            " metrics.",
         ),
     ]
     metrics_token: Annotated[
@@ -230,8 +230,7 @@ class SettingArguments(TypedDict, total=False):
         list[str] | tuple[str, ...] | None,
         Setting(
             read_list,
-            "Host names under which the web pages are reached, in addition to loopback; patterns such as "
-            "`*.example.com` too.",
+            "Host names of the web pages, in addition to loopback; patterns such as `*.example.com` are allowed.",
         ),
     ]
     web_users: Annotated[
@@ -241,8 +240,8 @@ class SettingArguments(TypedDict, total=False):
         str | None,
         Setting(
             read_web_address,
-            "OpenID provider that signs users in: the address under which it serves "
-            "`/.well-known/openid-configuration`.",
+            "Address of the OpenID provider that signs users in; it serves `/.well-known/openid-configuration` below"
+            " it.",
         ),
     ]
     web_oidc_client_id: Annotated[str | None, Setting(read_path, "Client id of the web pages at the provider.")]
@@ -269,7 +268,7 @@ class SettingArguments(TypedDict, total=False):
         bool | None,
         Setting(
             read_truth,
-            "Require a token, made at each start, if `palermo web` runs without users. This is not the token itself.",
+            "Require a token, created at each start, if `palermo web` runs without users; not the token itself.",
             hidden=True,
         ),
     ]
@@ -291,8 +290,8 @@ class SettingArguments(TypedDict, total=False):
         str | None,
         Setting(
             read_secret,
-            "Key of at least 16 characters that signs forms and sessions. Set it to the same value in all processes of "
-            "one site; without it, each start makes its own.",
+            "Key of at least 16 characters that signs forms and sessions. Use the same value in all processes of one"
+            " site; by default each start creates its own.",
             secret=True,
         ),
     ]

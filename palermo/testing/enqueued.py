@@ -163,7 +163,7 @@ def named(job: AnyJob) -> tuple[str, JobDefinition | None]:
         return job, registry.find(job)
     definition = job if isinstance(job, JobDefinition) else getattr(job, "definition", None)
     if not isinstance(definition, JobDefinition):
-        raise TypeError(f"{job!r} isn't a job. Give a function or class with @palermo.job, or a wire name.")
+        raise TypeError(f"{job!r} isn't a job. Pass a function or class with @palermo.job, or a job's name.")
     return definition.name, definition
 
 

@@ -34,7 +34,7 @@ class MovableClock:
         """Move the clock forward, by seconds or a timedelta. `work()` then runs the jobs that have become due."""
         seconds = in_seconds(by)
         if seconds < 0:
-            raise ValueError(f"advance({by!r}) can't move the clock back; use travel_to.")
+            raise ValueError(f"advance({by!r}) can't move the clock back. Use travel_to.")
         self._moved += seconds
 
     def travel_to(self, instant: Instant) -> None:

@@ -213,7 +213,7 @@ class Palermo:
 
     def _there(self) -> str:
         there = self._enqueued.all()
-        return f"Enqueued are:\n{listing(there)}" if there else "Nothing is enqueued."
+        return f"Enqueued jobs:\n{listing(there)}" if there else "Nothing is enqueued."
 
     # Inside.
 
@@ -404,7 +404,8 @@ def _rounds(once: bool) -> Iterable[int]:
         return
     yield from range(1, MAX_ROUNDS)
     raise UsageError(
-        f"jobs were due after {MAX_ROUNDS:,} rounds of work_until_idle: they enqueue each other endlessly."
+        f"jobs are still due after {MAX_ROUNDS:,} rounds of work_until_idle, so they seem to enqueue each other"
+        " endlessly."
     )
 
 

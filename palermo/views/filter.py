@@ -32,31 +32,31 @@ _TIMES, _DUE, _DURATIONS = ("since", "until"), ("due_from", "due_until"), ("long
 
 #: The conditions on jobs, each with an example and with its meaning, for people.
 CHIPS: Mapping[str, tuple[str, str]] = {
-    "queue": ("mail", "a part of the queue's name; =mail is exactly mail"),
-    "job": ("SendReceipt", "a part of the job's name; * stands for any characters"),
-    "error": ("Timeout", "a part of the name of the error's class"),
-    "worker": ("@web-1", "a part of the worker's id; @web-1 is every worker of that machine"),
-    "tenant": ("acme", "a part of the tenant's name"),
+    "queue": ("mail", "part of the queue's name; =mail matches only mail"),
+    "job": ("SendReceipt", "part of the job's name; * matches any characters"),
+    "error": ("Timeout", "part of the error's class name"),
+    "worker": ("@web-1", "part of the worker's id; @web-1 matches all workers of that machine"),
+    "tenant": ("acme", "part of the tenant's name"),
     "state": ("failed", f"{', '.join(STATES[:-1])} or {STATES[-1]}; several with a comma"),
     "since": (
         "15m",
-        "it failed, ended, started or was enqueued at most this long ago, or since 2026-12-01T09:00Z",
+        "failed, ended, started or enqueued since: 2h (ago) or 2026-12-01T09:00Z",
     ),
-    "until": ("1h", "it failed, ended, started or was enqueued at least this long ago"),
-    "due_from": ("2h", "it is due this far from now or later, or at 2026-12-01T09:00Z or later"),
-    "due_until": ("1d", "it is due this far from now or sooner"),
-    "longer": ("10s", "it ran for at least this long"),
-    "shorter": ("1s", "it ran for at most this long"),
-    "group": ("6f62ab01c9de", "the fingerprint of a group of failed jobs"),
-    "requeued": ("true", "whether it failed again after a requeue"),
+    "until": ("1h", "failed, ended, started or enqueued until: 2h (ago) or 2026-12-01T09:00Z"),
+    "due_from": ("2h", "due at this time or later: 2h (from now) or 2026-12-01T09:00Z"),
+    "due_until": ("1d", "due at this time or earlier: 2h (from now) or 2026-12-01T09:00Z"),
+    "longer": ("10s", "minimum run time"),
+    "shorter": ("1s", "maximum run time"),
+    "group": ("6f62ab01c9de", "fingerprint of a group of failed jobs"),
+    "requeued": ("true", "failed again after a requeue"),
 }
 
 #: The conditions on the actions of operators.
 ACTION_CHIPS: Mapping[str, tuple[str, str]] = {
-    "by": ("anna", "a part of the name of the user"),
-    "action": ("requeue", "a part of the action's name"),
+    "by": ("anna", "part of the user's name"),
+    "action": ("requeue", "part of the action's name"),
     "queue": CHIPS["queue"],
-    "since": ("15m", "it was done at most this long ago, or since 2026-12-01T09:00Z"),
+    "since": ("15m", "done since: 2h (ago) or 2026-12-01T09:00Z"),
     "until": CHIPS["until"],
 }
 
@@ -298,7 +298,7 @@ def filter_of(written: Mapping[str, str | None], now: float, kind: type[F] = Job
     given = {name: value for name, value in written.items() if name != "filter" and value is not None}
     for chip in chips(more or "", kind):
         if (name := chip.name or "text") in given:
-            raise OptionInvalid(f"{name} is given twice: as {given[name][:40]!r}, and in the filter {more!r}.")
+            raise OptionInvalid(f"{name} is given twice: as {given[name][:40]!r} and in the filter {more!r}.")
         given[name] = chip.value
     values: dict[str, str | float | bool] = {}
     for name, value in given.items():
@@ -329,8 +329,8 @@ def parse_moment(text: str, name: str, now: float) -> float:
         moment = float(text[1:]) if text.startswith("@") else parse_time(plus, now, ago=ago)
     except (ValueError, OverflowError):
         raise OptionInvalid(
-            f"{name} is {text[:40]!r}: write a duration {'ago' if ago else 'from now'}, such as 90s, 5m or 2d, or"
-            " 2026-12-01T09:00Z."
+            f"{name} is {text[:40]!r}; write a duration {'ago' if ago else 'from now'}, such as 90s, 5m or 2d, or a"
+            " time such as 2026-12-01T09:00Z."
         ) from None
     if not -_LAST < moment < _LAST:
         raise OptionInvalid(f"{name} is {text[:40]!r}, which is out of range.")
@@ -341,4 +341,4 @@ def _seconds(text: str, name: str) -> float:
     try:
         return parse_duration(text)
     except ValueError:
-        raise OptionInvalid(f"{name} is {text[:40]!r}: write a duration such as 0.5s, 90s, 5m or 1h30m.") from None
+        raise OptionInvalid(f"{name} is {text[:40]!r}; write a duration such as 0.5s, 90s, 5m or 1h30m.") from None

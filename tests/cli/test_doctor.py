@@ -47,7 +47,7 @@ def test_a_secret_that_everyone_may_read_is_named(palermo: Palermo, tmp_path: Pa
     file.write_text('signing_keys = ["kkkkkkkkkkkkkkkkkkkk"]\n')
     file.chmod(mode)
 
-    assert ("every user of this machine may read it" in palermo("doctor").stdout) is warned
+    assert ("all users of this machine can read it" in palermo("doctor").stdout) is warned
 
 
 @pytest.mark.parametrize(

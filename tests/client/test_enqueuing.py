@@ -299,9 +299,9 @@ def test_jobs_are_counted_though_their_hook_raises(client: Client, waiting: Wait
 
 @pytest.mark.parametrize("call", ["ab", None])
 def test_a_call_that_is_neither_tuple_nor_dict_is_refused(call: Any, client: Client) -> None:
-    with pytest.raises(errors.OptionInvalid, match="Give each call a tuple"):
+    with pytest.raises(errors.OptionInvalid, match="Pass a tuple"):
         resize.enqueue_many([call])
-    with pytest.raises(errors.OptionInvalid, match="id='x' identifies one job"):
+    with pytest.raises(errors.OptionInvalid, match="id='x' cannot be used with enqueue_many"):
         resize.options(id="x").enqueue_many([("a",)])
 
 

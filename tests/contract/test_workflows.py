@@ -123,7 +123,7 @@ def test_a_failed_member_of_a_map_is_counted_and_runs_again_by_itself(site: Pale
 
     (members, render) = site.inspector().workflows.show(job.id)["steps"]
     assert [members[name] for name in ("state", "over", "failed", "total")] == ["failed", 3, 1, 3]
-    assert (render["state"], render["why"]) == ("skipped", "a step before it did not end well")
+    assert (render["state"], render["why"]) == ("skipped", "a step before it did not succeed")
 
     jobs.failing.clear()
     site.inspector().failed.requeue(JobFilter())
@@ -363,7 +363,7 @@ def test_a_failed_workflow_is_forgotten_once_it_is_cancelled(site: Palermo) -> N
         ([160], 64, ""),
         ([170], 64, "the output of 'make' has 10,88"),
         ([90, 90], 64, "the arguments of job .*/measure and the outputs passed to it have 11,52"),
-        ([1], 66, "make:0: the result measures "),
+        ([1], 66, "make:0: the result has "),
     ],
 )
 def test_a_step_takes_outputs_of_at_most_10_mib(site: Palermo, maps: list[int], kilobytes: int, refused: str) -> None:

@@ -123,7 +123,7 @@ def test_a_class_is_no_job_until_it_is_decorated_itself() -> None:
         ({"retries": -1}, "retries=-1 is not a whole number from 0 to"),
         ({"retries": True}, "retries=True is not a whole number"),
         ({"backoff": "expo"}, "backoff='expo' is invalid; it must be"),
-        ({"backoff": lambda: 3}, "cannot be called with the attempt, from 1, and the error: too many positional"),
+        ({"backoff": lambda: 3}, "cannot be called with two arguments, the attempt and the error: too many positional"),
         ({"retry_for": 0}, "retry_for=0 is not a duration"),
         (
             {"retry_on": "ValueError"},
@@ -166,7 +166,7 @@ def test_queues_ids_and_arguments_of_the_job_that_no_option_takes() -> None:
     for id in ("", 7):
         with pytest.raises(IdInvalid):
             resize.options(id=id)  # type: ignore[arg-type]
-    with pytest.raises(OptionInvalid, match="the job's own arguments go to enqueue"):
+    with pytest.raises(OptionInvalid, match="Pass the job's arguments to enqueue"):
         resize.options(width=3)  # type: ignore[call-arg]
 
 
@@ -196,14 +196,17 @@ class _Mailer:
         (3, "3 cannot be a job"),
         (functools.partial(print, 1), "cannot be a job"),
         (resize, "cannot be a job"),
-        (_Mailer.send, r"'_Mailer\.send' is a method, and a worker has no object to call it on"),
+        (_Mailer.send, r"'_Mailer\.send' is a method, but a worker has no object to call it on"),
         (vars(_Mailer)["made"], r"'_Mailer\.made' is a method"),
-        (vars(_Mailer)["static"], r"'_Mailer\.static' is not a function yet: write @staticmethod above @palermo\.job"),
+        (
+            vars(_Mailer)["static"],
+            r"'_Mailer\.static' is a staticmethod, not a function: write @staticmethod above @palermo\.job",
+        ),
         (_generator, "is a generator"),
         (lambda path: path, "a lambda has no name"),
         (type("Mail", (), {}), "has no method `process`"),
         (type("Mail", (), {"process": 3}), "is not a method"),
-        (_NeedsArguments, r"cannot be made without arguments \(missing a required argument: 'connection'\)"),
+        (_NeedsArguments, r"cannot be created without arguments \(missing a required argument: 'connection'\)"),
         (type("Mail", (), {"process": lambda self: None, "enqueue": len}), "already has an attribute 'enqueue'"),
     ],
 )
@@ -301,9 +304,9 @@ def test_a_cell_script_or_branch_that_runs_again_replaces_its_job(notebook: bool
     ("name", "advice"),
     [
         ("shop.mail.send", "Start it with `palermo worker shop.mail`"),
-        ("__main__.resize", "which a worker cannot import: write it"),
-        ("shop.make.<locals>.resize", "declare it at the top"),
-        ("shop.letters.send_leter", "keep its old name: @palermo.job(name='shop.letters.send_leter')"),
+        ("__main__.resize", "which a worker cannot import. Move it"),
+        ("shop.make.<locals>.resize", "Declare it at the top"),
+        ("shop.letters.send_leter", "keep its old name with @palermo.job(name='shop.letters.send_leter')"),
         ("shop.letters.send_leter", "Did you mean 'shop.letters.send_letter'?"),
     ],
 )
@@ -325,7 +328,7 @@ def test_a_queue_has_one_default_job() -> None:
     assert declared.defaults("jobs") == {"events": "a", "jobs": "b"}
 
     declared.register(define(lambda: None, name="c", queue="events", default=True))
-    with pytest.raises(OptionInvalid, match="cannot be combined with batch"):
+    with pytest.raises(OptionInvalid, match="both default and batch"):
         define(lambda bodies: None, name="a", default=True, batch=5)
     with pytest.raises(JobNameTaken, match="queue 'events' has two default jobs, 'a' and 'c'"):
         declared.defaults("jobs")

@@ -70,7 +70,7 @@ def test_a_job_gets_and_returns_the_models_of_its_annotations(test: Palermo) -> 
 
     assert seen == [(ORDER, (ORDER,), ORDER, 1), [ORDER, Order(id=8)]]
     assert job.result(10) == Receipt(order=ORDER, total=1)
-    with pytest.raises(ResultRefused, match="it is not valid: order: Field required"):
+    with pytest.raises(ResultRefused, match="it is invalid: order: Field required"):
         refused.result(10)
 
 
@@ -85,7 +85,7 @@ def test_pages_and_other_programs_see_plain_values(test: Palermo) -> None:
 
 
 def test_what_is_not_valid_is_refused_in_caller_and_worker(test: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentsInvalid, match=r"argument order of job 'models\.ship' is not valid: id: Input"):
+    with pytest.raises(ArgumentsInvalid, match=r"argument order of job 'models\.ship' is invalid: id: Input"):
         ship.enqueue({"id": "x"})  # type: ignore[arg-type]
     test.refute_enqueued()
 
@@ -96,7 +96,7 @@ def test_what_is_not_valid_is_refused_in_caller_and_worker(test: Palermo, monkey
 
     [failed] = test.inspector().failed.list()
     assert failed["error"]["class"] == "palermo.errors.ArgumentsInvalid"
-    assert "argument order of job 'models.ship' is not valid: id: Field required" in failed["error"]["message"]
+    assert "argument order of job 'models.ship' is invalid: id: Field required" in failed["error"]["message"]
 
 
 def test_a_unique_job_is_the_same_for_equal_models(test: Palermo) -> None:

@@ -217,7 +217,7 @@ async def test_a_promise_is_kept_without_delay_or_it_says_so(monkeypatch: pytest
     monkeypatch.setattr(recording, "FLUSH_EVERY", 1_000.0)
     async with tape() as journal:
         recorder = Recorder(JournalLevel.FAILURES, "pid:1@h")
-        with pytest.raises(BrokerUnavailable, match=r"did not store it within 0\.05 s"):
+        with pytest.raises(BrokerUnavailable, match=r"did not confirm the record within 0\.05 s"):
             await recorder.add_confirmed(RecordKind.SUCCEEDED, fields("too late"), timeout=0.05)
 
         recorder.attach(journal)

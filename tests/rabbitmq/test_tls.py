@@ -214,7 +214,7 @@ WRONGS = {
     "no authority named": Wrong("open", "amqps://…?cafile=", lambda made: {}),
     "another host": Wrong("open", "is for another host", host=WRONG),
     "expired": Wrong("expired", "or that of its authority, has expired. Renew it on the RabbitMQ server"),
-    "no client certificate": Wrong("strict", "wants a client certificate. Name one"),
+    "no client certificate": Wrong("strict", "requires a client certificate. Name one"),
     "a client of another authority": Wrong("strict", "does not trust the authority of the", with_client("stranger")),
     "an expired client": Wrong("strict", "the client certificate has expired", with_client("expired")),
     "no client certificate, TLS 1.2": Wrong("older", "may require a client certificate"),
@@ -353,7 +353,7 @@ def test_an_unusable_file_is_told_and_why(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_files_for_tls_are_refused_without_tls(folder: Path) -> None:
-    with pytest.raises(UrlInvalid, match="cafile in the broker URL is about TLS: write amqps://"):
+    with pytest.raises(UrlInvalid, match="cafile in the broker URL requires TLS: write amqps://"):
         parameters(url(5672, scheme="amqp", cafile=folder / "ours.pem"))
 
 

@@ -119,7 +119,7 @@ def test_a_mistake_is_said_where_the_job_is_declared(options: dict[str, Any], sa
         @palermo.job(**options)
         def sweep() -> None: ...
 
-    with pytest.raises(ArgumentsInvalid, match=r"where.* gets the arguments that schedule_args= names"):
+    with pytest.raises(ArgumentsInvalid, match=r"where.* Set the arguments of a recurring job with schedule_args="):
 
         @palermo.job(every=5)
         def sweep_there(where: str) -> None: ...

@@ -147,7 +147,9 @@ def test_only_takes_everything_else_away_and_a_name_must_mean_something() -> Non
     registry.check(Accept.only("signed", "JSON").also("pickle", SIGNED))
     with pytest.raises(MediaTypeUnknown, match="'piclke'"):
         registry.check(Accept.default().also("piclke"))
-    with pytest.raises(MediaTypeRefused, match=r"accepts only application/msgpack\. Add --accept json"):
+    with pytest.raises(
+        MediaTypeRefused, match=r"accepts only application/msgpack\. If you trust the publisher, add --accept json"
+    ):
         registry.decode(message(b"[1]"), accept=Accept.only("msgpack"))
     assert registry.decode(message(b"[1]"), accept=Accept.only("msgpack").also("json")) == [1]
     with pytest.raises(MediaTypeRefused, match="accepts only nothing"):
@@ -166,5 +168,5 @@ def test_the_body_is_what_the_kinds_of_arguments_need() -> None:
     assert registry.encode([], {"a": 2}, job="x", id="1").body == b'{"a":2}'
     assert registry.encode([[1, 2]], {}, job="x", id="1", one=True).body == b"[1,2]"
     assert registry.encode([], {"event": {"a": 1}}, job="x", id="1", one=True).body == b'{"a":1}'
-    with pytest.raises(ArgumentsInvalid, match="was given 2; pass exactly one"):
+    with pytest.raises(ArgumentsInvalid, match=r"got 2 arguments\. Pass exactly one"):
         registry.encode([1], {"a": 2}, job="x", id="1", one=True)

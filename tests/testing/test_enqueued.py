@@ -69,7 +69,7 @@ def test_the_message_shows_what_is_there(palermo: Palermo) -> None:
     with pytest.raises(AssertionError) as caught:
         palermo.assert_enqueued(jobs.add, 7)
     assert str(caught.value) == (
-        "no job tests.testing.jobs.add(7) is enqueued. Enqueued are:\n"
+        "no job tests.testing.jobs.add(7) is enqueued. Enqueued jobs:\n"
         "  tests.testing.jobs.add(1) in queue jobs\n"
         "  tests.testing.jobs.mail('ada', copies=('b',)) in queue mail, due in 60 s, tenant acme"
     )

@@ -275,10 +275,14 @@ def loops(key: object) -> Callable[[Any], object]:
     ("save", "error", "text"),
     [
         (saves({"a": [object()]}), EncodeError, "the saved value, .*, cannot be saved: it.*a.*0.* is of type object"),
-        (saves("é" * 600), EncodeError, "would save 1,2.. bytes with the saved value, .*at most 1,024 fit. Save an id"),
+        (
+            saves("é" * 600),
+            EncodeError,
+            "with the saved value, .* would save 1,2.. bytes; the maximum is 1,024. Save an id",
+        ),
         (saves(Unregistered(1)), DecodeError, "Unregistered.*register_class"),
         (loops(object()), EncodeError, "the key of the loop, <object object at .*, cannot be saved"),
-        (loops("x" * MAX_SAVED), EncodeError, "would save 1,0.. bytes with the key of the loop, 'xxxx"),
+        (loops("x" * MAX_SAVED), EncodeError, "with the key of the loop, 'xxxx.* would save 1,0.. bytes"),
         (loops(float), EncodeError, "the key of the loop, <class 'float'>, cannot be saved"),
     ],
 )
@@ -314,7 +318,7 @@ def test_two_loops_of_one_name_and_a_batch_job_are_refused(palermo: Palermo, job
         list(module.resume(items))
 
     twice.enqueue()
-    with pytest.raises(UsageError, match=r"two loops of palermo.resume named ''.*name='import'"):
+    with pytest.raises(UsageError, match=r"two palermo.resume loops named ''.*name='import'"):
         palermo.work()
     batched.enqueue(1)
     with pytest.raises(JobFailed, match="job batched takes batches"):
@@ -324,8 +328,8 @@ def test_two_loops_of_one_name_and_a_batch_job_are_refused(palermo: Palermo, job
 @pytest.mark.parametrize(
     ("source", "key", "text"),
     [
-        (rows, None, "a function, and there is no key"),
-        ([1], lambda row: row, "no function, and there is a key"),
+        (rows, None, "a function without key="),
+        ([1], lambda row: row, "key= without a function"),
         (rows, "id", "key is 'id'; give a function of an item"),
     ],
 )

@@ -66,5 +66,5 @@ def test_what_is_hidden_is_hidden_in_previews_and_kept_by_edits() -> None:
         *[({"users": [MASK]}, {"users": "s"}), ({"pin": MASK}, {}), ([MASK], None)],
     ]
     for edited, original in moved:
-        with pytest.raises(ArgumentsInvalid, match="replace it with the hidden values"):
+        with pytest.raises(ArgumentsInvalid, match="Replace it with the hidden values"):
             unmasked(edited, original)

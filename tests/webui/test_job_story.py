@@ -135,9 +135,9 @@ def test_a_job_runs_again_with_changes_and_the_arguments_that_are_hidden(web: We
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"body": f'["{MASK}", 7]', "inexact": "hidden"}, "hidden values"),
-        ({"preview": "'xxx...", "inexact": "shortened", "size": 5_000}, "only the beginning of its arguments"),
-        ({"body": '["x"]', "inexact": "converted", "content_type": "application/msgpack"}, "serialized in another way"),
+        ({"body": f'["{MASK}", 7]', "inexact": "hidden"}, "are hidden by the setting"),
+        ({"preview": "'xxx...", "inexact": "shortened", "size": 5_000}, "has only their beginning"),
+        ({"body": '["x"]', "inexact": "converted", "content_type": "application/msgpack"}, "not serialized as JSON"),
         ({"preview": "b'…'", "inexact": "unreadable", "content_type": "application/x-pickle"}, "only a preview"),
     ],
 )

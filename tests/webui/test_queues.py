@@ -253,7 +253,7 @@ def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(web: Web, 
     assert "workers take no jobs</span>" in web.http.get("/queues").text
     assert text in html.unescape(web.http.get("/problems").text)
     findings = [finding.text for finding in examine(web.client, [])]
-    assert {text, f"1 worker, and all answer; taking no jobs: {name} is quiet"} <= {*findings}
+    assert {text, f"1 worker, all answering; taking no jobs: {name} is quiet"} <= {*findings}
 
 
 def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(web: Web) -> None:

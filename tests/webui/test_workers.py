@@ -215,7 +215,7 @@ def test_a_workers_stacks_and_death_are_shown_everywhere(web: Web, rig: Rig, mon
 
     eventually(lambda: "Workers that died" in web.http.get("/workers").text)
     [problem] = [row for row in web.http.get("/api/problems").json()["rows"] if row["kind"] == "died"]
-    assert problem["text"] == f"1 worker ended without a word in the last hour: {name}. Running: crew.hold {id}"
+    assert problem["text"] == f"1 worker died in the last hour: {name}. Running: crew.hold {id}"
     assert problem["names"] == [name]
     assert problem["text"] in [finding.text for finding in examine(web.client, [])]
     page = web.http.get(f"/workers/{quote(name, safe='')}")

@@ -74,7 +74,7 @@ def test_what_start_worker_is_given_stands_above_what_was_connected(rig: Rig, mo
 
 
 def test_a_module_that_cannot_be_imported_is_said_at_the_start(rig: Rig) -> None:
-    with pytest.raises(WorkerFailed, match=r"Name the module, and not its file: shop\.jobs"):
+    with pytest.raises(WorkerFailed, match=r"Give the module name instead of the file: shop\.jobs"):
         palermo.start_worker(["shop/jobs.py"], url=rig.settings.url)
 
 

@@ -63,4 +63,4 @@ def test_a_port_that_is_taken_is_said_before_anything_is_started(rig: Rig) -> No
         worker = rig.worker("--metrics-port", str(other.getsockname()[1]))
 
         assert worker.wait() == 2
-        assert "Each worker of a machine needs its own port" in worker.log
+        assert "Each worker on a machine needs its own port" in worker.log
