@@ -105,7 +105,7 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
     if not visit.may(role):
         _audit_undone(visit, action, "refused", **what)
         if visit.site.read_only:
-            raise Refused(403, "these pages are read-only: nothing can be changed from here.")
+            raise Refused(403, "these pages are read-only, so nothing can be changed here.")
         raise Refused(403, f"this needs the role {role.word}, but {visit.user.name} is {visit.user.role.word}.")
     facts: dict[str, object] = {}
     try:
@@ -135,7 +135,8 @@ class Unserved(Refused):
     """Jobs would go to a queue that no worker serves (409). The action runs if `unserved` names that queue."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(409, f'{text[0].upper()}{text[1:]} To use it anyway, send this again with "unserved": true.')
+        how = 'To use it anyway, repeat the request with "unserved": true.'
+        super().__init__(409, f"{text[0].upper()}{text[1:]} {how}")
         #: The problem, for forms with their own question.
         self.text = text
 
@@ -349,7 +350,7 @@ def enqueue(
         if done.enqueued:
             record_action(visit.site.client, visit.actor, "enqueue", queue=done.queue, ids=[done.id], what=job)
     if done.conflict is not None and not done.enqueued:
-        raise Refused(409, f"job {done.id} has the same key and is {done.conflict.state}, so nothing was enqueued.")
+        raise Refused(409, f"nothing was enqueued: job {done.id} has the same key and is {done.conflict.state}.")
     if not done.enqueued:
         raise Refused(409, f"a before_enqueue hook rejected {job}.")
     return done
@@ -512,7 +513,7 @@ def put_recurring(visit: Visit, name: str, job: str, *, replace: bool = False, *
     """
     with audited_action(visit, "put recurring", Role.OPERATOR, name=name, job=job):
         if not replace and any(row["name"] == name for row in visit.inspector.recurring.list()):
-            raise Refused(409, f"a recurring job {name[:80]!r} already exists: give another name, or remove it.")
+            raise Refused(409, f"a recurring job {name[:80]!r} already exists. Use another name, or remove it.")
         visit.inspector.recurring.put(name, job, **options)
         scheduled_view(visit.site).clear()
 

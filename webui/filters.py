@@ -25,7 +25,7 @@ _BOUNDS = LISTED[1:]
 READABLE = ":=*,@/"
 
 #: The number of the page of a list, as addresses of pages and of the API have it.
-PageNumber = Annotated[int, Query(alias="page", ge=1, le=1_000_000_000, description="Which page, from 1.")]
+PageNumber = Annotated[int, Query(alias="page", ge=1, le=1_000_000_000, description="Page number, from 1.")]
 
 F = TypeVar("F", bound=JobFilter | AuditFilter)
 
@@ -77,7 +77,7 @@ def state_filter(given: Mapping[str, str]) -> ListFilter[JobFilter]:
     """The same for a list of jobs in one state. Raises Refused (422) for a filter with a state, and OptionInvalid."""
     asked = list_filter(given)
     if asked.filter.state:
-        raise Refused(422, f"this list has jobs in one state: leave out state:{asked.filter.state}.")
+        raise Refused(422, f"all jobs of this list have the same state. Remove state:{asked.filter.state}.")
     return asked
 
 
@@ -129,7 +129,7 @@ def only_one(**names: str | None) -> dict[str, str]:
     """The queue, job or worker of the statistics; empty for all. Raises Refused (422) if there are several."""
     chosen = {by: name for by, name in names.items() if name}
     if len(chosen) > 1:
-        raise Refused(422, f"choose a queue, a job or a worker for statistics, not {' and '.join(chosen)} at once.")
+        raise Refused(422, f"statistics are for one queue, job or worker, not for a {' and a '.join(chosen)} at once.")
     return chosen
 
 
@@ -141,15 +141,13 @@ def time_range(since: str | None, until: str | None) -> tuple[float, float] | No
     if not since and not until:
         return None
     if not since:
-        raise Refused(422, "until is given without since: give both, or since alone for a range up to now.")
+        raise Refused(422, "until is given without since. Give both, or only since for a range up to now.")
     now = _now()
     first, last = parse_moment(since, "since", now), parse_moment(until, "until", now) if until else now
     if not first < min(last, now):
-        raise Refused(
-            422, f"nothing can be counted from {since[:40]} to {(until or 'now')[:40]}: since must be earlier."
-        )
+        raise Refused(422, f"since ({since[:40]}) must be earlier than until ({(until or 'now')[:40]}).")
     if last - first > tuning.DAY:
-        raise Refused(422, "a range has 24 hours at most: for more, choose a day, a week or a month.")
+        raise Refused(422, "a range can have at most 24 hours. For more, choose a day, a week or a month.")
     return first, min(last, now)
 
 
@@ -160,7 +158,7 @@ ALL_DEPTHS = ", ".join(map(str, tuning.DEPTHS))
 def checked_depth(depth: int) -> int:
     """The number of jobs that are read for a filter. Raises Refused (422) for one that is not in tuning.DEPTHS."""
     if depth not in tuning.DEPTHS:
-        raise Refused(422, f"depth is {depth}: the number of jobs to read is one of {ALL_DEPTHS}.")
+        raise Refused(422, f"depth is {depth}; it must be one of {ALL_DEPTHS}.")
     return depth
 
 

@@ -35,7 +35,8 @@ class Threads:
         result = asyncio.wrap_future(asked)
         done, _ = await asyncio.wait({result}, timeout=tuning.LONG_WAIT)
         if not done and asked.cancel():
-            raise Refused(503, f"{self._most} requests are already waiting, perhaps for a broker that does not answer.")
+            text = f"{self._most} requests are already waiting, perhaps because the broker does not answer."
+            raise Refused(503, f"{text} Try again later.")
         return await result
 
 

@@ -178,7 +178,7 @@ def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(read: FailedView, co
 def test_an_interrupted_command_says_that_the_rest_stays() -> None:
     ended = command("requeue", status="failed", taken=3, problems=[BrokerUnavailable("connection lost.")])
 
-    for said in ("Requeued 3 jobs, then failed. connection lost.", "give the command again", "both requeued and still"):
+    for said in ("Requeued 3 jobs, then failed. connection lost.", "Repeat the command", "both requeued and still"):
         assert said in ended.outcome()
 
 

@@ -60,7 +60,7 @@ def test_an_ended_job_shows_its_arguments_and_runs_again(web: Web, rig: Rig) -> 
         for value in args:
             assert value in page, page
         answer = web.form(f"/jobs/{id}", f"/jobs/{id}/again")
-        assert "Enqueued again, as this new job." in answer.text
+        assert "Enqueued again as this new job." in answer.text
         new = row_of(web, new_id(answer))
         assert (new["args"], new["queue"], new["retries"]) == (args, "jobs", None)
         assert new["id"] != id
@@ -204,7 +204,7 @@ def test_a_life_ends_in_its_run_or_wait_and_a_short_run_has_a_beginning() -> Non
 
     assert told[0] == ["Enqueued", "Running"]
     assert told[1] == ["Enqueued", "Started", "Next try"]
-    assert told[2][-1] == "Not found any more"
+    assert told[2][-1] == "No longer found"
     assert [event.title for event in timeline(gone)] == ["Enqueued", "Not found"]
     assert [(event.title, event.detail) for event in timeline(unrecorded)] == [
         ("Enqueued", ""),

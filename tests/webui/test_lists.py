@@ -149,11 +149,11 @@ def test_while_jobs_are_read_pages_say_how_far_and_do_not_load_themselves(web: W
 
     assert (early.status_code, listed.status_code) == (503, 503)
     assert re.findall("<h1>(.*)</h1>", early.text) == ["Not ready yet"]
-    assert "the failed jobs are still being read, 0 of 2 so far." in early.text
+    assert "the failed jobs are still being read (0 of 2 so far)" in early.text
     assert f'<noscript><a href="{escape(question)}">Load again</a></noscript>' in early.text
     for page in (early.text, *others):
         assert ('http-equiv="refresh"' in page, "Load again" in page) == (False, True)
-    assert listed.json() == {"error": "the failed jobs are still being read, 0 of 2 so far. Ask again."}
+    assert listed.json() == {"error": "the failed jobs are still being read (0 of 2 so far). Try again."}
     assert "Requeue 2 jobs" in web.http.get(question).text
 
 
@@ -270,7 +270,7 @@ def test_all_that_match_the_filter_of_the_page_are_meant_and_no_others(filled: W
     shown = filled.shown("/queues/mail?filter=job:shop.mail.*")
     assert ("to-1" in shown, "to-0" in shown) == (True, False)
     hidden = filled.http.get(f"{CONFIRM}?act=discard&all=1&filter=hunter2", follow_redirects=True)
-    assert "No waiting job matches that any more." in text_of(hidden)
+    assert "No waiting job matches any more." in text_of(hidden)
 
     assert "Cancelled 1 job." in act(filled, "act=cancel&all=1&filter=TO-2")
     states = {row["id"]: row["state"] for row in filled.inspector.jobs.list("mail").rows}

@@ -45,7 +45,7 @@ def test_another_program_of_this_machine_is_not_let_in_without_the_token(alone: 
     answer = alone.stranger.post("/api/jobs", json={"job": "shop.mail"}, headers=nginx)
 
     assert answer.status_code == 401
-    assert "open the link that was printed when this server started" in answer.json()["error"]
+    assert "open the link that this server printed when it started" in answer.json()["error"]
     assert not any(row["pending"] for row in alone.http.get("/api/queues").json()["rows"])
 
 

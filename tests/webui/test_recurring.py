@@ -72,7 +72,7 @@ def test_one_is_run_once_with_other_arguments_and_edited_on_its_page(web: Web) -
     assert waiting == [(["us"], {"password": "hunter2"})]
     for above, action, wrong, said in (
         (own, "edit", "{}", "must be a JSON list"),
-        (own, "run-with", "[", "are not JSON"),
+        (own, "run-with", "[", "are not valid JSON"),
         ("/recurring", "add", "{}", "must be a JSON list"),
     ):
         again = web.form(above, f"{above}/{action}", every="5m", args=wrong)

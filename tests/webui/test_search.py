@@ -204,7 +204,7 @@ def test_a_search_that_read_only_a_part_says_so_first_and_offers_more(behind_500
     assert (first["total"], first["deeper"]) == (0, 2_500)
     assert (found["total"], found["deeper"], found["not_searched"]) == (6, None, [])
     told = search(behind_500, "tenant:nobody")["not_searched"]
-    assert "running jobs: workers do not tell the tenant of a job" in told
+    assert "running jobs, whose tenants are not known" in told
 
 
 def test_the_list_of_a_long_queue_says_which_part_it_searched_and_goes_on(behind_500: Web) -> None:

@@ -61,7 +61,7 @@ def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: W
     assert web.inspector.queues.size("palermo_mail") == 2
     assert web.form("/topics", "/topics/mail/replay", topic="order.pa*").status_code == 422
     assert web.form("/topics", "/topics/mail/replay", age="year").status_code == 422
-    assert "mail gets no more events." in web.form("/topics", "/topics/mail/remove").text
+    assert "Removed the subscription of mail." in web.form("/topics", "/topics/mail/remove").text
     assert web.inspector.events.groups() == []
 
     # Groups of another prefix are listed, and not drawn at this gateway.

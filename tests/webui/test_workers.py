@@ -84,7 +84,10 @@ def test_a_text_that_is_no_stack_is_shown_as_it_is(text: str) -> None:
 def test_several_workers_are_stopped_when_their_number_is_typed(
     web: Web, rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for chosen, said in (([], "Select some workers first."), (["pid:0@gone"], "No worker of these is alive any more.")):
+    for chosen, said in (
+        ([], "Select some workers first."),
+        (["pid:0@gone"], "None of these workers is alive any more."),
+    ):
         page = web.http.get("/workers/confirm", params={"act": "kill", "id": chosen}, follow_redirects=True)
         assert said in page.text
     assert web.http.get("/workers/confirm", params={"act": "dance", "id": ["a"]}).status_code == 422
@@ -108,7 +111,7 @@ def test_several_workers_are_stopped_when_their_number_is_typed(
     with caplog.at_level(logging.INFO, logger="palermo.audit"):
         done = web.form("/workers", "/workers/stop", worker=[*ids[:2], "pid:0@gone"], number="3", typed="3")
 
-    assert "Told 2 workers to finish all running jobs, and to end. 1 had ended before." in done.text
+    assert "Told 2 workers will finish the running jobs and end. 1 had ended before." in done.text
     eventually(lambda: [row["id"] for row in rig.workers()] == ids[2:])
     [line] = [text for text in caplog.messages if text.startswith("worker stop by=local")]
     assert ids[0] in line

@@ -25,15 +25,15 @@ operations_router = Router(prefix="/operations", tags=["operations"], responses=
 class Group(BaseModel):
     """Failures of one kind."""
 
-    fingerprint: str = Field(description="What the filter `group` takes.")
+    fingerprint: str = Field(description="The fingerprint, for the filter `group`.")
     count: int
     job: str | None
     error: str
-    message: str = Field(description="That of the newest.")
+    message: str = Field(description="The error of the newest one.")
     first_seen: str | None
     last_seen: str | None
-    id: str = Field(description="The newest of them.")
-    history: list[int] = Field(description="How many failed in each part of the whole time, oldest part first.")
+    id: str = Field(description="Ids of the newest ones.")
+    history: list[int] = Field(description="Number of failures in each interval, oldest interval first.")
 
 
 class Groups(Rows[Group]):
@@ -54,7 +54,7 @@ class Change(BaseModel):
 
     args: list[Any] | None = Field(default=None, description="Other positional arguments.")
     kwargs: dict[str, Any] | None = Field(default=None, description="Other named arguments.")
-    queue: str | None = Field(default=None, description="Another queue than the one it came from.")
+    queue: str | None = Field(default=None, description="A queue other than its own.")
     unserved: bool = Field(default=False, description=UNSERVED_MEANS)
 
 
@@ -67,13 +67,13 @@ class OperationRow(BaseModel):
     by: str
     about: str
     expected: int | None = Field(description="How many jobs were meant, where that was known.")
-    taken: int = Field(description="How many left their queue, or were cancelled.")
-    gone: int = Field(description="How many of those meant were not there any more.")
-    seen: int = Field(description="How many jobs it went through so far.")
-    total: int = Field(description="How many it has to go through.")
+    taken: int = Field(description="Number of jobs requeued, discarded, cancelled, moved or enqueued so far.")
+    gone: int = Field(description="Number of chosen jobs that no longer existed.")
+    seen: int = Field(description="Number of jobs checked so far.")
+    total: int = Field(description="Number of jobs to check.")
     asked_at: str
     ended_at: str | None
-    outcome: str | None = Field(description="What it came to, in a sentence; null while it goes on.")
+    outcome: str | None = Field(description="The outcome, in a sentence; null while it runs.")
     problems: list[str]
 
 
@@ -83,7 +83,7 @@ class Operations(Rows[OperationRow]):
 
 #: The status codes of a long command: 200 when it has ended, 202 while it continues.
 _BEGUN: dict[int | str, dict[str, Any]] = {
-    202: {"model": OperationRow, "description": "It goes on: ask `/api/operations/{id}` how it fares."}
+    202: {"model": OperationRow, "description": "The operation continues: `/api/operations/{id}` shows its progress."}
 }
 
 

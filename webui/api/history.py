@@ -19,7 +19,7 @@ class Step(BaseModel):
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
-    kind: str = Field(description="As in docs/internals/journal.md; `action` for what a person did to it.")
+    kind: str = Field(description="See docs/internals/journal.md; `action` for an operator's action.")
     at: Instant | None
 
 

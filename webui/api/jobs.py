@@ -41,7 +41,7 @@ class JobResult(BaseModel):
 
     id: str
     job: str
-    result: Any = Field(description="In what JSON has; values whose names are redacted are masked.")
+    result: Any = Field(description="The value as JSON, with redacted values masked.")
 
 
 #: Strict: JSON distinguishes numbers and booleans, and true is not a duration.
@@ -95,8 +95,8 @@ class NewJob(_Options):
     job: str = Field(min_length=1, max_length=255, description="Its wire name, such as shop.tasks.resize.")
     args: list[Any] = Field(default_factory=list)
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    queue: str | None = Field(default=None, description="Else the job's own, or the default one.")
-    id: str | None = Field(default=None, description="Else one is made.")
+    queue: str | None = Field(default=None, description="By default the job's own, or the default queue.")
+    id: str | None = Field(default=None, description="By default a new one.")
     delay: Seconds | None = Field(default=None, description="Seconds from now.")
     run_at: str | Number | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
 
@@ -104,8 +104,8 @@ class NewJob(_Options):
 class EnqueuedJob(Enqueued):
     """A stored job, with a warning for the caller if needed."""
 
-    conflict: Conflict | None = Field(description="The other job that had the key of this one.")
-    note: str | None = Field(description="If its code is not imported here: what is not known of it.")
+    conflict: Conflict | None = Field(description="The job that already had its key.")
+    note: str | None = Field(description="The consequences, if its code is not imported here.")
 
 
 class JobChanges(BaseModel):
@@ -116,7 +116,7 @@ class JobChanges(BaseModel):
     args: list[Any] | None = None
     kwargs: dict[str, Any] | None = None
     queue: str | None = None
-    priority: Count | None = Field(default=None, description=f"From 0 to {MAX_PRIORITY}; the highest goes first.")
+    priority: Count | None = Field(default=None, description=f"From 0 to {MAX_PRIORITY}; the highest runs first.")
     run_at: str | Number | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
     unserved: bool = Field(default=False, description=UNSERVED_MEANS)
 

@@ -32,8 +32,8 @@ class NewRecurring(_Times):
     job: str = Field(min_length=1, max_length=255, description="The job's wire name, such as shop.tasks.sweep.")
     args: list[Any] = Field(default_factory=list)
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    queue: str | None = Field(default=None, description="Else the job's own, or the default one.")
-    replace: bool = Field(default=False, description="Whether one that has this name is replaced; else that is 409.")
+    queue: str | None = Field(default=None, description="By default the job's own, or the default queue.")
+    replace: bool = Field(default=False, description="Whether to replace one with this name; otherwise 409.")
 
 
 @router.get("", name="api_recurring")

@@ -14,20 +14,20 @@ from palermo.webui.site import Refused
 
 #: The errors that any operation may return, for the documentation.
 PROBLEMS = {
-    400: "The request cannot be read, or is for another host.",
-    401: "No user, or a wrong password or token.",
-    403: "Sent by another site's page, not allowed for this role, or these pages are read-only.",
-    404: "There is no such queue, job, worker or address.",
-    405: "This address does not take that method.",
+    400: "The request is invalid, or for another host.",
+    401: "Not signed in, or a wrong password or token.",
+    403: "Not allowed for this role, sent by another site, or these pages are read-only.",
+    404: "No such queue, job, worker or address.",
+    405: "Wrong method for this address.",
     408: "The request took too long to arrive.",
-    409: "It cannot be done as things are; the text says why.",
+    409: "Not possible in the current state; the text says why.",
     413: "The request is too large.",
     414: "The address is too long.",
-    415: "Changes are taken as application/json only.",
-    422: "A value is not allowed; the text says which, and what is.",
+    415: "The body is not application/json.",
+    422: "A value is invalid; the text says which, and what is allowed.",
     431: "The headers are too large.",
-    500: "Something unexpected went wrong; the server's log has more.",
-    503: "The broker cannot be reached, or refuses us.",
+    500: "An unexpected error; see the server's log.",
+    503: "The broker cannot be reached, or refuses access.",
 }
 
 
@@ -48,18 +48,18 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 #: Description of a body's field `unserved`.
-UNSERVED_MEANS = "Whether `queue` is meant although no worker serves it; else that is refused with 409."
+UNSERVED_MEANS = "Whether to use `queue` even if no worker serves it; otherwise 409."
 
 #: A condition in an address, and the parts of addresses that are names or ids.
 Text = Annotated[str | None, Query(max_length=1_000)]
 Id = Annotated[str, Path(max_length=1_000)]
 
-PageLimit = Annotated[int, Query(ge=1, le=tuning.LIMIT, description="How many rows on a page.")]
+PageLimit = Annotated[int, Query(ge=1, le=tuning.LIMIT, description="Rows per page.")]
 
 
 R = TypeVar("R")
 
-_DUE = "Due then or {}: ISO 8601 with a time zone, Unix seconds, or from now, such as 90s or 2h."
+_DUE = "Due at this time or {}: ISO 8601 with a time zone, Unix seconds, or a duration from now, such as 90s or 2h."
 
 
 class Filter(BaseModel):
@@ -97,14 +97,14 @@ class Chosen(BaseModel):
             return self.ids
         if self.filter is not None and self.ids is None:
             return asked_filter(self.filter.model_dump())
-        raise Refused(422, 'select the jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
+        raise Refused(422, 'select the jobs by either {"ids": ["…"]} or {"filter": {}}, which selects all.')
 
 
 class Rows(BaseModel, Generic[R]):
     """A page of a list."""
 
     rows: list[R]
-    total: int | None = Field(description="How many rows there are on all pages; null if nobody counted them.")
+    total: int | None = Field(description="Number of rows on all pages; null if not counted.")
     page: int
     limit: int
 

@@ -23,7 +23,7 @@ from palermo.webui.threads import Router
 router = Router(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
 retries_router = Router(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
 
-Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a time zone, or from now: 90s, 2h.")]
+Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a time zone, or from now, as 90s or 2h.")]
 
 
 class Moment(BaseModel):
@@ -33,7 +33,7 @@ class Moment(BaseModel):
 
     at: str | float | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
     delay: float | None = Field(default=None, description="Seconds from now.")
-    later: float | None = Field(default=None, description="Seconds by which each job is due later than it was.")
+    later: float | None = Field(default=None, description="Seconds to add to each job's time.")
 
 
 class ChosenForMove(Chosen, Moment):
@@ -174,7 +174,8 @@ def _altered(
 ) -> AlteredRows:
     done = actions.alter_scheduled(visit, action, which, at=at, later=later)
     if not done.over:
-        raise Refused(503, f"the operation is still running: GET /api/operations/{done.id} shows how it ends.")
+        text = f"the operation is still running; GET /api/operations/{done.id} shows its progress and outcome."
+        raise Refused(503, text)
     return AlteredRows(rows=list(done.rows), total=len(done.rows))
 
 

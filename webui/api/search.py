@@ -18,7 +18,7 @@ from palermo.webui.threads import Router
 router = Router(prefix="/search", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
 #: Description of a search's depth.
-DEPTH_MEANS = f"How many jobs to read, of each queue and of the scheduled ones: one of {ALL_DEPTHS}."
+DEPTH_MEANS = f"Number of jobs to read in each queue and among scheduled jobs: one of {ALL_DEPTHS}."
 
 
 class FoundError(BaseModel):
@@ -37,19 +37,19 @@ class FoundRow(BaseModel):
     job: str | None = Field(description="Its wire name.")
     queue: str
     state: str
-    preview: str | None = Field(description="The arguments for people, in one line; or why it was discarded.")
+    preview: str | None = Field(description="The arguments as short text, or why it was discarded.")
     error: FoundError | None
     worker: str | None
     tenant: str | None
-    at: Instant | None = Field(description="When it failed, ended, started to run, or else was enqueued.")
-    run_at: Instant | None = Field(description="When it is due, if it waits for that.")
+    at: Instant | None = Field(description="When it failed, ended, started or was enqueued.")
+    run_at: Instant | None = Field(description="When it is due, if it is scheduled.")
 
 
 class FoundGroup(BaseModel):
     """The jobs in one state."""
 
     state: str = Field(description="failed, retrying, scheduled, waiting, running, or finished for the history.")
-    total: int | None = Field(description="How many match, of those that were looked at; null if none was.")
+    total: int | None = Field(description="Number of matching jobs among those searched; null if none was searched.")
     rows: list[FoundRow]
 
 
@@ -59,16 +59,16 @@ class Search(BaseModel):
     q: str
     groups: list[FoundGroup]
     total: int
-    not_searched: list[str] = Field(description="What was not looked at, in words.")
-    deeper: int | None = Field(description="The depth that also searches what was left out; null if none does.")
-    reading: bool = Field(description="Whether something is still being read, so that looking again finds more.")
+    not_searched: list[str] = Field(description="Places that were not searched, as text.")
+    deeper: int | None = Field(description="The next larger depth, which searches more; null if there is none.")
+    reading: bool = Field(description="Whether some jobs are still being read: repeat the search to find more.")
 
 
 @router.get("", name="api_search")
 def search(
     visit: Visiting,
     q: Annotated[str, Query(min_length=1, max_length=1_000)],
-    limit: Annotated[int, Query(ge=1, le=tuning.MANY, description="How many rows of each group.")] = 10,
+    limit: Annotated[int, Query(ge=1, le=tuning.MANY, description="Rows per group.")] = 10,
     depth: Annotated[int, Query(description=DEPTH_MEANS)] = tuning.DEPTHS[0],
 ) -> Search:
     """Jobs in all states that match words and filters.
@@ -79,7 +79,7 @@ def search(
     """
     query = parse_filter(q, clock.now())
     if query.everything:
-        raise Refused(422, "q is blank: write words or filters, such as queue:mail.")
+        raise Refused(422, "q is empty. Write words or filters, such as queue:mail.")
     found = search_jobs(visit, query, limit=limit, depth=checked_depth(depth))
     groups = [{"state": group.state, "total": group.total, "rows": group.rows} for group in found.groups]
     return Search.model_validate(

@@ -21,8 +21,8 @@ class Topics(Rows[TopicRow]):
     """All groups, by name, and the exchanges that carry events to them."""
 
     gateway: str = Field(description="The exchange that events are published to.")
-    distributor: str = Field(description="The exchange that gives each group what its patterns match.")
-    unsubscribed: str = Field(description="What becomes of events that nobody subscribes to: keep or refuse.")
+    distributor: str = Field(description="The exchange that routes events to groups by their patterns.")
+    unsubscribed: str = Field(description="What happens to events without a subscribed group: keep or refuse.")
     kept: int | None = Field(description="About how many events are kept; null where none are.")
 
 
@@ -31,7 +31,7 @@ class Replay(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    topic: str | None = Field(default=None, max_length=255, description="A pattern; else what the group subscribes to.")
+    topic: str | None = Field(default=None, max_length=255, description="A pattern; by default the group's own.")
     age: float | None = Field(default=None, gt=0, description="Only events of the last `age` seconds.")
 
 

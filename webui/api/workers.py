@@ -22,7 +22,7 @@ class Answered(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     worker: str
-    answered: bool = Field(description="False for one that said nothing in time; it may obey yet.")
+    answered: bool = Field(description="False if it did not answer in time; it may still obey.")
 
 
 @router.get("", name="api_workers")

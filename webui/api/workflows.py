@@ -22,15 +22,15 @@ class WorkflowRow(BaseModel):
     id: str = Field(description="The id of its job.")
     job: str = Field(description="The wire name of its job.")
     queue: str
-    state: Literal["running", "failed", "done", "cancelled"] = Field(description="A failed one may be retried.")
+    state: Literal["running", "failed", "done", "cancelled"] = Field(description="A failed workflow can be retried.")
     since: Instant | None = Field(description="When it added its first steps.")
-    ended_at: Instant | None = Field(description="Null for one that runs or waits for a retry.")
-    done: int = Field(description="How many of its own steps are done.")
-    failed: int = Field(description="How many of its own steps have failed.")
-    total: int = Field(description="How many steps it has of its own, without those that steps added.")
-    jobs: int = Field(description="How many of its jobs wait in queues or run.")
+    ended_at: Instant | None = Field(description="Null while it runs or can be retried.")
+    done: int = Field(description="Number of its own steps that are done.")
+    failed: int = Field(description="Number of its own steps that failed.")
+    total: int = Field(description="Number of its own steps, without those that steps added.")
+    jobs: int = Field(description="Number of its jobs that are waiting or running.")
     waits_for: list[str] = Field(description="The signals that it waits for.")
-    left_out: int = Field(description="How many steps of a large workflow the journal does not have.")
+    left_out: int = Field(description="Number of steps of a large workflow that the journal does not have.")
 
 
 class Workflows(Rows[WorkflowRow]):
@@ -54,28 +54,28 @@ class RunningMember(BaseModel):
 class StepRow(BaseModel):
     """One step."""
 
-    name: str = Field(description="With the steps that contain it: `pay/charge`.")
+    name: str = Field(description="Its name, after the steps that contain it: `pay/charge`.")
     state: Literal[
         "waiting", "pending", "working", "expanded", "done", "failed", "discarded", "cancelled", "skipped"
-    ] = Field(description="waiting: a step before it is not over; expanded: the steps that it added are not over.")
+    ] = Field(description="waiting: a step before it has not ended. expanded: steps that it added have not ended.")
     kind: Literal["job", "map", "signal", "workflow"]
     id: str | None = Field(description="The id of its job; null for a map or a signal.")
     job: str | None
     queue: str | None
     after: list[StepCondition]
     why: str = Field(description="Why it has not ended, or did not run.")
-    over: int | None = Field(description="Of a map: how many members have ended.")
-    failed: int | None = Field(description="Of a map: how many of these failed.")
-    running: int | None = Field(description="Of a map: how many members run.")
-    out: int | None = Field(description="Of a map: how many members wait in the queue or run.")
-    total: int | None = Field(description="Of a map: how many members it has.")
-    output: Any = Field(description="What it returned, if a later step takes it, it is short, and it can be decoded.")
+    over: int | None = Field(description="Of a map: number of members that have ended.")
+    failed: int | None = Field(description="Of a map: number of members that failed.")
+    running: int | None = Field(description="Of a map: number of running members.")
+    out: int | None = Field(description="Of a map: number of waiting or running members.")
+    total: int | None = Field(description="Of a map: number of members.")
+    output: Any = Field(description="Its result, if a later step takes it and it is short and can be decoded.")
     attempt: int | None
     took: float | None = Field(description="Seconds that its last run took.")
     ended_at: Instant | None
     error: RunErrorRow | None
-    jobs: list[RunningMember] = Field(description="Some members that run.")
-    inner: list[str] = Field(description="Some members that added steps: ask with `inside`.")
+    jobs: list[RunningMember] = Field(description="Some of the running members.")
+    inner: list[str] = Field(description="Some of the members that added steps, for `inside`.")
 
 
 class WorkflowDetail(WorkflowRow):
@@ -83,7 +83,7 @@ class WorkflowDetail(WorkflowRow):
 
     inside: str
     steps: list[StepRow]
-    cleaned_up: list[str] = Field(description='The steps for `when="failed"` that have run.')
+    cleaned_up: list[str] = Field(description='The steps with `when="failed"` that have run.')
 
 
 class Retried(BaseModel):
@@ -131,7 +131,7 @@ def workflows(
 def workflow(
     visit: Visiting,
     id: str,
-    inside: Annotated[str, Query(max_length=1_000, description="A step: then its steps are shown.")] = "",
+    inside: Annotated[str, Query(max_length=1_000, description="A step whose added steps to return.")] = "",
 ) -> WorkflowDetail:
     """One workflow with its steps, in the order in which they were added."""
     return WorkflowDetail.model_validate(workflow_detail(visit, id, inside))

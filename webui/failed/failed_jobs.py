@@ -35,7 +35,7 @@ class FailedJobs:
             if state.error:
                 raise BrokerUnavailable(state.error)
             seen, total = f"{state.seen:,}", f"{state.total or state.behind:,}"
-            raise Refused(503, f"the failed jobs are still being read, {seen} of {total} so far. Ask again.")
+            raise Refused(503, f"the failed jobs are still being read ({seen} of {total} so far). Try again.")
         return state
 
     def message(self, id: str) -> Message:

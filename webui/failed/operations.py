@@ -97,17 +97,17 @@ class Operation(Struct, kw_only=True):
         did = f"{DONE[self.action]} {self.taken:,} job{'' if self.taken == 1 else 's'}"
         parts = [did[0].upper() + did[1:]]
         if self.gone:
-            parts.append(f"{self.gone:,} had gone")
+            parts.append(f"{self.gone:,} no longer existed")
         text = ", ".join(parts)
         match self.status:
             case "stopped":
-                text += f", then stopped: {self.seen:,} of {self.total:,} jobs were checked"
+                text += f", then stopped after checking {self.seen:,} of {self.total:,} jobs"
             case "failed":
                 text += ", then failed"
         reasons = "; ".join(str(problem).rstrip(".") for problem in self.problems if not isinstance(problem, NotFound))
         text = f"{text}. {reasons}." if reasons else f"{text}."
         if self.status == "failed":
-            text += " The other jobs stay where they are: give the command again for them."
+            text += " The other jobs are unchanged. Repeat the command to continue."
             if self.taken:
                 text += f" Some may be both {DONE[self.action]} and still there."
         return text
@@ -154,7 +154,7 @@ class Operations:
         """
         with self._lock:
             if self._closed or sum(not each.over for each in self._all.values()) > tuning.AT_ONCE:
-                raise Refused(503, "too many long operations are running. Wait until one of them has ended.")
+                raise Refused(503, "too many long operations are running. Try again when one of them has ended.")
             self._all[operation.id] = operation
             over = [id for id, each in self._all.items() if each.over]
             for id in over[: max(0, len(self._all) - tuning.MANY)]:
@@ -171,7 +171,7 @@ class Operations:
         """The operation with this id. Raises NotFound if it never existed, or is no longer kept."""
         found = self._all.get(id)
         if found is None:
-            raise NotFound(f"there is no operation {id!r}: it ended long ago, or the server has restarted.")
+            raise NotFound(f"there is no operation {id!r}. It may have ended long ago, or the server has restarted.")
         return found
 
     def running(self) -> list[Operation]:

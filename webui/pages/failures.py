@@ -202,7 +202,7 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
         if chosen.group is not None:
             asks = asks.replace(chosen.group, found.group_name(chosen.group))
     if not meant["number"]:
-        text = "No failed job matches that any more." if choice.every else "Select some jobs first."
+        text = "No failed job matches any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "failures", listed), text, level="note")
     return _ask(request, choice.act, meant, listed, asks=asks)
 

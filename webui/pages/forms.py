@@ -95,7 +95,7 @@ def problems_of(error: Exception, *, conflict: str = WHOLE) -> Mapping[str, str]
         case ArgumentsInvalid() if "keyword" in str(error):
             return {"kwargs": str(error)}
         case NotFound():
-            return {WHOLE: f"{error} What you typed is still in the fields."}
+            return {WHOLE: f"{error} Your input is still in the fields."}
         case ArgumentsInvalid() | SerializationError():
             return {"args": str(error)}
         case UsageError():
@@ -110,7 +110,7 @@ def read_json(text: str, what: str, kind: type) -> Any:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(422, f"the {what} are not JSON: {error}. Write {_SHAPES[kind]}.") from None
+        raise Refused(422, f"the {what} are not valid JSON: {error}. Write {_SHAPES[kind]}.") from None
     if not isinstance(value, kind):
         raise Refused(422, f"the {what} must be {_SHAPES[kind]}.")
     return value
@@ -152,7 +152,7 @@ class TimeFields(Struct, frozen=True, kw_only=True):
         """Unix seconds of the time; None if it is empty or invalid."""
         when, on = self.when.strip(), self.on.strip()
         if when and on:
-            problems["on"] = "the time is given twice: empty one of the two fields."
+            problems["on"] = "the time is given twice. Clear one of the two fields."
         elif when:
             with problems.at("when"):
                 return later_of(when)
@@ -162,9 +162,9 @@ class TimeFields(Struct, frozen=True, kw_only=True):
                 with problems.at("on"):
                     return _instant_of(on, ZoneInfo(zone))
             else:
-                problems["zone"] = f"{zone[:40]!r} is not a time zone known to this machine: write Europe/Rome or UTC."
+                problems["zone"] = f"{zone[:40]!r} is not a known time zone. Write Europe/Rome or UTC, for example."
         elif required:
-            problems["when"] = "give the time, in this field or in the next one."
+            problems["when"] = "give a time, in this field or the next one."
         return None
 
     def read_move(self, problems: Problems) -> tuple[float | None, float | None]:
@@ -195,7 +195,7 @@ def _instant_of(text: str, zone: ZoneInfo) -> float:
     except (ValueError, OverflowError):
         raise Refused(422, f"{text[:40]!r} is not a date and time such as 2026-12-01T09:00.") from None
     if not exists:
-        raise Refused(422, f"{text[:40]} does not exist in {zone.key}, because clocks go forward then.")
+        raise Refused(422, f"{text[:40]} does not exist in {zone.key}, because the clocks are set forward then.")
     return times.unix_seconds(moment)
 
 

@@ -36,13 +36,13 @@ from palermo.webui.threads import Router
 router = Router()
 
 #: The message for a command that takes long, for example for a job behind many other failed jobs.
-_GOING_ON = "This takes a while: Palermo is still looking for the job."
+_GOING_ON = "This takes a while: the job is still being searched for."
 
 #: The messages for the outcomes of a cancel.
 _CANCELLED = {
-    "marked": "Cancelled: if it still waits, it will not run.",
-    "cancelled": "Cancelled: it was running, and was stopped.",
-    "cancelling": "Cancelled: it is being stopped, and is killed if it does not stop by itself.",
+    "marked": "Cancelled. If it is still waiting, it will not run.",
+    "cancelled": "Cancelled while running.",
+    "cancelling": "Cancelled while running. It is killed if it does not stop by itself.",
     "done": "Too late to cancel: the job has finished.",
     "failed": "Too late to cancel: the job has failed.",
 }
@@ -170,7 +170,7 @@ def discard(request: Request, visit: Visiting, id: str) -> Response:
 @router.post("/jobs/{id:palermo}/cancel", name="cancel_job")
 def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
     row = actions.cancel(visit, id)
-    text = _CANCELLED.get(row["state"], f"Told {row['worker']} to stop it.")
+    text = _CANCELLED.get(row["state"], f"{row['worker']} is stopping it.")
     to = path(request, "job", {"queue": queue}, id=id)
     return redirect(request, to, text)
 
@@ -238,14 +238,17 @@ def _waiting(visit: Visit, id: str, queue: str) -> tuple[Row, Row]:
     """The row of a waiting job, masked and unmasked. Raises NotFound."""
     found = find_job(visit.site, id, queue)
     if found.bare is None or found.row is None or found.state not in ("pending", "scheduled", "retrying"):
-        text = f"job {id[:80]!r} is not seen to wait: it may run or have ended, or wait amid a long queue."
+        text = (
+            f"job {id[:80]!r} was not found among the waiting jobs. It may be running, have ended, or be in the middle"
+            " of a long queue."
+        )
         raise actions.gone(visit, id, NotFound(text))
     return found.row, found.bare
 
 
 def _to_new(request: Request, done: Job) -> Response:
     to = path(request, "job", {"queue": done.queue}, id=done.id)
-    return redirect(request, to, "Enqueued again, as this new job.")
+    return redirect(request, to, "Enqueued again as this new job.")
 
 
 def _again_form(request: Request, id: str, known: RecordedJob) -> FormPage:
@@ -253,7 +256,7 @@ def _again_form(request: Request, id: str, known: RecordedJob) -> FormPage:
     return FormPage(
         title="Run again",
         button="Enqueue",
-        note=f"{why[0].upper()}{why[1:]}. Look at both fields, and complete them." if why else "",
+        note=f"{why[0].upper()}{why[1:]}. Check and complete both fields." if why else "",
         section="history",
         crumb="Job",
         action=path(request, "run_edited", id=id),

@@ -49,7 +49,7 @@ async def events(
     """
     live = await run_in_threadpool(live_state, visit.site)
     if live.streams >= tuning.THREADS:
-        raise Refused(503, f"{tuning.THREADS} pages already get live updates, so this page polls instead.")
+        raise Refused(503, f"{tuning.THREADS} pages, the maximum, have live updates, so this page polls instead.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     list_version = _list_version(visit.site, of, id, request.query_params, number)
     live.streams += 1  # In the same turn of the event loop as the check above, so that the limit holds.

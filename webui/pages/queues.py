@@ -262,20 +262,20 @@ def purge(request: Request, visit: Visiting, name: str) -> Response:
 @router.post("/queues/{name:palermo}/delete", name="delete_queue")
 def delete(request: Request, visit: Visiting, name: str) -> Response:
     removed = actions.delete_queue(visit, name)
-    return redirect(request, path(request, "queues"), f"Deleted {name}, and {count(removed, 'job')} in it.")
+    return redirect(request, path(request, "queues"), f"Deleted {name} with {count(removed, 'job')}.")
 
 
 @router.post("/queues/pause", name="pause_all")
 def pause_all(request: Request, visit: Visiting, reason: Reason = "") -> Response:
     actions.pause_all(visit, reason=reason.strip())
-    text = "Paused all queues: no worker takes a job until they are resumed. Running jobs continue."
+    text = "All queues are paused until they are resumed. Running jobs continue."
     return redirect(request, path(request, "queues"), text)
 
 
 @router.post("/queues/resume", name="resume_all")
 def resume_all(request: Request, visit: Visiting) -> Response:
     actions.resume_all(visit)
-    text = "Resumed all queues, except those that were paused one by one."
+    text = "Resumed all queues except those paused individually."
     return redirect(request, path(request, "queues"), text)
 
 
@@ -303,7 +303,7 @@ def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[
     Raises Refused (422) if none is selected.
     """
     if not queues:
-        raise Refused(422, "no queue is selected: go back and select some.")
+        raise Refused(422, "no queue is selected. Go back and select some.")
     done, gone = list[str](), list[str]()
     for name in dict.fromkeys(queues):
         try:
@@ -316,7 +316,7 @@ def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[
 
 
 def _told_of_some(request: Request, text: str, gone: list[str]) -> Response:
-    missing = f" {actions.describe_ids(gone)} {'is' if len(gone) == 1 else 'are'} not there any more." if gone else ""
+    missing = f" {actions.describe_ids(gone)} no longer {'exists' if len(gone) == 1 else 'exist'}." if gone else ""
     to = path(request, "queues", request.url.query)
     return redirect(request, to, text + missing, level="note" if gone else "done")
 
@@ -324,7 +324,7 @@ def _told_of_some(request: Request, text: str, gone: list[str]) -> Response:
 @router.post("/queues/{name:palermo}/pause", name="pause_queue")
 def pause(request: Request, visit: Visiting, name: str, reason: Reason = "") -> Response:
     actions.pause(visit, name, reason=reason.strip())
-    text = f"Paused {name}: no worker takes a job from it until it is resumed. Running jobs continue."
+    text = f"{name} is paused until it is resumed. Running jobs continue."
     if reason.strip():
         text = f"{name} is paused: {reason.strip()}."
     return redirect(request, path(request, "queue", request.url.query, name=name), text)

@@ -91,7 +91,7 @@ class RecurringForm(Struct, frozen=True, kw_only=True):
                 check_job_name(self.job)
         every = None
         if bool(self.cron) == bool(self.every):
-            problems["cron"] = "a recurring job needs a cron expression or seconds, and not both."
+            problems["cron"] = "a recurring job needs either a cron expression or an interval."
         elif self.cron:
             with problems.at("cron" if is_time_zone(self.tz) else "tz"):
                 RecurringJob(name="any", job="any", cron=self.cron, tz=self.tz)
@@ -157,7 +157,7 @@ def add(request: Request, visit: Visiting, form: Filled) -> Response:
 def run(request: Request, visit: Visiting, name: str, own: Text = "") -> Response:
     """Enqueue the recurring job now. `own` is set by the form on the job's own page."""
     id = actions.run_recurring(visit, name)
-    return redirect(request, _back(request, name, own), f"Enqueued {name} now, as job {id}.")
+    return redirect(request, _back(request, name, own), f"Enqueued {name} as job {id}.")
 
 
 @router.post("/recurring/{name:palermo}/enable", name="enable_recurring")
@@ -172,7 +172,7 @@ def disable(request: Request, visit: Visiting, name: str, own: Text = "") -> Res
     return redirect(
         request,
         _back(request, name, own),
-        f"Disabled {name}: it does not run until it is enabled, even if workers restart.",
+        f"Disabled {name} until it is enabled again.",
     )
 
 
@@ -227,7 +227,7 @@ def run_with(request: Request, visit: Visiting, name: str, form: Filled) -> Resp
         made = actions.enqueue(visit, row["job"], whole["args"], whole["kwargs"], queue=row["queue"])
     except FORM_ERRORS as error:
         return _own_page(request, visit, row, "run-with", form, problems_of(error))
-    return redirect(request, path(request, "recurring_job", name=name), f"Enqueued {row['job']}, as job {made.id}.")
+    return redirect(request, path(request, "recurring_job", name=name), f"Enqueued {row['job']} as job {made.id}.")
 
 
 def _own_page(
@@ -303,7 +303,8 @@ def _spark(runs: Sequence[PastRun]) -> Spark:
     times = [max(1, round(run.took * 1_000)) for run in runs]
     bad = [run.state == "failed" for run in runs]
     drawn = spark([(0, ms) if failed else (ms, 0) for ms, failed in zip(times, bad, strict=True)])
-    return replace(drawn, text=f"{count(len(runs), 'run')}, {sum(bad):,} failed; a bar is as high as its run was long")
+    text = f"{count(len(runs), 'run')}, {sum(bad):,} failed; the height of a bar is the duration of a run"
+    return replace(drawn, text=text)
 
 
 # -- the forms
@@ -343,4 +344,4 @@ def _seconds(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError:
-        raise Refused(422, f"{text[:40]!r} is not a duration: write 30, 5m or 1h30m.") from None
+        raise Refused(422, f"{text[:40]!r} is not a duration. Write 30, 5m or 1h30m.") from None

@@ -121,7 +121,7 @@ def confirm(request: Request, visit: Visiting, job_list: Listed, choice: Chosen)
     if choice.every:
         number = scheduled_view(visit.site).page(wanted.filter, limit=tuning.ROWS).total or 0
     if not number:
-        text = f"No {job_list.state} job matches that any more." if choice.every else "Select some jobs first."
+        text = f"No {job_list.state} job matches any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, job_list.name, list_query(request)), text, level="note")
     return _ask(request, job_list, wanted, choice.act, choice.ids, number)
 
@@ -213,14 +213,14 @@ def outcome(act: str, done: Operation, *, id: str = "") -> tuple[str, str]:
     """The outcome in a sentence, and the level of its message. `id` is given for a single job."""
     rows = done.rows
     if not done.over:
-        return "This takes a while and continues by itself: the list shows the progress.", "note"
+        return "This takes a while and continues in the background. The list shows the progress.", "note"
     gone = sum(row["state"] == GONE for row in rows)
     if id and gone:
-        return f"Too late: job {id[:80]} has become due, or doesn't exist. Nothing was changed.", "note"
+        return f"Nothing was changed: job {id[:80]} has become due, or doesn't exist.", "note"
     now = act == MOVE and any(row["state"] == "enqueued" for row in rows)
     text = f"{'Enqueued' if now else _DONE[act]} {count(len(rows) - gone, 'job')}"
     if gone:
-        return f"{text}. {gone:,} had become due, or didn't exist.", "note"
+        return f"{text}. {gone:,} had become due or didn't exist.", "note"
     return f"{text}.", "done" if rows else "note"
 
 

@@ -42,7 +42,7 @@ async def by_password(
     except Refused as refused:
         return _form(request, visit, then, name=name, error=str(refused.detail), status=refused.status_code)
     if found is None:
-        return _form(request, visit, then, name=name, error="no user has this name and password.", status=401)
+        return _form(request, visit, then, name=name, error="wrong name or password.", status=401)
     return _signed_in(request, visit, *found, then)
 
 

@@ -42,7 +42,7 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
         return _page(
             request, visit, here=path(request, "topics"), asked=f"replay-{element_key(group)}", problem=str(error)
         )
-    text = f"The replay to {group} continues; its queue shows the progress."
+    text = f"The replay to {group} continues in the background. Its queue shows the progress."
     if done.over:
         text = f"Replayed {count(done.taken, 'event')} to {group}."
     return redirect(request, path(request, "topics"), text, level="done" if done.taken else "note")
@@ -52,7 +52,7 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
 def remove(request: Request, visit: Visiting, group: str) -> Response:
     """Unsubscribe a group."""
     actions.unsubscribe(visit, group)
-    return redirect(request, path(request, "topics"), f"{group} gets no more events.")
+    return redirect(request, path(request, "topics"), f"Removed the subscription of {group}.")
 
 
 def _page(request: Request, visit: Visit, *, problem: str = "", **more: Any) -> Response:

@@ -36,7 +36,7 @@ def confirm(request: Request, visit: Visiting, name: str, choice: Chosen) -> Res
         size = visit.inspector.queues.size(name)
         number = size if wanted.everything else visit.inspector.jobs.count(name, wanted, depth=tuning.DEPTH)
     if not number:
-        said = "No waiting job matches that any more." if choice.every else "Select some jobs first."
+        said = "No waiting job matches any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "queue", list_query(request), name=name), said, level="note")
     return _ask(request, visit, name, choice.act, choice.ids, number)
 

@@ -99,7 +99,7 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     alive = {row["id"]: row for row in live_state(visit.site).snapshot().workers}
     chosen = [alive[each] for each in choice.ids if each in alive]
     if not chosen:
-        text = "No worker of these is alive any more." if choice.ids else "Select some workers first."
+        text = "None of these workers is alive any more." if choice.ids else "Select some workers first."
         return redirect(request, path(request, "workers"), text, level="note")
     return page(
         request,
@@ -180,10 +180,10 @@ def _charts(visit: Visit, parts: Sequence[usage.Part], now: float) -> dict[str, 
 
 #: The message after an order, by order.
 _DONE = {
-    "quiet": "Told {} to take no more jobs.",
-    "resume": "Told {} to take jobs again.",
-    "stop": "Told {} to finish all running jobs, and to end.",
-    "kill": "Told {} to kill all running jobs, and to end.",
+    "quiet": "Asked {} to take no more jobs.",
+    "resume": "Asked {} to take jobs again.",
+    "stop": "Asked {} to finish the running jobs and end.",
+    "kill": "Asked {} to kill the running jobs and end.",
 }
 
 #: The orders to workers that are selected.
@@ -221,9 +221,9 @@ def control(
     silent = sum(not row["answered"] for row in rows)
     text = _DONE[action].format(chosen[0] if len(chosen) == 1 else count(len(rows), "worker"))
     if silent:
-        text += f" {silent if len(chosen) != 1 else 'It'} did not answer yet, and may obey later."
+        text += f" {silent if len(chosen) != 1 else 'It'} did not answer yet and may obey later."
     if gone := max(0, len(chosen) - len(rows)):
-        text += f" {gone:,} had ended before."
+        text += f" {gone:,} had already ended."
     return redirect(request, path(request, "workers"), text, level="note" if silent or gone else "done")
 
 

@@ -189,7 +189,7 @@ def signal(request: Request, visit: Visiting, id: str, name: Text, value: Text =
     try:
         sent = json.loads(value) if value.strip() else None
     except ValueError as error:
-        problem = f"The value is not JSON: {error}. Write text in quotes."
+        problem = f"The value is not valid JSON: {error}. Write text in quotes."
         found = workflow_detail(visit, id)
         here = path(request, "workflow", id=id)
         typed = {"name": name, "value": value}

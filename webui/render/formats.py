@@ -153,18 +153,18 @@ def element_key(name: str) -> str:
 
 #: What the pages call an action whose name in the journal is not plain by itself.
 _ACTIONS = {
-    "put recurring": "save recurring entry",
-    "remove recurring": "remove recurring entry",
-    "enable recurring": "switch recurring entry on",
-    "disable recurring": "switch recurring entry off",
-    "run recurring": "run recurring entry now",
+    "put recurring": "save recurring job",
+    "remove recurring": "remove recurring job",
+    "enable recurring": "enable recurring job",
+    "disable recurring": "disable recurring job",
+    "run recurring": "run recurring job now",
     "run now": "run scheduled jobs now",
     "reschedule": "move scheduled jobs",
     "cancel scheduled": "cancel scheduled jobs",
     "give up": "give up retries",
     "edit": "edit job",
     "run again": "run job again",
-    "dequeue": "take jobs out of queue",
+    "dequeue": "remove jobs from queue",
     "purge": "purge queue",
     "purge all": "purge all queues",
     "pause": "pause queue",
@@ -175,13 +175,13 @@ _ACTIONS = {
     "free keys": "free unique keys",
     "replay events": "replay old events",
     "unsubscribe": "unsubscribe group",
-    "stop operation": "stop long command",
+    "stop operation": "stop long operation",
     "stack workers": "read stacks of workers",
 }
 
 
 def action(name: str) -> str:
-    """The words for an action of the journal: `save recurring entry` for `put recurring`."""
+    """The words for an action of the journal: `save recurring job` for `put recurring`."""
     return _ACTIONS.get(name, name)
 
 

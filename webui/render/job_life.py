@@ -61,9 +61,9 @@ def timeline(job: FoundJob, life: Sequence[Row] = (), dead: Container[FatalRun] 
         case "failed":
             pass
         case _ if life and life[-1]["kind"] == RecordKind.EXPANDED:
-            events.append(Event(title="Its steps run", at=life[-1]["at"], counting=True))
+            events.append(Event(title="Steps running", at=life[-1]["at"], counting=True))
         case _ if final_state(life) is None:
-            events.append(Event(title="Not found any more" if job.row or life else "Not found"))
+            events.append(Event(title="No longer found" if job.row or life else "Not found"))
     return _with_durations(events)
 
 
@@ -124,7 +124,7 @@ def _death(begun: Row, dead: Container[FatalRun]) -> list[Event]:
     worker = worker_of(begun["worker"] or "")
     if (worker, begun["at"]) not in dead:
         return []
-    return [Event(title="Worker died", detail=f"{worker} ended without a word", outcome="bad")]
+    return [Event(title="Worker died", detail=f"{worker} died", outcome="bad")]
 
 
 def _event(row: Row) -> Event:
@@ -134,7 +134,7 @@ def _event(row: Row) -> Event:
         case RecordKind.ENQUEUED:
             due = iso_instant(row["run_at"]) if isinstance(row.get("run_at"), int | float) else None
             said = f"to {row['queue']}" + (f", to run at {due}" if due else "")
-            once = ", in place of the enqueue before it, which had not begun" if row.get("displaced") else ""
+            once = ", replacing the earlier enqueue, which had not started" if row.get("displaced") else ""
             return Event(title="Enqueued", at=at, detail=said + once)
         case RecordKind.FIRED:
             return Event(title="Enqueued", at=at, detail=f"by the recurring job {row.get('name')}")
@@ -143,22 +143,22 @@ def _event(row: Row) -> Event:
             said = f"{part * 100:.0f} %" if isinstance(part, int | float) else ""
             return Event(title="Progress", at=at, detail=" ".join(filter(None, (said, text))))
         case RecordKind.LIMITED:
-            most = [f"{row['limit']} at once"] if row.get("limit") else []
+            most = [f"{row['limit']} at a time"] if row.get("limit") else []
             allowed = " and ".join([*most, *([str(row["rate"])] if row.get("rate") else [])])
-            return Event(title="Put aside", at=at, detail=f"{row.get('key')} may run {allowed}")
+            return Event(title="Deferred", at=at, detail=f"{row.get('key')} is limited to {allowed}")
         case RecordKind.SUCCEEDED:
             skipped = "skipped by a hook " if row.get("skipped") else ""
             return Event(title="Done", at=at, detail=skipped + _at(row), outcome="good")
         case RecordKind.FAILED:
             return Event(title="Failed", at=at, detail=f"{why} {_at(row)}", outcome="bad")
         case RecordKind.RETRIED:
-            return Event(title="Failed", at=at, detail=f"{why} {_at(row)}, tried again{_in(row)}", outcome="bad")
+            return Event(title="Failed", at=at, detail=f"{why} {_at(row)}, retry{_in(row)}", outcome="bad")
         case RecordKind.EXPANDED:
             return Event(title="Added steps", at=at, detail=_at(row))
         case RecordKind.SNOOZED:
             return Event(title="Snoozed", at=at, detail=f"runs again{_in(row)}")
         case RecordKind.RELEASED:
-            return Event(title="Given back", at=at, detail=f"{_at(row)}, which stopped or lost its session")
+            return Event(title="Requeued", at=at, detail=f"{_at(row)}, which stopped or lost its session")
         case RecordKind.DISCARDED:
             return Event(title="Discarded", at=at, detail=text)
         case RecordKind.CANCELLED:

@@ -93,7 +93,7 @@ class FileAuthentication:
 
     async def _verify(self, hashed: str, password: str) -> bool:
         if self._waiting >= _MAX_WAITING:
-            raise Refused(503, "too many users are signing in at the moment. Try again.", {"Retry-After": "1"})
+            raise Refused(503, "too many users are signing in right now. Try again.", {"Retry-After": "1"})
         self._waiting += 1
         try:
             async with self._hashing:

@@ -40,7 +40,7 @@ from palermo.webui.site import NOBODY, VISIT, Authenticate, Refused, Site, User,
 
 log = logging.getLogger("palermo.web")
 
-_UNEXPECTED = "something unexpected went wrong here. The server's log tells more."
+_UNEXPECTED = "an unexpected error occurred. See the server's log."
 
 #: Makes the response to a refused request: from the request, the status, the text and the headers.
 ErrorResponse = Callable[[Request, int, str, dict[str, str] | None], Response]
@@ -148,13 +148,13 @@ class Guard:
             return None
         host = host_of(forwarded.host)
         if not host or not is_allowed_host(host, rules.hosts):
-            raise Refused(400, f"these pages have no host {forwarded.host[:100]!r}. Add it to the setting web_hosts.")
+            raise Refused(400, f"the host {forwarded.host[:100]!r} is not allowed. Add it to the setting web_hosts.")
         if scope["method"] not in SAFE and is_cross_site(headers, forwarded.host):
             log.warning("cross-site request refused from=%s path=%s", forwarded.client or "-", path)
             raise Refused(
                 403,
-                "this may have come from another site's page: its Sec-Fetch-Site or Origin header isn't that of"
-                f" {forwarded.host[:100]!r}. A proxy must pass the Host header unchanged.",
+                "this request may come from another site, because its Sec-Fetch-Site or Origin header doesn't match"
+                f" {forwarded.host[:100]!r}. If you use a proxy, let it pass the Host header unchanged.",
             )
         user = NOBODY if self._is_open(path) else await self._user(request)
         if isinstance(user, Response):
@@ -231,9 +231,9 @@ def _to_sign_in(scope: Scope) -> Response:
 
 def _check_sizes(scope: Scope) -> None:
     if len(scope["raw_path"]) + len(scope.get("query_string", b"")) > MAX_ADDRESS:
-        raise Refused(414, f"the address is longer than {MAX_ADDRESS:,} bytes.")
+        raise Refused(414, f"the address is too long; the maximum is {MAX_ADDRESS:,} bytes.")
     if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
-        raise Refused(431, f"the headers exceed {MAX_HEADERS:,} bytes.")
+        raise Refused(431, f"the headers are too large; the maximum is {MAX_HEADERS:,} bytes.")
 
 
 def _set_headers(message: Message, scope: Scope) -> None:

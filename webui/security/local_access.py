@@ -22,8 +22,8 @@ from palermo.webui.site import LOCAL, Refused, User
 PARAMETER = "token"
 
 _USERS = (
-    "Make a file of users with `palermo web-user NAME >> users`, and set --users (web_users),"
-    " or auth= of create_app: see docs/guides/web.md."
+    "Create a users file with `palermo web-user NAME >> users`, then set --users (web_users) or auth= of create_app:"
+    " see docs/guides/web.md."
 )
 
 
@@ -65,8 +65,8 @@ class LocalAccess:
             headers["Refresh"] = f"0; url={_here(request.scope)}"
         raise Refused(
             401,
-            "open the link that was printed when this server started: it holds a token that opens these pages."
-            " Programs send the token as `Authorization: Bearer TOKEN`.",
+            "open the link that this server printed when it started, which contains an access token. Programs send the"
+            " token as `Authorization: Bearer TOKEN`.",
             headers,
         )
 

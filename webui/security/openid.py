@@ -86,15 +86,15 @@ class OpenIdProvider:
     def _user_of(self, claims: Mapping[str, Any]) -> User:
         name = next((str(claims[name]).strip() for name in _NAMES if claims.get(name)), "")[: tuning.TEXT]
         if not name:
-            raise Refused(403, f"the provider sent no name of the user: none of {', '.join(_NAMES)}.")
+            raise Refused(403, f"the provider sent no user name (none of {', '.join(_NAMES)}).")
         given = claims.get(self._claim, [])
         values = {str(value) for value in (given if isinstance(given, list) else [given])}
         roles = [role for value, role in self._roles if value == "*" or value in values]
         if not roles:
             raise Refused(
                 403,
-                f"{name} has no role here: web_oidc_roles names none of the values that the provider sent"
-                f" in {self._claim!r}.",
+                f"{name} has no role here, because web_oidc_roles has none of the values that the provider sent in"
+                f" {self._claim!r}.",
             )
         return User(name, max(roles))
 
@@ -110,7 +110,7 @@ class OpenIdProvider:
             raise Refused(403, f"signing in at {self._issuer} failed: {error}. Go to /sign-in to try again.") from None
         except (httpx2.HTTPError, ValueError, RuntimeError, KeyError) as error:
             reason = str(error) or type(error).__name__
-            raise Refused(502, f"the OpenID provider at {self._issuer} sent no usable reply: {reason}.") from None
+            raise Refused(502, f"the OpenID provider at {self._issuer} sent an invalid reply: {reason}.") from None
 
 
 def _read_roles(pairs: tuple[str, ...]) -> list[tuple[str, Role]]:
@@ -123,7 +123,7 @@ def _read_roles(pairs: tuple[str, ...]) -> list[tuple[str, Role]]:
                 raise ValueError(f"{pair!r} is not VALUE=ROLE")
             found.append((value.strip(), Role.named(role)))
         except ValueError as error:
-            raise SettingInvalid(f"web_oidc_roles: {error}. Write for example: ops=admin, *=viewer") from None
+            raise SettingInvalid(f"web_oidc_roles: {error}. Write, for example, ops=admin, *=viewer.") from None
     return found
 
 

@@ -196,7 +196,7 @@ def check_prefix(text: str) -> str:
     """The prefix without a slash at its end; "" for none. Raises ValueError if it is not a path."""
     prefix = text.rstrip("/")
     if prefix and (_PREFIX.fullmatch(prefix) is None or {".", ".."} & set(prefix.split("/"))):
-        raise ValueError(f"{text!r} is not a path prefix; write it as /palermo")
+        raise ValueError(f"{text!r} is not a path prefix; write, for example, /palermo")
     return prefix
 
 
@@ -271,4 +271,5 @@ def check_fields(body: bytes) -> None:
 
 
 def _too_large() -> Refused:
-    return Refused(413, f"the request's body is above {MAX_BODY:,} bytes.", {"Connection": "close"})
+    text = f"the request's body is too large; the maximum is {MAX_BODY:,} bytes."
+    return Refused(413, text, {"Connection": "close"})

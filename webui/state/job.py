@@ -111,8 +111,8 @@ def job_row(visit: Visit, id: str, *, queue: str = "") -> JobRow:
         return cast(JobRow, {**_UNKNOWN, **known, "state": JobState.WORKING.value})
     if not found.state or found.row is None:
         raise NotFound(
-            f"job {id[:80]!r} was not found among running, scheduled and failed jobs, nor at the ends of queues."
-            " It may have finished, or be in the middle of a long queue."
+            f"job {id[:80]!r} was not found among running, scheduled and failed jobs or at the ends of the queues. It"
+            " may have finished, or be in the middle of a long queue."
         )
     return cast(JobRow, found.row)
 

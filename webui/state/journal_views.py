@@ -81,12 +81,12 @@ class JournalViews:
         Raises Refused (409) if the journal is off, and BrokerUnavailable if reading takes longer than publish_timeout.
         """
         if self.off:
-            raise Refused(409, 'there is no history, because the setting journal is "off" here.')
+            raise Refused(409, 'there is no history, because the setting journal is "off".')
         if self.following.wait(self._timeout):
             return
         state = self.progress
         raise BrokerUnavailable(
-            state.error or f"the journal is still being read, {state.records:,} records so far. Ask again."
+            state.error or f"the journal is still being read ({state.records:,} records so far). Try again."
         )
 
     def report(self, window: Window, **chosen: str) -> Report | None:
@@ -163,5 +163,5 @@ def recorded_job(site: Site, id: str) -> RecordedJob:
     known.check_ready()
     found = recorded(known.index, known.audit, id)
     if found is None:
-        raise NotFound(f"the journal recorded no arguments of job {id[:80]!r}, so it cannot be run again from here.")
+        raise NotFound(f"the journal has no arguments of job {id[:80]!r}, so it cannot be run again here.")
     return found

@@ -31,7 +31,8 @@ def jobs(
     Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
     """
     if page * limit > tuning.DEPTH:
-        raise Refused(422, f"pages reach only {tuning.DEPTH:,} jobs into a queue; newest=true starts at its end.")
+        text = f"pages show only the first {tuning.DEPTH:,} jobs of a queue; newest=true starts at its end."
+        raise Refused(422, text)
     listing = visit.inspector.jobs.list(
         queue, offset=(page - 1) * limit, limit=limit, newest=newest, filter=filter, depth=depth
     )

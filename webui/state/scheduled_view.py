@@ -81,7 +81,7 @@ class ScheduledView:
         Raises BrokerError, and Refused (422) if the page is too deep.
         """
         if offset + limit > tuning.MAX_JOBS:
-            raise Refused(422, f"pages reach only {tuning.MAX_JOBS:,} scheduled jobs.")
+            raise Refused(422, f"pages show only the first {tuning.MAX_JOBS:,} scheduled jobs.")
         waits = self._timeout if timeout is None else timeout
         return self._listing(ListingKey(chosen, None, offset, limit), waits, patience)
 
@@ -207,7 +207,7 @@ class ScheduledView:
 
     def _read(self, key: ListingKey) -> Listing[JobRow]:
         if not self._running.acquire(blocking=False):
-            raise BrokerUnavailable("too many users are reading scheduled jobs at the moment. Ask again.")
+            raise BrokerUnavailable("too many users are reading scheduled jobs right now. Try again.")
         try:
             with self._read_lock:
                 return self._reading_inspector.scheduled.list(
@@ -227,7 +227,7 @@ def _soon(value: Refreshing[T], timeout: float, patience: float | None = None) -
         return value.get(wait=timeout, patience=patience)
     except TimeoutError:
         raise StillReading(
-            "the scheduled jobs are still being read: a filter has to read all of them. Ask again."
+            "the scheduled jobs are still being read, because a filter needs all of them. Try again."
         ) from None
 
 

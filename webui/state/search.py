@@ -216,7 +216,7 @@ def _failed(site: Site, query: JobFilter, limit: int) -> Group:
         return Group(state="failed", total=None, unseen=(text,), reading=True)
     index = known.view.index
     rows = [known.row(each.message) for each in index.page(query, offset=0, limit=limit, newest=True)]
-    unseen = f"{count(state.unseen, 'failed job')} in quorum queues, of which the log of failed jobs does not tell"
+    unseen = f"{count(state.unseen, 'failed job')} in quorum queues that cannot be read"
     return Group(
         state="failed",
         rows=tuple(_row(row, row["failed_at"]) for row in rows),
@@ -293,17 +293,17 @@ def _waiting(
         except NotFound:
             continue
         except NotBrowsable:
-            unseen.append(f"jobs that wait in {name}, a quorum queue: these are never read in order to be shown")
+            unseen.append(f"waiting jobs of {name}, because quorum queues cannot be read")
             continue
         if found is None:
             left_out.append(name)
             continue
         rows += [_row(row, waits_since(row)) for row in found.rows]
         if found.unseen:
-            cut.append(f"jobs that wait in {name} behind its first {most:,} ({found.unseen:,})")
+            cut.append(f"waiting jobs of {name} after its first {most:,} ({found.unseen:,})")
     if left_out:
         cut.append(
-            f"jobs that wait in {', '.join(left_out[:5])}"
+            f"waiting jobs of {', '.join(left_out[:5])}"
             + (f" and {len(left_out) - 5:,} more queues" if len(left_out) > 5 else "")
         )
     return _Rows(rows, (*unseen, *cut), tuple(cut))
@@ -311,7 +311,7 @@ def _waiting(
 
 def _running(query: JobFilter, snapshot: Snapshot, limit: int) -> Group:
     if query.tenant:
-        return Group(state="running", total=None, unseen=("running jobs: workers do not tell the tenant of a job",))
+        return Group(state="running", total=None, unseen=("running jobs, whose tenants are not known",))
     unknown = {"state": "running", "error": None, "tenant": None}
     jobs = [{**job, **unknown} for job in running_jobs(snapshot)]
     rows = [_row(job, job["started_at"]) for job in _fitting(query, jobs)]
@@ -323,23 +323,21 @@ def _running(query: JobFilter, snapshot: Snapshot, limit: int) -> Group:
 def _finished(site: Site, query: JobFilter, limit: int) -> Group:
     views = journal_views(site)
     if views.off:
-        return Group(state="finished", total=None, unseen=("finished jobs: the journal is off here",))
+        return Group(state="finished", total=None, unseen=("finished jobs, because the journal is off",))
     if query.tenant:
-        return Group(
-            state="finished", total=None, unseen=("finished jobs: the journal does not tell the tenant of a job",)
-        )
+        return Group(state="finished", total=None, unseen=("finished jobs, whose tenants are not recorded",))
     progress = views.wait_until_read(tuning.WAIT)
     if not progress.ready:
-        text = f"finished jobs: the journal is still being read, {count(progress.records, 'record')} so far"
+        text = f"finished jobs, which are still being read ({count(progress.records, 'record')} so far)"
         return Group(state="finished", total=None, unseen=(text,), reading=True)
     ended = [state for state in query.states if state in FINAL and state != "failed"]
     filter = replace(query, state=",".join(ended) or None)
     entries = views.index.page(filter, offset=0, limit=limit)
     unseen = []
     if views.level is not JournalLevel.ALL:
-        unseen.append('jobs that succeeded: they are only counted, unless the setting journal is "all"')
+        unseen.append('jobs that succeeded, which are only counted unless the setting journal is "all"')
     if views.index.cut:
-        unseen.append("jobs that finished before the newest records of the journal that are kept here")
+        unseen.append("older finished jobs")
     found = tuple(_row(_shown(views, entry), iso_instant(entry.at)) for entry in entries)
     return Group(state="finished", rows=found, total=views.index.count(filter), unseen=tuple(unseen))
 

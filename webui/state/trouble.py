@@ -21,7 +21,7 @@ class SeenTrouble(Struct, frozen=True):
     @classmethod
     def of_error(cls, error: str) -> "SeenTrouble":
         """The trouble in an error of the broker."""
-        advice = "Workers go on by themselves once it is back. These pages show what was known last, and ask again."
+        advice = "Workers continue by themselves once it is back. Until then these pages show the last known values."
         return cls(error.rstrip("."), advice, away=True)
 
     @classmethod

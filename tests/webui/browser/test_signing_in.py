@@ -35,7 +35,7 @@ def test_a_link_of_another_site_leads_in_where_the_browser_has_the_token(web: We
     page.route(elsewhere, lambda route: route.fulfill(content_type="text/html", body=links))
     page.goto(elsewhere)
     page.get_by_role("link", name="queues").click()
-    expect(page.get_by_role("alert")).to_contain_text("open the link that was printed")
+    expect(page.get_by_role("alert")).to_contain_text("open the link that this server printed")
 
     page.goto(elsewhere)
     page.get_by_role("link", name="begin").click()
@@ -65,7 +65,7 @@ def test_signing_in_leads_to_the_page_and_signing_out_ends_it(guarded: Web, page
     page.keyboard.press("Tab")
     page.keyboard.type("wrong")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("no user has this name and password")
+    expect(page.get_by_role("alert")).to_contain_text("wrong name or password")
     page.get_by_label("Password").fill("pässwörd")
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{guarded.url}/queues?text=mail")

@@ -126,7 +126,7 @@ def test_everything_is_read_and_done_without_script(web: Web, open_page: Open) -
     page.locator("input[name=queue]").fill("mail")
     page.get_by_label("Positional arguments").fill('["dog.png"')
     page.get_by_role("button", name="Enqueue", exact=True).click()
-    expect(page.get_by_role("alert")).to_contain_text("are not JSON")
+    expect(page.get_by_role("alert")).to_contain_text("are not valid JSON")
     page.get_by_label("Positional arguments").fill('["dog.png"]')
     page.get_by_role("button", name="Enqueue", exact=True).click()
 
