@@ -48,10 +48,10 @@ def test_blanks_around_a_text_are_part_of_it_and_blank_fields_no_filter(web: Web
     assert web.ids("failed", text="order 1 ") == ["0", "3"]
     asked = web.shown("/failures/confirm?act=discard&all=1&filter=%22order+1+%22")
     assert "Discard 2 jobs?" in asked
-    assert 'Chosen by the filter "order 1 "' in asked
+    assert 'Filter: "order 1 "' in asked
     blank = web.shown("/failures/confirm?act=discard&all=1&filter=+")
     assert "Discard 4 jobs?" in blank
-    assert "All are chosen, without a filter." in blank
+    assert "All jobs, without a filter." in blank
     assert (discarded(web, "order 1 "), discarded(web, "\ud800")) == (2, 0)
     assert web.ids("failed") == ["1", "2"]
 
@@ -65,10 +65,10 @@ def test_a_group_is_named_by_its_error_and_not_its_fingerprint(web: Web) -> None
 
     row = ended(web, web.http.post("/api/failed/requeue", json={"filter": chosen}))
 
-    assert "Only jobs of the group shop.send with KeyError are shown." in listed
+    assert "Group: shop.send with KeyError" in listed
     assert "Requeue 1 job?" in asked
-    assert "Chosen by the filter group:shop.send with KeyError" in asked
-    assert "hosen by" not in web.shown("/failures/confirm?act=requeue&id=1")
+    assert "Filter: group:shop.send with KeyError" in asked
+    assert "Filter: " not in web.shown("/failures/confirm?act=requeue&id=1")
     chosen = 'queue:mail until:1970-01-01T00:33:20Z group:"shop.send with KeyError" requeued:false'
     assert (row["taken"], row["about"]) == (1, f"failed jobs with {chosen}")
     assert key_error not in web.http.get(f"/failures/operations/{row['id']}").text

@@ -71,7 +71,7 @@ def test_pages_outlast_an_absent_broker(proxied: tuple[TcpProxy, Settings], rabb
 
         proxy.refuse()
         proxy.hang_up(reset=True)
-        eventually(lambda: "The journal cannot be read at the moment" in web.shown("/history"))
+        eventually(lambda: "The journal cannot be read now" in web.shown("/history"))
         assert listed(web, "/history") == ["a"]
         write(client, [failed("b")])
         proxy.listen()

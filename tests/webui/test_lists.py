@@ -278,7 +278,7 @@ def test_all_that_match_the_filter_of_the_page_are_meant_and_no_others(filled: W
 
     asked = filled.shown(f"{CONFIRM}?act=discard&all=1&filter=job:shop.mail.*")
     assert "Discard 3 jobs of mail?" in asked
-    assert "Chosen by the filter job:shop.mail.*" in asked
+    assert "Filter: job:shop.mail.*" in asked
     assert "Discarded 3 jobs." in act(filled, "act=discard&all=1&filter=job:shop.mail.*")
     eventually(lambda: listed(filled) == ["j0", "j2", "j4"])
 
@@ -299,7 +299,7 @@ def test_a_count_says_how_far_it_looked(filled: Web, monkeypatch: pytest.MonkeyP
     asked = filled.shown(f"{CONFIRM}?act=discard&all=1&filter=job:shop.mail.*")
 
     assert "Discard 1 job of mail?" in asked
-    assert "among the first 2 jobs; jobs that match among the 4 behind them are included too" in asked
+    assert "Only the first 2 jobs were counted; matching jobs among the other 4 are included too" in asked
     assert "Discarded 3 jobs." in act(filled, "act=discard&all=1&filter=job:shop.mail.*")
 
 

@@ -32,7 +32,7 @@ def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(web: W
 
     assert re.findall(r"\d\d:\d\d:\d\d CES?T", text) == [f"03:00:00 {word}" for word in re.findall(r"CES?T", text)]
     assert len(re.findall(r"CES?T", text)) == 10
-    for said in ("2026-11-21 09:00:00 UTC", "7.0 s", "shop.TooDeep", "run by hand", "3 runs, 1 failed", "'eu'"):
+    for said in ("2026-11-21 09:00:00 UTC", "7.0 s", "shop.TooDeep", "started by hand", "3 runs, 1 failed", "'eu'"):
         assert said in text or said in page.text, said
     assert "nightly too@" not in page.text
     assert '<a class="mono" href="/classes/shop.sweep">' in page.text

@@ -24,7 +24,7 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(web: Web, rig: Rig) -> 
         assert ("begun\nand waiting" in page, 'value="0.25"' in page) == (True, True)
         for path in (f"/jobs/{job.id}", "/workers", "/", "/queues/jobs", "/running", "/running?filter=queue:jobs"):
             assert "25% one of four" in web.http.get(path).text
-        assert "Nothing is running." in web.http.get("/running?filter=queue:mail").text
+        assert "No job is running." in web.http.get("/running?filter=queue:mail").text
         (worker,) = web.api("workers")["rows"] or [{"jobs": []}]
         told = [(running["progress"], running["text"], running["line"]) for running in worker["jobs"]]
         assert told == [(0.25, "one of four", "and waiting")]
@@ -50,7 +50,7 @@ def test_a_running_job_and_its_stopped_worker_are_on_all_pages(web: Web, rig: Ri
     shown = [*args[:2], {"password": MASK, "to": "anna"}]
 
     def runs() -> bool:
-        assert "Nothing is running." in web.http.get("/running?filter=queue:mail").text
+        assert "No job is running." in web.http.get("/running?filter=queue:mail").text
         (worker,) = web.api("workers")["rows"] or [{"id": "", "jobs": []}]
         assert [job["args"] for job in worker["jobs"]] == [shown]
         for path in ("/workers", "/", "/queues/jobs", f"/jobs/{id}", f"/workers/{worker['id']}"):
@@ -63,7 +63,7 @@ def test_a_running_job_and_its_stopped_worker_are_on_all_pages(web: Web, rig: Ri
         return True
 
     def is_silent() -> bool:
-        assert "Nothing is running." in web.http.get("/running?filter=queue:mail").text
+        assert "No job is running." in web.http.get("/running?filter=queue:mail").text
         (worker,) = web.api("workers")["rows"] or [{"answers": True, "state": "", "jobs": []}]
         assert (worker["answers"], worker["state"], [job["id"] for job in worker["jobs"]]) == (False, "silent", [id])
         for path in ("/", "/workers", "/queues/jobs"):

@@ -194,12 +194,12 @@ def test_a_search_that_read_only_a_part_says_so_first_and_offers_more(behind_500
         page = unescape(behind_500.http.get(address).text)
         return page if all(each in page for each in wanted) else ""
 
-    said = ("wait in deep behind its first 500 (8)", "due after the first 500 (", "No job matches so far.")
+    said = ("aiting jobs of deep after its first 500 (8)", "due after the first 500 (", "No job matches so far.")
     page = eventually(lambda: shown("/search?q=order+77", *said))
-    assert page.index("Only a part was searched") < page.index("No job matches so far.")
+    assert page.index("Incomplete search") < page.index("No job matches so far.")
     [more] = re.findall(r'href="(/search[^"]*)">Search the first 2,500<', page)
     deeper = eventually(lambda: shown(more, *(f"/jobs/{id}" for id in ("late-0", "late-2", "last-0", "last-2"))))
-    assert "Only a part was searched" not in deeper
+    assert "Incomplete search" not in deeper
     first, found = search(behind_500, "order 77"), search(behind_500, "order 77", depth=2_500)
     assert (first["total"], first["deeper"]) == (0, 2_500)
     assert (found["total"], found["deeper"], found["not_searched"]) == (6, None, [])
@@ -208,7 +208,7 @@ def test_a_search_that_read_only_a_part_says_so_first_and_offers_more(behind_500
 
 
 def test_the_list_of_a_long_queue_says_which_part_it_searched_and_goes_on(behind_500: Web) -> None:
-    told = "0 jobs found so far: only the first 500 of 508 jobs were searched."
+    told = "0 jobs found in the first 500 of 508 jobs."
     page = behind_500.page("/queues/deep?filter=%22order+77%22", told)
     first = behind_500.http.get("/queues/deep?filter=job:shop.First").text
 

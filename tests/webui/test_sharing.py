@@ -68,7 +68,7 @@ def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: W
     assert "another prefix" not in text
     subscribe(web)
     subscribe(web, "audit", prefix="billing")
-    text = web.page("/topics", "1 group of another prefix")
+    text = web.page("/topics", "leaves out 1 group with another prefix")
     assert 'href="/queues/billing_audit"' in text
     assert "billing_audit" not in text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
 
@@ -107,5 +107,5 @@ def test_limits_are_listed_and_filtered(web: Web) -> None:
         assert (KEY in text, KEY in unescape(text)) == (False, True)
         assert "No key matches." in web.http.get("/limits?text=us").text
 
-    assert "No limited job runs or waits." in web.http.get("/limits").text
+    assert "No job with a limit is running or waiting." in web.http.get("/limits").text
     asyncio.run(go())

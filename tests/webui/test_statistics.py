@@ -67,7 +67,7 @@ def test_a_job_class_has_its_rates_times_errors_and_last_runs_on_one_page(web: W
     assert "3 failed jobs" in page
     assert ("shop.Elsewhere" in page, "foreign" in page) == (False, False)
     assert ('title="good"' in page, 'title="bad"' in page) == (True, True)
-    assert "This web process has not imported the code of this job" in page
+    assert "The options of this job are not known here" in page
     [group] = [part.split('"')[0] for part in page.split('href="/failures?')[1:] if "group:" in part.split('"')[0]]
     assert "pay-1" in web.page("/failures?" + html.unescape(group))
 
@@ -88,7 +88,7 @@ def test_all_job_classes_are_listed_the_busiest_first_and_found_by_name(web: Web
     assert "/classes/classes.busy?window=hour" in web.page("/statistics")
     nasty = web.page(f"/classes/{quote(_NASTY, safe='')}")
     assert ("<h1>&lt;b&gt;" in nasty, "1 jobs processed" in nasty) == (True, True)
-    assert "no numbers of this job class" in web.page("/classes/nowhere")
+    assert "No job of this class" in web.page("/classes/nowhere")
 
 
 def test_the_options_are_shown_of_a_job_whose_code_is_imported(web: Web, settings: Any, serve: Any, send: str) -> None:
@@ -181,7 +181,7 @@ def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -
     own = web.http.get("/statistics" + linked[1].replace("&amp;", "&")).text
     assert "<h1>&lt;b&gt;" in own
     assert "By queue" not in own
-    assert "The journal has no numbers of this queue" in web.shown("/statistics?queue=no")
+    assert "Nothing was counted for this queue" in web.shown("/statistics?queue=no")
 
     text = dict(line.rsplit("=", 1) for line in web.http.get("/stats.txt").text.splitlines())
     assert (text["journal.processed"], text["journal.failed"], text["journal.enqueued"]) == ("6", "3", "9")

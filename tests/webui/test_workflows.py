@@ -70,7 +70,7 @@ def test_a_cancelled_workflow_ends(web: Web) -> None:
     (row,) = eventually(lambda: web.api("workflows", state="cancelled")["rows"])
     assert (row["id"], row["ended_at"] is None) == ("w1", False)
     page = eventually(lambda: (found := web.http.get("/workflows/w1")).status_code == 200 and found)
-    assert "It has ended: the journal has its graph" in page.text
+    assert "<dt>Ended</dt>" in page.text
 
 
 def test_read_only_pages_change_no_workflow(settings: Settings, serve: Serve) -> None:

@@ -261,7 +261,7 @@ def _again_form(request: Request, id: str, known: RecordedJob) -> FormPage:
         crumb="Job",
         action=path(request, "run_edited", id=id),
         back=path(request, "job", id=id),
-        time_hint="at once",
+        time_hint="now",
     )
 
 
@@ -275,5 +275,5 @@ def _edit_form(request: Request, row: Row) -> FormPage:
         crumb="Job",
         action=path(request, "save_job", queue, id=row["id"]),
         back=path(request, "job", queue, id=row["id"]),
-        time_hint="at once" if waits else "as it is",
+        time_hint="now" if waits else "unchanged",
     )

@@ -61,7 +61,7 @@ def test_a_failed_job_is_found_read_mended_requeued_and_succeeds(web: Web, open_
     eventually(lambda: sum(row["processed"] for row in web.inspector.workers.list()) == 2)
     assert failed_count(web) == 0
     page.goto(f"{web.url}/failures")
-    expect(page.get_by_text("Nothing has failed.")).to_be_visible()
+    expect(page.get_by_text("No job has failed.")).to_be_visible()
 
 
 def test_a_large_group_is_requeued_by_its_number(web: Web, open_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:

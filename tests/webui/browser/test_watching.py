@@ -20,7 +20,7 @@ Start = Callable[..., WorkerHandle]
 def test_a_job_is_seen_waiting_running_and_gone_live(web: Web, open_page: Open, start: Start, tmp_path: Path) -> None:
     page = open_page("/")
     page.evaluate("window.same = true")
-    expect(page.get_by_text("Nothing is running.")).to_be_visible()
+    expect(page.get_by_text("No job is running.")).to_be_visible()
     expect(page.locator(".live-state")).to_have_text("Live")
 
     job = web.client.enqueue("browser.wait", [str(tmp_path / "go")], queue="slow")
@@ -31,7 +31,7 @@ def test_a_job_is_seen_waiting_running_and_gone_live(web: Web, open_page: Open, 
     expect(running).to_contain_text("browser.wait")
     (tmp_path / "go").touch()
 
-    expect(page.get_by_text("Nothing is running.")).to_be_visible()
+    expect(page.get_by_text("No job is running.")).to_be_visible()
     assert page.evaluate("window.same") is True
     page.goto(f"{web.url}/jobs/{job.id}")
     expect(page.get_by_role("heading", level=1)).to_have_text("browser.wait done")
