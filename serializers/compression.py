@@ -83,6 +83,6 @@ def _zstandard() -> Any:
 
 def _too_large(name: str, size: int, limit: int) -> NoReturn:
     raise BodyTooLarge(
-        f"the body of {size:,} bytes exceeds {limit:,} when its {name} is decompressed. "
+        f"the body of {size:,} bytes has more than {limit:,} bytes after {name} decompression. "
         "Store the data elsewhere and pass a reference to it."
     )

@@ -120,5 +120,5 @@ def _restored(found: dict[str, Any], *, classes: Mapping[str, type]) -> object:
     if TAG not in found:
         return found
     if "value" not in found or not found.keys() <= {TAG, "class", "value"}:
-        raise DecodeError(f'the body has a "{TAG}" that is not a tag of Palermo: its keys are {sorted(found)!r:.120}.')
+        raise DecodeError(f'the body has a "{TAG}" that Palermo did not write, with the keys {sorted(found)!r:.120}.')
     return restored(found[TAG], found["value"], found.get("class"), classes)

@@ -93,5 +93,5 @@ def _restored(found: dict[Any, Any], *, mark: object, classes: Mapping[str, type
     if mark not in found:
         return found
     if "value" not in found or not found.keys() <= {mark, "class", "value"}:
-        raise DecodeError("the body has a map with a key of extension type 80, but the map is not a tag of Palermo.")
+        raise DecodeError("the body has a map with a key of extension type 80 that Palermo did not write.")
     return restored(found[mark], found["value"], found.get("class"), classes)

@@ -37,7 +37,7 @@ class Signed:
         for number, key in enumerate(self._keys, start=1):
             if len(key) < SHORTEST_KEY:
                 raise SettingInvalid(
-                    f"signing key {number} has {len(key)} bytes and needs at least {SHORTEST_KEY}. Make one with: "
+                    f"signing key {number} has {len(key)} bytes; the minimum is {SHORTEST_KEY}. Create one with: "
                     "python -c 'import secrets; print(secrets.token_hex(32))'"
                 )
 
@@ -56,7 +56,7 @@ class Signed:
         if not any(fits):
             raise SignatureInvalid(
                 f"the signature of message {id} does not match: it was changed, signed for another job or id, "
-                f"or signed with a key that is not among the {len(self._keys)} set here. Compare signing_keys."
+                f"or signed with a key that is not among the {len(self._keys)} set here. Check signing_keys."
             )
         return content_type, inner
 
@@ -70,7 +70,7 @@ def _parts(body: bytes) -> tuple[bytes, str, bytes]:
     end = body.find(b"\n", 0, _LINE)
     words = body[: max(end, 0)].split(b" ")
     if len(words) != 3 or words[0] != VERSION or not all(words) or not words[2].isascii():
-        raise DecodeError(f"the body is not signed as docs/internals/wire.md says: it begins {body[:40]!r}.")
+        raise DecodeError(f"the body is not in the signed format of docs/internals/wire.md: it begins {body[:40]!r}.")
     return words[1].lower(), words[2].decode("ascii"), body[end + 1 :]
 
 

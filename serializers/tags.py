@@ -273,7 +273,8 @@ def _refusal(kind: type, form: Format) -> str:
     for base in (*_SCALARS, str, int, float, list, dict, *_COLLECTIONS.values()):
         if issubclass(kind, base):
             return (
-                f"is of type {name}, which would come back as a plain {base.__name__}; pass a {base.__name__} instead."
+                f"is of type {name}, which would be restored as a plain {base.__name__}; pass a {base.__name__}"
+                " instead."
             )
     return (
         f"is of type {name}, which {form.name} cannot hold. Pass plain values (text, numbers, lists, dicts, datetime, "
@@ -329,7 +330,7 @@ def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]
         return _instance(str(kind), value, name, classes)
     if not isinstance(kind, str) or kind not in _READERS:
         raise DecodeError(
-            f"the body has a value of kind {brief(kind):.80}, which this version of Palermo does not know."
+            f"the body has a value of kind {brief(kind):.80}, which this version of Palermo does not support."
         )
     wanted, read = _READERS[kind]
     if type(value) is wanted:
@@ -352,8 +353,8 @@ def _hashed(kind: str, items: list[Any], classes: Mapping[str, type]) -> object:
         hashes = sorted(map(hash, keys))
         if any(map(int.__eq__, hashes, hashes[_SAME_HASH:])):
             raise DecodeError(
-                f"the body has a {kind} of {len(keys):,} members of which more than {_SAME_HASH} have the same hash,"
-                " so it would take very long to create. Pass a list, or members of text."
+                f"the body has a {kind} of {len(keys):,} members, more than {_SAME_HASH} of them with the same hash,"
+                " so creating it would take too long. Pass a list, or members of text."
             )
     return _READERS[kind][1](items)
 
@@ -372,8 +373,8 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
     if cls is None:
         short = name.rpartition(".")[2]
         raise DecodeError(
-            f"the body has a value of {name!r:.120}, which this job may not restore. Annotate the parameter with it "
-            f"(`order: {short:.60}`; `A | {short:.60}` for one of several), or give it to Serializers.register_class."
+            f"the body has a value of {name!r:.120}, which this job does not accept. Annotate the parameter with it "
+            f"(`order: {short:.60}`; `A | {short:.60}` for one of several), or pass it to Serializers.register_class."
         )
     try:
         if kind == "enum" and issubclass(cls, Enum):

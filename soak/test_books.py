@@ -88,7 +88,7 @@ def test_a_second_run_needs_a_reason() -> None:
 
 def test_a_result_that_the_log_calls_dropped_is_a_reason() -> None:
     lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=9, ended=9.5)
-    dropped = "WARNING result dropped, the broker has requeued the job and it may run again id=id-1 job=work"
+    dropped = "WARNING result dropped, because the broker has requeued the job id=id-1 job=work"
 
     ledger = audit([order(1)], lines, log=dropped)
 
@@ -97,7 +97,7 @@ def test_a_result_that_the_log_calls_dropped_is_a_reason() -> None:
 
 def test_a_result_of_the_second_run_that_the_log_calls_dropped_is_a_reason() -> None:
     lines = ran(1, by=200, began=1, ended=2) + ran(1, by=100, began=2.1, ended=2.5)
-    log = "2026-11-20T14:24:02.910Z WARNING result dropped, the broker has requeued the job id=id-1 job=soaked.work"
+    log = "2026-11-20T14:24:02.910Z WARNING result dropped, because the broker id=id-1 job=soaked.work"
 
     assert kinds(audit([order(1)], lines)) == ["ran again for no reason"]
     assert audit([order(1)], lines, log=log).wrongs == []
@@ -117,7 +117,7 @@ def test_a_late_lost_acknowledgement_needs_an_alarm() -> None:
 def test_a_worker_that_lost_its_line_may_try_again_beside_the_next_worker() -> None:
     lines = ran(1, by=200, began=1, ended=5) + ran(1, by=100, began=2)
     stall = Harm(kind="stall", at=0.5, until=1.5, links=frozenset({"first"}))
-    log = "process died with 2 jobs in it, this one runs again alone id=id-1 job=soaked.work\n"
+    log = "process died while running 2 jobs, this one runs again alone id=id-1 job=soaked.work\n"
 
     assert kinds(audit([order(1)], lines, stall)) == ["ran again for no reason"]
     assert kinds(audit([order(1)], lines, log=log)) == ["ran again for no reason"]

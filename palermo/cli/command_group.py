@@ -91,7 +91,7 @@ class Context:
         given = AddressParts(host=self.host, port=self.port, username=self.user, password=password, vhost=self.vhost)
         whole = given.of(address if address.hosts else parse_url(DEFAULT_URL))
         if not address.hosts:
-            note(f"the broker is {whole}, as these flags say, and not {address}, as the settings say.")
+            note(f"using the broker {whole} of the flags instead of {address} of the settings.")
         return written(whole)
 
     def settings(self, **overrides: Any) -> "Settings":

@@ -29,12 +29,12 @@ from palermo.jobs.modules import import_modules
 from palermo.views.filter import JobFilter
 
 _CANCELLED = {
-    "marked": "marked: no worker reports running it; if it waits, it will not run",
+    "marked": "marked; if it is still waiting, it will not run",
     "cancelled": "cancelled while running on {worker}",
     "cancelling": "cancelled while running on {worker}, which kills it if it does not end by itself",
-    "done": "too late: it has just finished on {worker}",
-    "failed": "too late: it has just failed on {worker}",
-    "interrupted": "marked: {worker} requeued it, and it will not run again",
+    "done": "too late: it has finished on {worker}",
+    "failed": "too late: it has failed on {worker}",
+    "interrupted": "marked; {worker} requeued it, but it will not run again",
 }
 
 
@@ -63,7 +63,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
     for queue in queues:
         inspector.queues.pause(queue, reason=reason)
         if queue not in known:
-            note(f"queue {queue!r} does not exist yet. It is paused from the moment it does.")
+            note(f"queue {queue!r} does not exist yet. It will be paused when it is created.")
     rows = [row for row in inspector.queues.list() if row["name"] in queues]
     if printed_json(rows):
         return
@@ -90,7 +90,7 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool) -> None:
         was_paused = inspector.queues.all_paused()
         inspector.queues.resume_all()
         rows = inspector.queues.list()
-        done = "resumed all queues" if was_paused else "`pause --all` was not in effect, nothing changed"
+        done = "resumed all queues" if was_paused else "nothing changed, because all queues were not paused"
         _print_all(rows, done)
         if still := [safe(row["name"]) for row in rows if row["paused"]]:
             note(f"still paused by name: {', '.join(still)}; `palermo resume {still[0]}` resumes it.")

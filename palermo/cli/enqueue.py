@@ -164,11 +164,11 @@ def _explained(conflict: Conflict, id: str) -> str:
         case "returned":
             return f"job {conflict.id} has the same key and is {conflict.state}; its id is printed instead."
         case "replaced":
-            return f"job {conflict.id} has the same key and is {conflict.state}: its arguments were replaced by these."
+            return f"job {conflict.id} has the same key and is {conflict.state}; its arguments were replaced."
         case _ if conflict.id == id:
-            return f"an earlier enqueue of {id} waited for its turn; this one runs instead of it."
+            return f"this enqueue replaced an earlier one of {id}, which had not started."
         case _:
-            return f"job {conflict.id} waited for its turn with the key of this one, which runs instead of it."
+            return f"this job replaced job {conflict.id}, which had the same key and had not started."
 
 
 def _unknown(job: str, modules: Sequence[str]) -> str:

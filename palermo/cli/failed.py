@@ -187,7 +187,7 @@ def run_on_failed(verb: str, done: str, command: Callable[..., list[TakenJob]], 
         if interrupted:
             raise KeyboardInterrupt
         interrupted = True
-        note("ending after the jobs under way; Ctrl-C again ends immediately.")
+        note("ending after the current jobs; press Ctrl-C again to end immediately.")
 
     try:
         with on_interrupt(interrupt), progress(verb) as show:

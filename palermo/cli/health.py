@@ -119,7 +119,7 @@ def doctor(context: Context, /, mend: bool) -> None:
         counts = {level: sum(finding.level == level for finding in found) for level in ("problem", "warning")}
         click.echo(f"{count(counts['problem'], 'problem')}, {count(counts['warning'], 'warning')}.")
         if any(len(finding.names) > 1 for finding in found):
-            click.echo("`palermo doctor --json` has all names.")
+            click.echo("`palermo doctor --json` lists all names.")
     raise click.exceptions.Exit(FAILED if any(finding.level == "problem" for finding in found) else 0)
 
 

@@ -164,7 +164,7 @@ def _print_report(report: Row) -> None:
         )
     )
     if report["lost"]:
-        note(f"{report['lost']:,} records were left out while the journal was away; what workers counted is whole.")
+        note(f"{report['lost']:,} records were lost while the journal was unavailable; the counts are complete.")
     tables: Sequence[tuple[str, str, list[Column]]] = (
         ("queues", "name", [field("Pending"), field("Enqueued")]),
         ("jobs", "name", [field("Enqueued")]),

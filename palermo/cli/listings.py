@@ -33,7 +33,7 @@ def queues(context: Context, /) -> None:
     # A worker that does not answer does not count as serving a queue.
     unserved = any(not row["workers"] and not is_failed(row["name"]) for row in rows)
     if unserved and not wants_json() and (silent := silent_text(inspector.workers.list())):
-        note(f"{silent}. Only workers that answer are counted; `palermo doctor` says what to do.")
+        note(f"{silent}. Only answering workers are counted; `palermo doctor` shows what to do.")
 
 
 @click.command()
@@ -79,7 +79,7 @@ def workers(context: Context, /) -> None:
     rows = context.inspector().workers.list()
     print_rows(rows, columns, none="no workers.")
     if not wants_json() and (silent := silent_text(rows)):
-        note(f"{silent}. Its row shows the last known values; `palermo doctor` says what to do.")
+        note(f"{silent}. Its row shows the last known values; `palermo doctor` shows what to do.")
 
 
 @click.command()
@@ -116,19 +116,16 @@ def tenants(context: Context, /, queue: str, tenant: str | None, limit: int, pag
 
 def unsearched(unseen: int) -> str:
     """The text that some jobs were not compared with the filter."""
-    return f"not compared with the filter: {count(unseen, 'job')} beyond the first ones."
+    return f"{count(unseen, 'job')} after the first ones were not searched."
 
 
 def unread(unseen: int) -> str:
     """The text that there are more failed jobs than a listing shows (`unseen` > 0), or fewer."""
     if unseen > 0:
-        return (
-            f"{count(unseen, 'failed job')} more in quorum queues, not in the log that shows them:"
-            " requeue and discard reach them, and put the log right."
-        )
+        return f"{count(unseen, 'failed job')} in quorum queues cannot be listed, but requeue and discard include them."
     return (
-        f"the queues hold {count(-unseen, 'failed job')} fewer: a command is sweeping them now, or removed"
-        " jobs are shown until the next requeue or discard."
+        f"the queues have {count(-unseen, 'failed job')} fewer: a command is running, or removed jobs are listed until"
+        " the next requeue or discard."
     )
 
 

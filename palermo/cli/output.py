@@ -106,7 +106,7 @@ def confirm(question: Callable[[], str], *, yes: bool, warning: str = "") -> Non
     if yes:
         return
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        why = warning or "this command asks for confirmation and there is no terminal to ask on"
+        why = warning or "this command asks for confirmation, but there is no terminal"
         raise misuse(f"{one_line(why).rstrip('.')}; add --yes")
     text = question()
     if text and not click.confirm(one_line(f"{warning} {text}".strip()), err=True):

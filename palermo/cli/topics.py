@@ -85,5 +85,5 @@ def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
 
 def _kept(wiring: Row) -> str:
     if wiring["kept"] is None:
-        return "Events without a subscribed group are refused."
+        return "Events that no group subscribes to are refused."
     return f"{count(wiring['kept'], 'event')} kept."

@@ -23,7 +23,7 @@ def list_keys(context: Context, /, orphaned: bool) -> None:
     inspector = context.inspector()
     if orphaned:
         columns: list[Column] = [field("Key"), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
-        print_rows(inspector.keys.orphaned(), columns, none="every key has its job.")
+        print_rows(inspector.keys.orphaned(), columns, none="all keys have their jobs.")
         return
     columns = [field("Key"), ("State", _state), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
     print_rows(inspector.keys.list(), columns, none="no job has a key.")

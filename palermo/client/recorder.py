@@ -264,14 +264,14 @@ class Recorder:
             self._failures += 1
             if self._failures == 1:
                 log.warning(
-                    "the journal cannot be written; jobs continue without it error=%r",
+                    "cannot write the journal, continuing without it error=%r",
                     str(error),
                     exc_info=not isinstance(error, PalermoError),
                 )
             return False
         self._unstored = None
         if self._failures:
-            log.warning("the journal can be written again dropped=%d", self._lost)
+            log.warning("journal can be written again dropped=%d", self._lost)
             self._failures = 0
         for future in confirmed:
             if not future.done():

@@ -40,7 +40,7 @@ def read_record(read: Callable[[Any], T], stored: Any, *, what: str, name: objec
 @lru_cache(maxsize=1_000)
 def warn_unreadable(what: str, name: str, error: str, remedy: str, stored: str) -> None:
     """Warn about a skipped record, once for each, since some are read all the time."""
-    log.warning("%s cannot be read and is skipped; %s name=%r error=%s stored=%s", what, remedy, name, error, stored)
+    log.warning("cannot read %s, ignoring it: %s name=%r error=%s stored=%s", what, remedy, name, error, stored)
 
 
 def instant(value: Any) -> float:

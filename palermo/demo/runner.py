@@ -84,7 +84,7 @@ def run_demo(options: DemoOptions, screen: Screen) -> None:
             steps.requeue_unchanged(worker)
             if at is not None:
                 serve_pages(settings, screen, at)
-    screen.step(f"All as it should be, in {time.monotonic() - started:.0f} s. Try next")
+    screen.step(f"Everything worked as expected, in {time.monotonic() - started:.0f} s. Try next")
     for command, meaning in next_commands(options, settings, directory):
         screen.command(command, meaning)
 
@@ -149,15 +149,15 @@ def next_commands(options: DemoOptions, settings: Settings, directory: Path) -> 
     """The commands to try next, each with what it is good for."""
     program, given = options.program, flags(settings)
     if options.keep:
-        yield f"{program} failed list {given}", "what this demo left"
+        yield f"{program} failed list {given}", "the failed jobs of this demo"
         yield f"{program} failed requeue --all {given}", ""
         yield f"{program} worker palermo.demo.jobs --burst {given}", "until the queues are empty"
         yield f"{program} queues {given}", ""
     else:
         again = f" {given}" if options.url is not None else ""
-        yield f"{program} demo --keep{again}", "leaves its queues there, and says how to look at them"
+        yield f"{program} demo --keep{again}", "keeps its queues, and prints how to inspect them"
     if options.url is None:
         if options.keep:
-            yield f"rm -r {shlex.quote(str(directory))}", "once you have seen enough"
+            yield f"rm -r {shlex.quote(str(directory))}", "when you have finished"
         yield f"{program} demo --url amqp://localhost:5672/", "the same on RabbitMQ"
     yield f"{program} --help", ""

@@ -105,14 +105,14 @@ class DemoSteps:
         """Read what the jobs returned, and show the sums. Every job that did not fail has a result."""
         failed = {row["id"] for row in self._failed.values()}
         results: list[Parsed] = [job.result(_RESULT_TIMEOUT) for job in self._jobs if job.id not in failed]
-        expect(len(results) == len(self._jobs) - len(failed), "some failed jobs are none of those that were enqueued")
+        expect(len(results) == len(self._jobs) - len(failed), "some failed jobs were not enqueued by this demo")
         nodes, functions = sum(result.nodes for result in results), sum(result.functions for result in results)
         line = f"{count(len(results), 'job')} done; their results add up to {nodes:,} syntax nodes"
         self._screen.line(f"{line} and {functions:,} functions", style="green")
 
     def show_failures(self) -> None:
         """Show the failures by kind, and one of them in full."""
-        self._screen.step("3. Look at what failed")
+        self._screen.step("3. Inspect the failures")
         self._screen.command(f"{self._program} failed groups")
         paths = {row["id"]: path for path, row in self._failed.items()}
         self._screen.groups(self._inspector.failed.groups(), lambda group: Path(paths[group["id"]]).name)
@@ -124,19 +124,19 @@ class DemoSteps:
     def requeue_mended(self, worker: WorkerHandle) -> None:
         """Requeue that job with arguments with which it works."""
         id, kwargs = self._failed[str(BAD_ENCODING)]["id"], {"encoding": "latin-1"}
-        self._screen.step("4. Requeue that job with the encoding, which its file does not name")
+        self._screen.step("4. Requeue that job with the encoding that its file does not declare")
         self._screen.command(f"{self._program} failed requeue {id} --kwargs '{json.dumps(kwargs)}'")
         self._inspector.failed.requeue(id, kwargs=kwargs)
         self._runs += 1
         self._wait(worker)
         left = {row["id"] for row in self._inspector.failed.list(limit=_MANY)}
-        expect(id not in left, f"the mended job {id} failed again")
+        expect(id not in left, f"the corrected job {id} failed again")
         expect(
             len(left) == len(self._failed) - 1, f"`failed` holds {count(len(left), 'job')}, not {len(self._failed) - 1}"
         )
         found = self._client.job_by_id(id).result(_RESULT_TIMEOUT).functions
-        expect(found == 1, f"the mended job found {count(found, 'function')}, not 1")
-        self._screen.line(f"it ran, and has left the failed jobs: {len(left):,} now", style="green")
+        expect(found == 1, f"the corrected job found {count(found, 'function')}, not 1")
+        self._screen.line(f"it ran and left the failed jobs: {len(left):,} now", style="green")
         self._screen.line(f"its result: {count(found, 'function')} in {BAD_ENCODING.name}")
 
     def requeue_unchanged(self, worker: WorkerHandle) -> None:
@@ -166,7 +166,9 @@ class DemoSteps:
                     done, since = row["processed"], time.monotonic()
             expect(worker.alive, f"the worker has ended: {last_line(self._log)}")
             waited = time.monotonic() - since
-            expect(waited < _STALLED, f"no job was done for {waited:.0f} s; the worker said: {last_line(self._log)}")
+            expect(
+                waited < _STALLED, f"no job was done for {waited:.0f} s; the worker's last line: {last_line(self._log)}"
+            )
             time.sleep(_POLL_EVERY)
 
 

@@ -133,7 +133,7 @@ def _keys(client: Client, *, mend: bool) -> Finding:
     check = "unique jobs"
     strays = client.run(lambda broker: unless_blocked(broker, broker.keys.orphaned()), again=True)
     if not strays:
-        return Finding.ok(check, "every key has its job")
+        return Finding.ok(check, "all keys have their jobs")
     names = [stray.key for stray in strays]
     shown = some_of([repr(name) for name in names])
     if mend:

@@ -27,7 +27,7 @@ def _harmless() -> Iterator[None]:
     try:
         yield
     except Exception:
-        log.exception("tracing failed, going on without")
+        log.exception("tracing failed, continuing without it")
 
 
 @lru_cache(maxsize=4)

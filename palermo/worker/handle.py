@@ -115,7 +115,8 @@ def start_worker(
     chosen = _settings(url, overrides) if settings is None else settings
     if chosen.address.path == ":memory:":
         raise SettingInvalid(
-            f"{chosen.address} is this process's memory, which other processes cannot see. Name a file: sqlite:////tmp/jobs.db."
+            f"{chosen.address} is this process's memory, which other processes cannot see. Name a file:"
+            " sqlite:////tmp/jobs.db."
         )
     command = [sys.executable, "-m", "palermo", "worker", *modules, "--pool", pool]
     command += ["-c", str(concurrency), "--prefetch", str(prefetch)]
@@ -160,7 +161,7 @@ def start_worker(
     if line != b"\n":
         code = process.wait()
         why = line.decode(errors="replace").strip()
-        raise WorkerFailed(why or f"the worker ended with exit code {code} before it began; its log says why.")
+        raise WorkerFailed(why or f"the worker ended with exit code {code} before it was ready; see its log.")
     return WorkerHandle(process)
 
 

@@ -69,7 +69,7 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
         size = resident(pid) / 1e6
         if size <= self.max_memory * times:
             return ""
-        return f"its resident size was {size:.0f} MB, above {self.max_memory:g} MB"
+        return f"it used {size:.0f} MB of memory; the limit is {self.max_memory:g} MB"
 
 
 # The errors that are raised in a job to end it, or that it ends with.
@@ -82,19 +82,17 @@ def timed_out(seconds: float) -> JobTimeout:
 
 def cancelled() -> JobCancelled:
     """The error of a cancelled job."""
-    return JobCancelled("the job was cancelled; clean up and leave")
+    return JobCancelled("the job was cancelled; clean up and return")
 
 
 def terminated() -> JobTerminated:
     """The error of a job that must end because the worker stops."""
-    return JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
+    return JobTerminated("the worker is ending and this job will be requeued; clean up and return")
 
 
 def rerun_timeout(seconds: float) -> RerunTimeout:
     """The error of a run that is killed after its `rerun_after`."""
-    return RerunTimeout(
-        f"the job's process was killed: it was still running after {seconds:g} seconds, its rerun_after"
-    )
+    return RerunTimeout(f"the job's process was killed: it was still running after its rerun_after of {seconds:g} s")
 
 
 def resident(pid: int) -> int:

@@ -156,7 +156,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         """Write in a thread from now on. Only for a process that does not fork afterwards."""
 
         def dropped_line(count: int) -> str:
-            text = "log lines dropped, since nothing read the log lines=%d"
+            text = "log lines dropped, because nothing read the log lines=%d"
             return self._lines.line(time.time(), logging.WARNING, "palermo.worker", text, (count,))
 
         self._writer = LineWriter(self.stream.fileno(), dropped_line)

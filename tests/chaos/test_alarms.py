@@ -50,7 +50,7 @@ def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(outpo
         outpost.enqueue("note", blocked)
     # Nothing to gain: on another connection the job would be stored a second time when the alarm ends.
     assert outpost.proxy.accepted == connections
-    outpost.both_say("waits to be stored")
+    outpost.both_say("waiting to store")
     waiting = f"jobs waited {outpost.number()}"
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(outpost.enqueue_at_last, "note", waiting, within=PUBLISH + 60)

@@ -92,7 +92,7 @@ def test_without_rabbitmq_in_the_settings_the_parts_have_defaults(palermo: Paler
     told = palermo("queues", "--host", "rabbit")
 
     assert used == ["amqp://guest:guest@rabbit:5672/"]
-    assert told.stderr.count("the broker is amqp://guest:***@rabbit:5672/") == 1
+    assert told.stderr.count("using the broker amqp://guest:***@rabbit:5672/") == 1
 
 
 @pytest.mark.parametrize(

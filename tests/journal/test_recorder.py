@@ -195,8 +195,8 @@ async def test_a_journal_that_is_away_is_said_once_and_loses_no_count(caplog: py
 
         await until(kept, (MOST_WAITING + 1_000, MOST_WAITING + 1_000))
         assert [record.message.split(" error")[0].split(" dropped")[0] for record in caplog.records] == [
-            "the journal cannot be written; jobs continue without it",
-            "the journal can be written again",
+            "cannot write the journal, continuing without it",
+            "journal can be written again",
         ]
 
 
@@ -322,7 +322,7 @@ async def test_only_an_end_is_stored_where_it_is_asked_for(caplog: pytest.LogCap
         assert not await keep(made, KEPT)
         assert not await keep(made, KEPT)
         assert [record.message for record in caplog.records] == [
-            "results are not kept: the setting journal is off id=1 job=a"
+            "result not kept, because the setting journal is off id=1 job=a"
         ]
 
 

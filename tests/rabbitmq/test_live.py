@@ -81,7 +81,7 @@ async def test_priorities_that_change_nothing_are_warned_of_once(
         for number in range(3):
             await program.publish(urgent(f"urgent-{number}", 9, "jobs"))
 
-    assert caplog.text.count("priorities change little or nothing in this queue queue=jobs") == 1
+    assert caplog.text.count("priorities have little or no effect queue=jobs") == 1
     assert "palermo migrate jobs --type priority" in caplog.text
     assert "queue=new" not in caplog.text
 

@@ -104,11 +104,11 @@ def test_a_refused_journal_holds_no_job_up_and_is_written_later(node: Node, exch
         for text in jobs:
             rig.enqueue("note", text)
         assert rig.await_lines(len(jobs)) == jobs
-        eventually(lambda: "the journal cannot be written" in worker.log)
+        eventually(lambda: "cannot write the journal" in worker.log)
         assert "write and read permission" in worker.log
 
         set_permissions(node, USER, ALL, ALL, ALL)
-        eventually(lambda: "the journal can be written again" in worker.log)
+        eventually(lambda: "journal can be written again" in worker.log)
         Journal(rig.client).until(len(jobs), "succeeded")
 
 

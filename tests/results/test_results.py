@@ -241,7 +241,7 @@ def test_with_the_journal_off_jobs_run_and_asking_for_results_says_so(tmp_path: 
 
     log = rig.burst(modules=(MODULE,), PALERMO_JOURNAL="off")
 
-    assert "results are not kept: the setting journal is off" in log
+    assert "result not kept, because the setting journal is off" in log
     with pytest.raises(JournalOff, match="the setting journal is off"):
         job.result(1)
     assert job.status().reason.endswith("The setting journal is off, so jobs that have ended are not recorded.")

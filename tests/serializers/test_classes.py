@@ -89,7 +89,7 @@ def test_classes_of_a_whole_signature_are_found_also_those_in_themselves() -> No
 
 @BOTH
 def test_a_class_that_was_neither_named_nor_registered_is_not_restored(serializer: Serializer) -> None:
-    with pytest.raises(DecodeError, match=r"samples\.Color', which this job may not restore\. .*`order: Color`"):
+    with pytest.raises(DecodeError, match=r"samples\.Color', which this job does not accept\. .*`order: Color`"):
         serializer.loads(serializer.dumps([Color.RED]), {})
     registry = Serializers.default()
     registry.register_class(Color)

@@ -46,7 +46,7 @@ def test_members_that_share_one_hash_freeze_nobody(kind: str, of: str) -> None:
 
     [looked] = cast(list[object], SERIALIZERS.decode_for_display(message))
     row = job_row(message, JobState.PENDING, SERIALIZERS)
-    with pytest.raises(DecodeError, match="have the same hash"):
+    with pytest.raises(DecodeError, match="with the same hash"):
         SERIALIZERS.decode(message, accept=Accept.default())
 
     assert isinstance(looked, Unrestored)

@@ -112,11 +112,11 @@ def test_signed_in_signed_and_a_bare_body_are_refused() -> None:
         Serializers.default(signing_keys=[KEY]).decode(message, accept=DEFAULT)
     # Nor is a body without the first line a signed one.
     for bare in (b"", b"\n", b"v1  \n", b"v2 aa application/json\n[]", b"v1 aa application/json[]"):
-        with pytest.raises(DecodeError, match=r"not signed as docs/internals/wire\.md says"):
+        with pytest.raises(DecodeError, match=r"not in the signed format of docs/internals/wire\.md"):
             Signed([KEY]).unwrap(bare, job="shop.pay", id="7")
 
 
 def test_a_short_key_is_refused_and_none_is_shown() -> None:
-    with pytest.raises(SettingInvalid, match="signing key 2 has 6 bytes and needs at least 16"):
+    with pytest.raises(SettingInvalid, match="signing key 2 has 6 bytes; the minimum is 16"):
         Serializers.default(signing_keys=[KEY, "secret"])
     assert "the key" not in repr(Signed([KEY])) + repr(Serializers.default(signing_keys=[KEY]))

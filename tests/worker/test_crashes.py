@@ -17,14 +17,14 @@ SEGFAULT = "the job's process was killed by SIGSEGV (segmentation fault)"
 
 #: Jobs whose process dies, and what is said of it.
 DEADLY = (
-    (("exits", 3), "the job's process exited with status 3 in mid-job"),
-    (("exits", 0), "the job's process exited with status 0 in mid-job"),
+    (("exits", 3), "the job's process exited with status 3 during a job"),
+    (("exits", 0), "the job's process exited with status 0 during a job"),
     (("segfaults",), SEGFAULT),
     (("segfaults_unseen",), SEGFAULT),
     (("killed", "SIGKILL"), "the job's process was killed by SIGKILL: out of memory, or someone's kill -9"),
     (("killed", "SIGABRT"), "the job's process was killed by SIGABRT (aborted)"),
-    (("hangs_up",), "the job's process closed its connection to the worker in mid-job, and was killed for that"),
-    (("babbles",), "the job's process sent garbage: a frame of 4294967295 bytes, and was killed for that"),
+    (("hangs_up",), "the job's process closed its connection to the worker during a job, and was killed"),
+    (("babbles",), "the job's process sent invalid data: a frame of 4294967295 bytes, and was killed"),
 )
 
 
@@ -65,7 +65,7 @@ def test_a_hook_that_crashes_when_told_of_a_crash_is_not_told_again(rig: Rig) ->
 
     log = rig.burst(modules=("crew", "crew_broken_hook"), PALERMO_TEST_HOOK="on_failure crashes")
 
-    assert rig.errors() == {id: ("palermo.errors.JobCrashed", "the job's process exited with status 3 in mid-job")}
+    assert rig.errors() == {id: ("palermo.errors.JobCrashed", "the job's process exited with status 3 during a job")}
     assert log.count("on_failure hooks crashed too") == 1
     assert rig.lines() == ["after"]
 

@@ -40,7 +40,7 @@ def test_a_unique_job_without_its_key_runs_and_is_told_of(bench: Bench, caplog: 
     assert caplog.messages == []
     assert bench.run() == Succeeded()
     [text] = caplog.messages
-    assert "declared unique and was enqueued without a key" in text
+    assert "unique job was enqueued without a key" in text
     assert "id=1 job=job" in text
 
 

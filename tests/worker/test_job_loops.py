@@ -16,7 +16,7 @@ def test_async_jobs_of_a_slot_share_a_loop_that_is_left_clean(rig: Rig, pool: st
 
     assert rig.errors() == {}
     assert rig.lines() == ["shared", "shared", "left", "cleaned up", "shared", "generator closed"]
-    (line,) = [line for line in log.splitlines() if "left tasks behind" in line]
+    (line,) = [line for line in log.splitlines() if "tasks that the job left behind" in line]
     assert all(text in line for text in (f"id={ids[2]}", "job=crew_loops.leaves_a_task", "tasks='refresh (lingers)'"))
 
 

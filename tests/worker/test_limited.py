@@ -57,7 +57,7 @@ def test_a_new_leader_says_why_limited_jobs_wait_for_a_silent_worker(any_rig: Ri
     rig.open_gate()
     rig.enqueue("one_of_each", str(rig.notes_path), "a", str(rig.gate), limit=1)
 
-    eventually(lambda: "jobs with a limit or a rate wait, because a worker does not answer" in leader.log)
+    eventually(lambda: "jobs with limits are waiting for a worker that does not answer" in leader.log)
     assert rig.lines() == []
 
     silent.send(signal.SIGCONT)

@@ -182,7 +182,7 @@ def test_the_parent_ends_a_pair_on_which_garbage_arrives(sent: bytes) -> None:
     seen = _parent(sent)
 
     assert len(seen) == 1
-    assert str(seen[0]).startswith("sent garbage: ")
+    assert str(seen[0]).startswith("sent invalid data: ")
 
 
 def test_a_slot_reads_what_the_parent_buffers_and_then_the_end() -> None:

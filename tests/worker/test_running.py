@@ -41,7 +41,7 @@ def test_a_worker_warns_of_its_settings_once_also_if_its_jobs_enqueue(rig: Rig) 
     log = rig.burst(modules=("crew_families",))
 
     assert rig.client.job_by_id(id).status() == "done"
-    assert log.count("file of jobs is open to all users") == 1
+    assert log.count("all users of this machine can read the file of jobs") == 1
 
 
 def test_jobs_get_no_input_lose_no_output_and_start_processes_that_obey_term(rig: Rig) -> None:

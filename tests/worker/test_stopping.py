@@ -43,7 +43,7 @@ def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(rig: Rig, po
     worker = _holding(rig, "--pool", pool, "--shutdown-timeout", "1h")
 
     worker.send(signal.SIGINT)
-    eventually(lambda: "finishing 1 running job and ending; a second Ctrl-C kills what still runs" in worker.log)
+    eventually(lambda: "finishing 1 running job and ending; press Ctrl-C again to kill running jobs" in worker.log)
     worker.send(signal.SIGINT)
 
     assert worker.wait() == 1

@@ -158,7 +158,7 @@ def _event(row: Row) -> Event:
         case RecordKind.SNOOZED:
             return Event(title="Snoozed", at=at, detail=f"runs again{_in(row)}")
         case RecordKind.RELEASED:
-            return Event(title="Requeued", at=at, detail=f"{_at(row)}, which stopped or lost its session")
+            return Event(title="Released", at=at, detail=f"{_at(row)}, which stopped or lost its session")
         case RecordKind.DISCARDED:
             return Event(title="Discarded", at=at, detail=text)
         case RecordKind.CANCELLED:
@@ -222,7 +222,7 @@ def _with_durations(events: list[Event]) -> list[Event]:
 #: The states of runs after which the job simply waits again, in a word.
 _WAITS_AGAIN = {
     RecordKind.SNOOZED: "snoozed",
-    RecordKind.RELEASED: "given back",
+    RecordKind.RELEASED: "released",
     RecordKind.EXPANDED: "added steps",
 }
 
@@ -231,7 +231,7 @@ class AttemptRow(Struct, frozen=True, kw_only=True):
     """One run of a job."""
 
     number: int | None
-    #: How it ended: done, failed, discarded, cancelled, snoozed, given back, or running.
+    #: How it ended: done, failed, discarded, cancelled, snoozed, released, or running.
     state: str
     error: str = ""
     #: The error's text, or why it was discarded or who cancelled it.

@@ -49,7 +49,7 @@ class UserFile:
         self._path = Path(path)
         self._stamp = self._stat()
         if self._path.stat().st_mode & 0o007:
-            log.warning("users file is readable by all users of this machine, run chmod 600 file=%s", self._path)
+            log.warning("all users of this machine can read the users file, run chmod 600 file=%s", self._path)
         self._users = read(self._path)
 
     def users(self) -> Users:
@@ -60,7 +60,7 @@ class UserFile:
                 self._stamp = stamp
                 self._users = read(self._path)
         except SettingInvalid as error:
-            log.error("users unchanged error=%s", error)
+            log.error("cannot read the users file, keeping the users error=%s", error)
         return self._users
 
     def _stat(self) -> tuple[int, int, int]:

@@ -407,7 +407,7 @@ class Sampler:
                 unavailable = False
             except PalermoError as error:
                 if not unavailable:
-                    log.warning("cannot sample the broker, trying again error=%s", error)
+                    log.warning("cannot read the state of the broker, retrying error=%s", error)
                 unavailable = True
 
     def due_in(self) -> float:

@@ -86,7 +86,7 @@ class Data:
         (found,) = await self.get([name])
         if found is not None:
             return unpack(found, kind)
-        log.error("a workflow cannot continue, its data was deleted: cancel it workflow=%s data=%s", self._id, name)
+        log.error("cannot continue a workflow whose data was deleted, cancel it workflow=%s data=%s", self._id, name)
         return None
 
     async def output(self, prefix: str, use: Use) -> Output:
@@ -271,7 +271,7 @@ def read_flow(state: str | bytes | None) -> StoredFlow | None:
     try:
         return msgpack.decode(state.encode() if isinstance(state, str) else state, type=StoredFlow)
     except UNREADABLE as error:
-        log.warning("a workflow cannot be read, its steps run as plain jobs error=%r", str(error))
+        log.warning("cannot read a workflow, running its steps as plain jobs error=%r", str(error))
         return None
 
 

@@ -69,7 +69,7 @@ class EventLog:
             internal(session.exchange, "events"),
             publisher,
             patience=max(session.timeout, LONG_PATIENCE),  # an aborted long read must start again
-            holds="the events that are kept",
+            holds="the kept events",
             arguments=stream_bounds(session.events_bytes, session.events_age),
         )
 
@@ -87,7 +87,7 @@ class EventLog:
                 if self._connection.error is not None:
                     raise
                 level = logging.WARNING if self._bound else logging.DEBUG
-                log.log(level, "events are not kept for now error=%r", str(error))
+                log.log(level, "cannot keep events for now error=%r", str(error))
         self._bound = False
         await self._unbind()
         return not self.wanted

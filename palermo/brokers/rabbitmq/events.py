@@ -207,7 +207,7 @@ class RabbitmqEvents:
         await self._bind(subscription)
         late = await self._event_log.mark(connection)
         replayed += await self._tell(subscription, last + 1, late, lying=await self._lying(queue))
-        log.info("group subscribes from the start group=%s events=%d", subscription.group, replayed)
+        log.info("group subscribed, with earlier events group=%s events=%d", subscription.group, replayed)
         return replayed
 
     async def _lying(self, queue: str) -> set[str]:

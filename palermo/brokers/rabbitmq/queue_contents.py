@@ -95,7 +95,7 @@ class QueueContents:
         try:
             messages = tuple(await self._keys.as_they_run(list(messages), max_body=max_body))
         except BrokerUnavailable as error:
-            log.warning("jobs may be shown without the arguments that replaced theirs error=%r", str(error))
+            log.warning("cannot read replaced arguments, showing the old ones error=%r", str(error))
         return replace(page, messages=messages, cancelled=frozenset(one.id for one in messages if marks.find(one)))
 
     async def sweep(

@@ -414,7 +414,7 @@ class Executor:
             raise HeaderInvalid(f"{message.defect}. Fix the program that published job {message.id}.")
         if message.expires_at is not None and self._now() >= message.expires_at:
             late = self._now() - message.expires_at
-            raise JobExpired(f"job {message.id} was not started in time: it expired {late:.1f} s ago. It was not run.")
+            raise JobExpired(f"job {message.id} was not started in time: it expired {late:.1f} s ago.")
         if not message.job:
             raise JobUnnamed(
                 f"message {message.id} names no job: it has no header job-class. Fix the program that published it, or"
@@ -441,8 +441,7 @@ class Executor:
             if value is not message.body:
                 raise
             raise DecodeError(
-                f"the body of message {message.id} is not JSON, and no media type says how else to read it."
-                f" Given as bytes, its {error}"
+                f"the body of message {message.id} is not JSON and has no content type. Passed as bytes, its {error}"
             ) from None
         if definition.models is not None:
             args, kwargs = definition.models.validated(args, kwargs, decoded=True)
@@ -531,8 +530,7 @@ def _warn_if_plain(message: Message, definition: JobDefinition) -> None:
     # A recurring job comes from its declaration: with unique=seconds it needs no key, since each tick comes once.
     if message.attempt == 1 and "recurring" not in message.extra and lock_of(message) is None:
         log.warning(
-            "job is declared unique and was enqueued without a key, by a program without its code; it runs anyway"
-            " id=%s job=%s",
+            "unique job was enqueued without a key by a program without its code, running it anyway id=%s job=%s",
             message.id,
             definition.name,
         )

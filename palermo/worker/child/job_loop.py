@@ -53,7 +53,7 @@ def _cancel(loop: asyncio.AbstractEventLoop, left: Iterable["asyncio.Task[Any]"]
     """Cancel these tasks and wait for them to end. `own` is the job itself, after an interrupt."""
     names = sorted(f"{task.get_name()} ({_function(task)})" for task in left if task is not own)
     if names:
-        log.warning("the job left tasks behind, which are cancelled tasks=%s", ", ".join(names))
+        log.warning("cancelled tasks that the job left behind tasks=%s", ", ".join(names))
     for task in left:
         task.cancel()
     for ended in loop.run_until_complete(asyncio.gather(*left, return_exceptions=True)):

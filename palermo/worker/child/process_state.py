@@ -63,7 +63,7 @@ class ProcessState:
         """End this process if a job in this slot forked it and it has returned from the job, which its parent runs
         too."""
         if os.getpid() != self._pid:
-            log.error("process forked by a job returned from the job and is ended: call os._exit in it slot=%d", slot)
+            log.error("process forked by a job returned from the job, ending it: call os._exit in it slot=%d", slot)
             flush()
             os._exit(1)
 
@@ -73,7 +73,7 @@ class ProcessState:
         if now == self._before:
             return ""
         if now[0] != self._before[0]:
-            raise PipeLost(f"a job closed or replaced descriptor {self._pipe}, which leads to the worker")
+            raise PipeLost(f"a job closed or replaced file descriptor {self._pipe}, its connection to the worker")
         # Without the last two names in a shared process.
         found = zip(_NAMES, now, self._before, strict=False)
         return "; ".join(

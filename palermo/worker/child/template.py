@@ -125,8 +125,8 @@ class Template:
             raise WorkerFailed(
                 f"a module connects to {chosen.settings.address} with exchange {chosen.settings.exchange!r}, but this"
                 f" worker serves {settings.address} with exchange {settings.exchange!r}, so it would not get the"
-                " program's jobs. Remove palermo.connect, and set PALERMO_URL and PALERMO_EXCHANGE, which programs and"
-                " workers read."
+                " program's jobs. Instead of calling palermo.connect, set PALERMO_URL and PALERMO_EXCHANGE, which"
+                " programs and workers read."
             )
         # After the imports: modules may add or remove serializers, and choose another default queue.
         settings = chosen.settings
@@ -149,7 +149,7 @@ class Template:
         for name in selection.names:
             if name not in queues:
                 # Before the parent declares it: on RabbitMQ a mistyped queue exists until an operator deletes it.
-                log.warning("no job of these modules names this queue queue=%s%s", name, nearest(name, queues))
+                log.warning("no job of these modules uses this queue queue=%s%s", name, nearest(name, queues))
         for hook in hooks.registered.of("before_first_fork"):
             try:
                 hook(self._context)

@@ -113,7 +113,7 @@ class SlotPipe(asyncio.Protocol):
                 else:
                     self._on_answer(unpack_answer(payload))
         except InvalidFrame as error:
-            self.abort(f"sent garbage: {error}")
+            self.abort(f"sent invalid data: {error}")
             return
         self._frames = None if frames.empty else frames
 

@@ -98,7 +98,7 @@ class JobEvents:
         await self.recorder.close(_CLOSE_TIMEOUT)
         if self.recorder.unwritten:
             log.warning(
-                "journal unavailable at the worker's end: history and statistics lack its last runs records=%d",
+                "journal unavailable when the worker ended, its last runs are missing records=%d",
                 self.recorder.unwritten,
             )
 
@@ -141,7 +141,7 @@ class JobEvents:
             return False
         if self.recorder.level is JournalLevel.OFF:
             if not self._warned:
-                log.warning("results are not kept: the setting journal is off id=%s job=%s", message.id, message.job)
+                log.warning("result not kept, because the setting journal is off id=%s job=%s", message.id, message.job)
             self._warned = True
             return False
         wait, took = _times(message, began_at, ended_at)
@@ -152,7 +152,7 @@ class JobEvents:
             await self.recorder.add_confirmed(kind, said, timeout=timeout)
         except BrokerUnavailable as error:
             log.error(
-                "end of a job with a kept result not stored, it may be lost id=%s job=%s error=%r",
+                "end of a job not stored, its result may be lost id=%s job=%s error=%r",
                 message.id,
                 message.job,
                 str(error),
@@ -202,7 +202,7 @@ class JobEvents:
             return
         self._refusal_logged_at = time.monotonic()
         log.error(
-            "queue refuses the results of jobs, slots wait: make room in it queue=%s error=%r",
+            "queue refuses jobs or results, slots are waiting: make room in the queue queue=%s error=%r",
             settlement.message.queue if isinstance(settlement, Reschedule) else settlement.queue,
             str(error),
         )
@@ -282,7 +282,7 @@ SETTLED: Mapping[type[Settlement], str] = {
     Ack: "acknowledged",
     Fail: "failed",
     Reschedule: "rescheduled",
-    Release: "given back",
+    Release: "released",
 }
 
 

@@ -168,7 +168,7 @@ class Orders:
         try:
             return await obey(order)
         except Exception as error:  # the edge: an order must not end the worker, and its sender waits for an answer
-            log.exception("cannot obey order action=%s", order.action)
+            log.exception("cannot carry out order action=%s", order.action)
             return {"error": str(error)}
 
     async def _do(self, action: Action, order: WorkerCommand) -> Mapping[str, Any]:

@@ -326,7 +326,7 @@ class SlotTask:
             await session.consumer.save(delivery, text)
         except PalermoError as error:
             id = delivery.message.id
-            log.warning("saved state not stored, it is lost if this worker dies now id=%s error=%r", id, str(error))
+            log.warning("saved state not stored, it may be lost id=%s error=%r", id, str(error))
 
     async def _result_of(self, message: Message) -> RunResult:
         """Run the job in the pool and return its result."""
@@ -445,7 +445,7 @@ class SlotTask:
             except (BrokerUnavailable, DeliveryLost) as error:
                 worker.outcomes.keep(message.id, replace(outcome, mark=fingerprint(message)))
                 log.warning(
-                    "result dropped, the broker has requeued the job and it may run again id=%s job=%s error=%r",
+                    "result dropped, because the broker has requeued the job id=%s job=%s error=%r",
                     message.id,
                     message.job,
                     str(error),
@@ -479,7 +479,7 @@ class SlotTask:
             if worker.stopping.is_set() or (attempt == _RETRY_ATTEMPTS and isinstance(settlement, Reschedule)):
                 break
             await wait_for_any(worker.stopping, timeout=min(_MAX_PAUSE, backoff(attempt, random.random())))
-        text = "the result of a job is not stored, giving the job back, it runs again id=%s job=%s"
+        text = "result not stored, requeuing the job id=%s job=%s"
         log.warning(text, message.id, message.job)
         await session.consumer.settle(delivery, Release())
         return False
@@ -503,6 +503,7 @@ def _worker_died(delivery: Delivery) -> Failure:
     count = len(delivery.deaths)
     error = WorkerDied(
         f"{count} {'worker' if count == 1 else 'workers'} died while they ran it: {', '.join(delivery.deaths)}."
-        " It was not run again. Look at how those ended (out of memory, kill -9, the machine) before you requeue it."
+        " It was not run again. Before you requeue it, find out why they died (out of memory, kill -9, a crash of the"
+        " machine)."
     )
     return from_exception(error, failed_at=int(clock.now()))

@@ -100,7 +100,7 @@ class StallWatchdog:
                     waiting = set(await session.consumer.queues_with_jobs())
             except TimeoutError:
                 self._unanswered = True
-                return f"the broker did not say within {ANSWER_TIMEOUT:g} s whether jobs wait"
+                return f"the broker did not report within {ANSWER_TIMEOUT:g} s whether jobs are waiting"
             except PalermoError:
                 return ""  # lost or refused: the slot that waits for a job gets the same error
             unserved = waiting & unserved if check else waiting
@@ -111,7 +111,8 @@ class StallWatchdog:
         if not unserved or taken != self._worker.taken:
             return ""
         return (
-            f"jobs wait in {', '.join(map(repr, sorted(unserved)))}, and none came for {(CHECKS - 1) * CHECK_EVERY:g} s"
+            f"jobs are waiting in {', '.join(map(repr, sorted(unserved)))}, but none has arrived for"
+            f" {(CHECKS - 1) * CHECK_EVERY:g} s"
         )
 
     async def _served_queues(self, session: BrokerSession) -> set[str]:
@@ -160,7 +161,7 @@ class LoopWatchdog:
 
 
 def _write_stacks() -> None:
-    line = f"palermo: the worker's loop has stood still for {LOOP_TIMEOUT:g} s, ending pid={os.getpid()}"
+    line = f"palermo: the worker's event loop has been blocked for {LOOP_TIMEOUT:g} s, ending pid={os.getpid()}"
     # Not faulthandler, which would hold the GIL while it waits for a reader.
     os.write(2, f"{line}\n{thread_stacks()}\n".encode(errors="replace"))
 

@@ -183,7 +183,7 @@ class Worker:
             log.info("worker stays quiet until it ends or until `palermo control resume`")
         busy = self.shared.busy
         if row.action is Action.INTERRUPT and busy and not self.shared.stopping.is_set():
-            log.warning("finishing %s and ending; a second Ctrl-C kills what still runs", count(busy, "running job"))
+            log.warning("finishing %s and ending; press Ctrl-C again to kill running jobs", count(busy, "running job"))
         self.order(row.action)
 
     def order(self, action: Action) -> None:
@@ -286,7 +286,7 @@ class Worker:
         try:
             await asyncio.wait_for(self.shared.hook("worker_exit"), EXIT_TIMEOUT)
         except TimeoutError:
-            log.error("worker_exit hook still runs after %.0f s, killing it", EXIT_TIMEOUT)
+            log.error("worker_exit hook is still running after %.0f s, killing it", EXIT_TIMEOUT)
             self.shared.pool.kill()
 
     def _describe(self) -> str:

@@ -206,7 +206,7 @@ class Child(Process):
 
     def _refuse_answer(self) -> None:
         if self.pipe is not None:
-            self.pipe.abort("sent an answer that nobody asked for")
+            self.pipe.abort("sent an unexpected answer")
 
     def _disconnected(self, why: str) -> None:
         if self.pipe is None:  # the parent itself ended this child

@@ -177,7 +177,7 @@ class Children:
             # end late.
             self.kill_child(child)
             if await child.end_reason == KILLED:
-                return f"{why or 'closed its connection to the worker in mid-job'}, and was killed for that"
+                return f"{why or 'closed its connection to the worker during a job'}, and was killed"
         return child.end_reason.result() or f"ended with the worker's template, which {self.template_end}"
 
     async def end(self, child: Process) -> None:
@@ -266,7 +266,7 @@ class Children:
                 self._children.pop(number).exited(f"could not be forked: {text}")
             case {"exited": number, "status": status}:
                 how = describe_status(status)
-                self._children.pop(number).exited(how if status < 0 else f"{how} in mid-job")
+                self._children.pop(number).exited(how if status < 0 else f"{how} during a job")
             case {"hooked": _, "answer": answer}:
                 done = self._hooks.pop(0)
                 if not done.done():

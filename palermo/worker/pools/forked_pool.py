@@ -234,7 +234,7 @@ class ForkedPool:
         if result is SUCCEEDED or self._is_possible(run, result):
             self._runs.pop(run.slot).done(result)
         else:
-            self._spawn(self._finish(run, self._result_of_killed(run, "sent an answer that means nothing")))
+            self._spawn(self._finish(run, self._result_of_killed(run, "sent an invalid answer")))
         if child.retired:
             self._kill_if_others_are_done(child)
 
@@ -342,7 +342,7 @@ class ForkedPool:
         if known or run.kill_error is not None or self.children.gone.is_set():
             return await self._result_of_killed(run, why)
         log.warning(
-            "process died with %d jobs in it, this one runs again alone id=%s job=%s fate=%r",
+            "process died while running %d jobs, this one runs again alone id=%s job=%s fate=%r",
             child.lost_jobs,
             run.message.id,
             run.message.job,

@@ -63,7 +63,7 @@ def unconfirmed(connection: Connection, what: str, timeout: float) -> BrokerUnav
 
 def say_blocked(what: str) -> None:
     """Log that a worker waits for the end of an alarm."""
-    log.warning("%s waits to be stored, an alarm of the broker's memory or disk blocks it", what)
+    log.warning("waiting to store %s until the broker's memory or disk alarm ends", what)
 
 
 async def confirmed(

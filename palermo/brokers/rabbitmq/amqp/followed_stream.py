@@ -116,10 +116,10 @@ class FollowedStream(Generic[S]):
                 await self.read(connection)
             except PalermoError as error:
                 if connection.error is None and (self._known.is_set() or loop.time() - began > _UNKNOWING):
-                    log.error("continuing without knowing %s error=%r", self.stream.holds, str(error))
+                    log.error("cannot read %s, continuing error=%r", self.stream.holds, str(error))
                     self._known.set()
                 elif connection.error is None:
-                    log.warning("taking no jobs before knowing %s error=%r", self.stream.holds, str(error))
+                    log.warning("cannot read %s, taking no jobs yet error=%r", self.stream.holds, str(error))
             else:
                 self._known.set()
                 ended = asyncio.Event()

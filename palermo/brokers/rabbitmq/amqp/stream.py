@@ -187,7 +187,7 @@ class Stream:
                 if self.name == broken:
                     await connection.delete(following)
                 else:
-                    log.error("a stream is broken, its records are lost stream=%s next=%s", broken, following)
+                    log.error("stream is broken, its records are lost stream=%s next=%s", broken, following)
 
     async def _make_alone(self, connection: Connection) -> bool:
         """Create the stream, unless another session does. Returns whether this one did."""
@@ -221,7 +221,7 @@ class Stream:
         await Destination(self.make, self._forget).publish(send)
 
     def _forget(self) -> None:
-        log.warning("a stream was deleted and is created again holds=%r stream=%s", self.holds, self.name)
+        log.warning("stream was deleted, creating it again holds=%r stream=%s", self.holds, self.name)
         self.made = False
 
     async def follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":

@@ -42,7 +42,7 @@ class Unreadable:
             # An error of another type, which no bytes explain, is a bug in the reader.
             bug = error if isinstance(error, Exception) and not isinstance(error, UNREADABLE) else None
             log.warning(
-                "a record cannot be read and is skipped, like all others here source=%s error=%.200r record=%.200s",
+                "skipping records that cannot be read source=%s error=%.200r record=%.200s",
                 *(source, error, text),
                 exc_info=bug,
             )

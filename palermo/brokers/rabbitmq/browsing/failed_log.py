@@ -173,7 +173,7 @@ class FailedLog:
                 return  # another write, which failed with this one, has logged it
             self._silent_until = clock() + _SILENT
             log.warning(
-                "cannot write the log of failed jobs, their list will be wrong for=%gs error=%r",
+                "cannot write the log of failed jobs, their list is incomplete for=%gs error=%r",
                 _SILENT,
                 str(error) or "no answer in time",
             )

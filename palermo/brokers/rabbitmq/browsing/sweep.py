@@ -138,7 +138,7 @@ class FailedTurn:
         patience = PATIENCE if only_look else math.inf
         async with self._mutex.held(connection, patience=patience, optional=True) as alone:
             if not alone:
-                log.warning("failed jobs that another session holds may be left out")
+                log.warning("failed jobs held by another session may be missing")
             yield alone
 
 
@@ -223,7 +223,7 @@ class Reader:
         deadline = time.monotonic() + (PATIENCE if self.only_look else _SILENT)
         while (await self.connection.probe(self._names[0])).consumers:
             if time.monotonic() > deadline:
-                log.warning("failed jobs that another session holds are left out queue=%s", self._queue)
+                log.warning("failed jobs held by another session are missing queue=%s", self._queue)
                 return
             await asyncio.sleep(SOON)
 

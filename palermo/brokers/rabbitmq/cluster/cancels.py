@@ -99,7 +99,7 @@ class CancelMarks(FollowedStream[Cancels]):
             publisher,
             Cancels,
             patience=patience,
-            holds="which jobs are cancelled",
+            holds="the list of cancelled jobs",
             arguments=_BOUNDS,
         )
 

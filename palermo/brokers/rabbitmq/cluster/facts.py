@@ -190,7 +190,7 @@ class Facts(FollowedStream[FactState]):
             publisher,
             FactState,
             patience=patience,
-            holds="the names of queues and which are paused",
+            holds="the list of queues and pauses",
             arguments=_BOUNDS,
         )
         self._exchange = exchange
@@ -242,7 +242,7 @@ class Facts(FollowedStream[FactState]):
                     await self.write_again(connection)
             except PalermoError as error:
                 if connection.error is None:
-                    log.warning("the facts cannot be written again now error=%r", str(error))
+                    log.warning("cannot store the list of queues and pauses error=%r", str(error))
 
     async def write_again(self, connection: Connection) -> int:
         """Write all facts again if one is far back in the stream. Returns the number written.
@@ -260,5 +260,5 @@ class Facts(FollowedStream[FactState]):
             kept = [record for record in some if record["kind"] != QUEUE or record["name"] not in gone]
             await asyncio.gather(*(self.stream.write({**record, "again": True}) for record in kept))
             written += len(kept)
-        log.info("the facts were written again facts=%d", written)
+        log.info("stored the list of queues and pauses again entries=%d", written)
         return written

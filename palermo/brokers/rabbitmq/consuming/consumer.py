@@ -299,7 +299,7 @@ class RabbitmqConsumer:
             failed = Fail(unpublishable(message, error, now=wall_clock()), self._failed_place(message.queue))
             await self._publish(failed.message, failed.queue)
             log.error(
-                "job failed, it cannot be stored for later id=%s job=%s error=%r", message.id, message.job, str(error)
+                "job failed, cannot store its next run id=%s job=%s error=%r", message.id, message.job, str(error)
             )
             return failed
         return None

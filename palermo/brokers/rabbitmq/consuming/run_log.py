@@ -291,7 +291,7 @@ class RunLog:
                 async with asyncio.timeout(STORED_WITHIN):
                     await self._flush()
             except (PalermoError, TimeoutError) as error:
-                self._complain(f"giving job {id} back may count as the death of a worker", error)
+                self._complain(f"requeuing job {id} may count as the death of a worker", error)
 
     def ended(self, slot: int, id: str, *, forget: bool) -> None:
         """Record that the job is settled; `forget` its dead workers, unless it was requeued."""
@@ -349,7 +349,7 @@ class RunLog:
                 await self._flush()
             self._complained = False
         except (PalermoError, TimeoutError) as error:
-            self._complain("a worker that dies now is not counted", error)
+            self._complain("deaths of workers are not counted", error)
 
     async def _flush(self) -> None:
         """Write the running jobs. All calls during one write share the next record."""
@@ -392,7 +392,7 @@ class RunLog:
     def _complain(self, means: str, error: Exception) -> None:
         if not self._complained and self.connection.error is None:
             self._complained = True
-            log.warning("cannot write the record of starts, %s error=%r", means, str(error) or "no answer in time")
+            log.warning("cannot record starts of jobs, %s error=%r", means, str(error) or "no answer in time")
 
 
 def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:

@@ -128,7 +128,7 @@ class ServedQueues:
         self._declarer.forget(queue)
         if queue in self._selection.patterns:
             self._kinds[queue] = await self._declarer.ensure(queue)
-            log.warning("queue was deleted and is declared again queue=%s", queue)
+            log.warning("queue was deleted, declaring it again queue=%s", queue)
         else:
             self._kinds.pop(queue, None)
             self._rank()

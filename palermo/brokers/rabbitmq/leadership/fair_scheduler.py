@@ -81,7 +81,7 @@ class FairScheduler(Work):
                     except PalermoError:
                         if self._connection.error is not None:
                             raise
-                        log.debug("tenants cannot be tidied now queue=%s", fair_queue.queue, exc_info=True)
+                        log.debug("cannot tidy tenants queue=%s", fair_queue.queue, exc_info=True)
                 await asyncio.wait({self._failed}, timeout=_LOOK_EVERY)
                 if self._failed.done():
                     self._failed.result()

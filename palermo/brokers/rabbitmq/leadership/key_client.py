@@ -180,7 +180,7 @@ class RabbitmqKeys:
                 if self._connection.error is not None:
                     raise
                 log.warning(
-                    "a job waits for the leader to confirm its key id=%s error=%r", delivery.message.id, str(error)
+                    "waiting for the leader to confirm the key of a job id=%s error=%r", delivery.message.id, str(error)
                 )
                 await asyncio.sleep(AGAIN)
 
@@ -342,7 +342,7 @@ class PendingEnds:
         except PalermoError as error:
             self._give_back(delivery)
             log.warning(
-                "the end of a job was not stored, the broker requeues it and it may run again id=%s job=%s error=%r",
+                "end of a job not stored, it may run again id=%s job=%s error=%r",
                 delivery.message.id,
                 delivery.message.job,
                 str(error),

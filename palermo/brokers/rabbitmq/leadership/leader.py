@@ -194,7 +194,7 @@ class Leader:
 
 def _refuse(request: object, error: Exception) -> bytes:
     """The reply to an invalid request, which any program with permission to publish can send."""
-    log.warning("a request to the leader cannot be read request=%.200r error=%.200r", request, error)
+    log.warning("cannot read a request to the leader request=%.200r error=%.200r", request, error)
     return operations.write_error(ValueError(f"the leader cannot read the request: {error!r:.200}"))
 
 

@@ -63,8 +63,8 @@ class LeaderLimits:
         if not self._learnt and time.monotonic() - self._told_at > SAY_EVERY:
             self._told_at = time.monotonic()
             log.warning(
-                "jobs with a limit or a rate wait, because a worker does not answer and may run some of them;"
-                " find it with `palermo workers`, then resume or kill it"
+                "jobs with limits are waiting for a worker that does not answer: find it with `palermo workers`, then"
+                " resume or kill it"
             )
 
     async def run(self) -> None:

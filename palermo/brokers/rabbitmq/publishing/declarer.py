@@ -99,7 +99,7 @@ class QueueRegistration:
             if self._connection.error is not None:
                 raise
             # A stream that is down must not prevent storing a job: its queue is registered later.
-            log.warning("cannot register a queue now queue=%s error=%r", queue, str(error))
+            log.warning("cannot register a queue queue=%s error=%r", queue, str(error))
             self.register_found(queue)
 
     def register_found(self, queue: str) -> None:
@@ -190,7 +190,7 @@ class Declarer:
             return
         self._without.add(queue)
         if why := versions.without_priorities(queue, kind, self._connection.version):
-            log.warning("priorities change little or nothing in this queue queue=%s reason=%r", queue, why)
+            log.warning("priorities have little or no effect queue=%s reason=%r", queue, why)
 
     async def ensure(self, queue: str, *, priority: int = 0) -> str:
         """The queue's type, ours unless it was created otherwise; declares and binds missing parts.
@@ -319,7 +319,7 @@ class Declarer:
         self._said.add((queue, difference.text))
         log.log(
             logging.DEBUG if again else logging.WARNING,
-            "queue exists with other arguments and is used as it is queue=%s argument=%s there=%s ours=%s",
+            "queue exists with other arguments, using it unchanged queue=%s argument=%s there=%s ours=%s",
             queue,
             name or "its arguments",
             theirs,

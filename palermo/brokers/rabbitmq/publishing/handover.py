@@ -104,7 +104,7 @@ class Refusals:
         now = time.monotonic()
         if self._said is None or now - self._said >= SAY_EVERY:
             self._said = now
-            log.warning("the broker refuses %s, they are kept and tried again error=%r", self._what, str(error))
+            log.warning("broker refuses %s, retrying error=%r", self._what, str(error))
         return self._pause
 
     def taken(self) -> None:
@@ -135,7 +135,7 @@ async def traces(
             if connection.error is not None:
                 raise
             # A queue whose node is down must not block the jobs of other queues.
-            log.warning("cannot search for jobs that may be published queue=%s error=%r", queue, str(error))
+            log.warning("cannot check whether jobs were published queue=%s error=%r", queue, str(error))
     # The workers are asked after the queues are read: a job moves from its queue to a worker.
     left = [id for id in jobs if id not in found]
     if left and not ended:

@@ -341,7 +341,7 @@ class Ledger(Generic[T]):
 
     def _on_snapshot(self, ended: "asyncio.Task[None]") -> None:
         if not ended.cancelled() and (error := ended.exception()) is not None:
-            log.warning("cannot write a snapshot, trying again queue=%s error=%r", self._table.queue, str(error))
+            log.warning("cannot write a snapshot, retrying queue=%s error=%r", self._table.queue, str(error))
 
     # -- reading
 
@@ -373,9 +373,7 @@ class Ledger(Generic[T]):
         if self._reading is not None:
             self._reading.state.take(batch)
         elif batch.by != self._by:
-            log.warning(
-                "an earlier leader has written since this one read it, reading it again queue=%s", self._table.queue
-            )
+            log.warning("an earlier leader wrote to the queue, reading it again queue=%s", self._table.queue)
             self.let_go()
 
     def _skip(self, record: object, error: object) -> None:

@@ -76,7 +76,7 @@ class Buckets:
             plain=str,
             news=lambda _: None,
         )
-        self._refusals = Refusals("delayed jobs that move on")
+        self._refusals = Refusals("delayed jobs")
         #: By place: number of its first jobs that were refused in their new place. The next turn includes the jobs
         #: behind.
         self._refused: Counter[str] = Counter()

@@ -369,7 +369,7 @@ class UniqueKeys:
                 if isinstance(error, PalermoError):
                     self._fail(failed, error)
                     raise
-                log.exception("a batch of keys cannot be stored")
+                log.exception("cannot store a batch of keys")
                 self._fail(failed, PublishRefused(f"a job cannot be stored: {error!r}."))
             due = self._known.next_alarm
             return LOOK_EVERY if due is None else min(LOOK_EVERY, seconds_until(due, self._now))

@@ -273,7 +273,7 @@ class LeaderWorkflows:
         for id, error in failed.items():
             if not isinstance(error, PalermoError) or not self._ledger.is_open:
                 raise error
-            log.warning("a workflow cannot be continued now id=%s error=%r", id, str(error))
+            log.warning("cannot continue a workflow id=%s error=%r", id, str(error))
 
     async def _handle(self, id: str, left: list["_End"]) -> None:
         """Handle these ends of one workflow."""
