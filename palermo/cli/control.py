@@ -47,8 +47,8 @@ _CANCELLED = {
 def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str) -> None:
     """Pause QUEUE: no worker takes jobs from it until `palermo resume QUEUE`, across restarts.
 
-    Running jobs continue, and jobs can still be enqueued. --all holds until `palermo resume --all`, also for workers
-    and queues that are added later.
+    Running jobs continue, and jobs can still be enqueued. --all pauses all queues, including those added later,
+    until `palermo resume --all`.
     """
     _check_named(queues, every=every, what="queues")
     inspector = context.inspector()
@@ -139,8 +139,8 @@ def _print_all(rows: Sequence[Row], done: str) -> None:
 def cancel(context: Context, /, ids: tuple[str, ...]) -> None:
     """Cancel jobs: drop those that wait, and stop those that run.
 
-    The command cannot tell whether a job is waiting, so an unknown id is not an error. Failed jobs are unchanged: use
-    `palermo failed discard`.
+    An unknown id is not an error, because waiting jobs are not looked up. To remove failed jobs, use `palermo
+    failed discard`.
     """
     rows = context.inspector().jobs.cancel(whole_ids(context, ids, LIVE_JOBS))
     if printed_json(rows):
@@ -167,7 +167,7 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
     kill    kill the running jobs immediately, requeue them, and exit
     stack   print the stacks of the worker and its jobs, without stopping them
 
-    WORKER is an id as `palermo workers` shows it, its pid, or the beginning of the id.
+    WORKER is an id from `palermo workers`, the beginning of one, or a pid.
     """
     _check_named(workers, every=every, what="workers")
     inspector = context.inspector()
@@ -223,7 +223,7 @@ def _print_stacks(rows: Sequence[Row]) -> None:
 @query_options
 @click.pass_obj
 def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere: bool, yes: bool) -> None:
-    """Remove all waiting jobs of QUEUE, or those of one tenant. Jobs that a worker holds stay."""
+    """Remove all waiting jobs of QUEUE, or those of one tenant. Jobs that a worker has already taken stay."""
     if everywhere is (queue is not None) or (everywhere and tenant is not None):
         raise misuse("give a QUEUE or --all" + (", not both" if everywhere else ""))
     inspector = context.inspector()
@@ -291,8 +291,7 @@ def dequeue(
 ) -> None:
     """Remove waiting jobs named JOB from their queue: all of them, or those with exactly these arguments.
 
-    Scheduled jobs do not wait in the queue yet. The command prints how many there are, and `palermo scheduled cancel`
-    cancels them.
+    Scheduled jobs are not removed, but the command prints their number. To cancel them, use `palermo scheduled cancel`.
     """
     if queue is not None:
         check_job_queue(queue)
@@ -336,9 +335,9 @@ def _question_about(inspector: Inspector, job: str, args: Any, kwargs: Any, queu
 def migrate(context: Context, /, queue: str, kind: str, yes: bool) -> None:
     """Change the type of QUEUE and keep its jobs, while workers and publishers continue.
 
-    Set queue_type first, so that no program creates the queue with its old type. The types priority and classic add
-    priorities to a classic queue, or remove them. If this command is interrupted or killed, nothing is lost: run it
-    again to continue.
+    Set queue_type first, so that no program creates the queue with its old type. For a classic queue, the type
+    priority adds priorities and the type classic removes them. If this command is interrupted, no job is lost: run
+    it again to continue.
     """
     check_queue_name(queue)
     if (scheme := context.client().settings.address.scheme) not in ("amqp", "amqps"):

@@ -35,8 +35,8 @@ from palermo.cli.options import broker_options_of_server
 def demo(context: Context, concurrency: int, files: int, keep: bool, web: bool, port: int) -> None:
     """Run jobs, group the failures, requeue one: on the embedded broker, or on another with --url.
 
-    Each job parses one file of Python's standard library, and some files are damaged. With --url the demo uses an
-    exchange of its own, palermo-demo, and removes its queues.
+    Each job parses a file of Python's standard library; some files are damaged. With --url, the demo uses the
+    separate exchange palermo-demo and removes its queues at the end.
     """
     from palermo.demo.runner import EXCHANGE, DemoOptions, run_demo
     from palermo.demo.screen import Screen

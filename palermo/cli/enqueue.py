@@ -87,7 +87,7 @@ _job_options = all_of(*(_flag(name) for name in ENQUEUE_OPTIONS if name not in _
     "modules",
     multiple=True,
     metavar="MODULE",
-    help="Module with the job's code, to check its name and arguments and to apply its declared options.",
+    help="Module with the job's code, to check the arguments and apply the declared options.",
 )
 @click.option(
     "-q",
@@ -119,9 +119,9 @@ def enqueue(
 ) -> None:
     """Enqueue a job by its name on the wire, such as shop.tasks.resize, and print its id.
 
-    The options are those of `.options()` in Python. The options that the job's code declares apply if the code is
-    imported here, by --import or the setting PALERMO_IMPORTS. Otherwise only the options that make the job unique
-    apply, once a worker has announced them.
+    The options are those of `.options()` in Python. To apply the options that the job declares, import its code
+    with --import or PALERMO_IMPORTS. Otherwise only the declared options of unique jobs apply, once a worker with
+    the code has started.
     """
     if queue is not None:
         check_new_queue(queue)

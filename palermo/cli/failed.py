@@ -125,7 +125,7 @@ def show(context: Context, /, id: str) -> None:
     "--to-queue",
     metavar="QUEUE",
     shell_complete=complete_queue,
-    help="Requeue to this queue instead of the job's own. Asks if no worker serves it.",
+    help="Requeue to this queue instead of the job's own.",
 )
 @click.pass_obj
 def requeue(
@@ -141,8 +141,8 @@ def requeue(
 ) -> None:
     """Requeue failed jobs: those with the given ids, or with --all, those that match the filters.
 
-    Each job is stored in its queue before it leaves `failed`, so nothing is lost if this command is killed. Run it
-    again then. Up to 100 jobs may run twice, or more if RabbitMQ was killed.
+    If this command is killed, no job is lost: run it again. Up to 100 jobs may then run twice, or more if RabbitMQ
+    was killed.
     """
     which = chosen_jobs(context, FAILED_JOBS, filters, ids=ids, every=every)
     if to_queue is not None:

@@ -102,8 +102,8 @@ def check(
 def doctor(context: Context, /, mend: bool) -> None:
     """Check versions, settings, permissions, queues, alarms and disks, and say how to fix what is wrong.
 
-    The doctor publishes a job to a temporary queue, takes it, and removes the queue. Exit code 0 without problems, else
-    1. A warning may be intended.
+    The doctor publishes a job to a temporary queue, takes it, and removes the queue. Exit code 0 without problems,
+    else 1. Warnings do not change the exit code.
     """
     from palermo.inspector.doctor import examine, row
     from palermo.settings.environment import colours_refused

@@ -134,7 +134,7 @@ def _seconds(value: float | None) -> str:
     "--since",
     type=parse_since,
     metavar="WHEN",
-    help="Start of the time to show: 2h (ago) or 2026-12-01T09:00Z; by default the last 24 hours.",
+    help="Start of the period: 2h (ago) or 2026-12-01T09:00Z; by default 24 hours ago.",
 )
 @query_options
 @click.pass_obj

@@ -45,7 +45,7 @@ def queues(context: Context, /) -> None:
 def jobs(context: Context, /, queue: str, limit: int, page: int, newest: bool, **filters: Any) -> None:
     """List the waiting jobs of QUEUE, oldest first. Jobs in the state cancelled will not run.
 
-    --filter is compared with the first 10,000 jobs of the queue, or the last ones with --newest.
+    --filter searches the first 10,000 jobs of the queue, or the last 10,000 with --newest.
     """
     wanted = wanted_jobs(**filters)
     jobs = context.inspector().jobs

@@ -69,7 +69,7 @@ def show(context: Context, /, name: str) -> None:
     type=click.Choice(MISSED),
     default="once",
     show_default=True,
-    help="How to handle runs missed while no worker ran.",
+    help="What to do about runs missed while no worker ran.",
 )
 @broker_options
 @click.pass_obj
@@ -83,7 +83,7 @@ def add(
     queue: str | None,
     **times: Any,
 ) -> None:
-    """Add a recurring JOB (shop.tasks.sweep) under a NAME; replaces the recurring job with that name."""
+    """Add a recurring JOB, such as shop.tasks.sweep, as NAME, or replace the one with this name."""
     inspector = context.inspector(creates=True)
     import_modules(context.client().settings.imports)
     inspector.recurring.put(name, job, args=args or (), kwargs=kwargs, queue=queue, **times)
@@ -98,7 +98,7 @@ def add(
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
-    """Remove recurring jobs. A worker that starts adds the jobs that its code declares again: disable those instead."""
+    """Remove recurring jobs. A job that is declared in code is added again when a worker starts; disable it instead."""
     confirm(lambda: f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
     for name in names:
         context.inspector().recurring.remove(name)
@@ -119,7 +119,7 @@ def enable(context: Context, /, names: tuple[str, ...]) -> None:
 @broker_options
 @click.pass_obj
 def disable(context: Context, /, names: tuple[str, ...]) -> None:
-    """Disable recurring jobs until they are enabled, across restarts."""
+    """Disable recurring jobs until they are enabled again, even across restarts."""
     _switch(context, names, on=False)
 
 

@@ -57,13 +57,15 @@ def list_topics(context: Context, /) -> None:
 @topics.command("replay")
 @click.argument("group")
 @click.option("--topic", metavar="PATTERN", help="Only events of these topics, even if GROUP has no subscription.")
-@click.option("--since", type=parse_since, metavar="WHEN", help="Only since then: 2h (ago) or 2026-12-01T09:00Z.")
-@click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
+@click.option(
+    "--since", type=parse_since, metavar="WHEN", help="Only events since this time: 2h (ago) or 2026-12-01T09:00Z."
+)
+@click.option("--until", type=parse_since, metavar="WHEN", help="Only events until this time.")
 @yes_option
 @broker_options
 @click.pass_obj
 def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
-    """Deliver the kept events to GROUP again, and to no other group; print their number."""
+    """Deliver kept events to GROUP again, and only to it, and print their number."""
     chosen = "the chosen" if any(value is not None for value in old.values()) else "all"
     confirm(lambda: f"Deliver {chosen} kept events to group {group!r} again?", yes=yes)
     with progress("replay") as show:
@@ -77,7 +79,7 @@ def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
-    """Unsubscribe groups until one of their workers starts. The jobs in their queues stay."""
+    """Unsubscribe groups until one of their workers starts. Jobs in their queues stay."""
     confirm(lambda: f"Deliver no more events to {', '.join(groups)}?", yes=yes)
     for group in groups:
         context.inspector().events.unsubscribe(group)

@@ -20,9 +20,11 @@ _ROLES = ("viewer", "operator", "admin")
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 picks a free port.  [default: 3000]")
-@click.option("--users", metavar="FILE", help="Users file: add users with `palermo web-user`.")
-@click.option("--no-token", is_flag=True, help="Require no token from this machine. Only without users.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="Host name of these pages; * is a wildcard.")
+@click.option("--users", metavar="FILE", help="File of users; `palermo web-user` creates its lines.")
+@click.option("--no-token", is_flag=True, help="Require no token from this machine. Only if there are no users.")
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="Host name of the web pages; * is a wildcard."
+)
 @click.option("--prefix", metavar="PATH", help="Path prefix that a proxy strips.")
 @click.option("--trust-proxy", is_flag=True, default=None, help="Trust X-Forwarded-For, -Host, -Prefix and -Proto.")
 @click.option("--read-only", is_flag=True, default=None, help="Allow no changes.")
@@ -93,8 +95,8 @@ def web(
 def web_user(name: str, role: str, by_token: bool) -> None:
     """Print the line for NAME in a users file: `palermo web-user alice --role admin >> users`.
 
-    The command reads the password from the terminal, or from stdin. A token is generated and shown once, on stderr: the
-    line holds only its hash.
+    The command reads the password from the terminal or stdin. With --token, it generates a token and shows it once,
+    on stderr; the line has only its hash.
     """
     from palermo.webui.security.user_file import password_line, token_line
     from palermo.webui.site import Role

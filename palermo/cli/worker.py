@@ -23,7 +23,7 @@ _POOLS = ("process", "thread", "async")
     multiple=True,
     metavar="QUEUES",
     shell_complete=complete_queue,
-    help="Queues in strict order, separated by commas; *, file_* and !low are patterns, high:5 has a weight.",
+    help="Queues in strict order, separated by commas, with patterns (*, file_*, !low) and weights (high:5).",
 )
 @click.option(
     "-c",
@@ -53,7 +53,7 @@ _POOLS = ("process", "thread", "async")
     "--scheduler/--no-scheduler",
     default=True,
     show_default=True,
-    help="Move delayed jobs to their queues when they are due, if no other worker does.",
+    help="Move scheduled jobs to their queues when they are due, unless another worker does.",
 )
 @click.option("--burst", is_flag=True, help="Exit once all queues are empty.")
 @click.option(
@@ -74,7 +74,7 @@ _POOLS = ("process", "thread", "async")
 @click.option(
     "--resque-signals",
     is_flag=True,
-    help="TERM and INT kill the running jobs immediately, as in Resque; they run again.",
+    help="Kill the running jobs immediately on TERM and INT, as Resque does; they run again.",
 )
 @click.option("--timeout", type=parse_duration, metavar="TIME", help="Default timeout for jobs without one.")
 @click.option(
@@ -86,7 +86,7 @@ _POOLS = ("process", "thread", "async")
     help="Time between raising JobTimeout in a job and killing it.",
 )
 @click.option("--max-jobs", type=int, metavar="N", help="Replace the process of a slot after N jobs.")
-@click.option("--max-memory", type=float, metavar="MB", help="Maximum memory of a job; one above it is killed.")
+@click.option("--max-memory", type=float, metavar="MB", help="Kill a job that uses more memory.")
 @click.option("--max-lifetime", type=parse_duration, metavar="TIME", help="Replace the process of a slot at this age.")
 @click.option("--accept", multiple=True, metavar="TYPE", help="Also run jobs of this serializer, such as pickle.")
 @click.option("--accept-only", multiple=True, metavar="TYPE", help="Run only jobs of these serializers.")
@@ -136,10 +136,10 @@ def worker(
     reload: bool,
     **options: Any,
 ) -> None:
-    """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
+    """Run the jobs of each MODULE, such as shop.tasks, which is imported from the current directory or the Python path.
 
-    'shop.*' is a package with all modules below it. Without MODULE, the setting `imports` applies. Other modules of
-    these packages are imported when one of their jobs arrives.
+    'shop.*' stands for a package and all modules below it. Without MODULE, the setting `imports` applies. Other
+    modules of these packages are imported when one of their jobs arrives.
 
     TERM and INT let running jobs finish, and a second INT kills them. QUIT waits for them without a limit. Killed jobs
     run again later. USR2 pauses, CONT resumes. HUP restarts with fresh code, USR1 kills the running jobs, TTIN logs

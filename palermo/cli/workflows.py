@@ -43,7 +43,7 @@ def list_workflows(context: Context, /) -> None:
 @query_options
 @click.pass_obj
 def show(context: Context, /, id: str) -> None:
-    """Show the steps of the workflow ID: a tree with states, and why each has not ended."""
+    """Show the steps of the workflow ID as a tree, with their states and what they wait for."""
     found = context.inspector().workflows.show(id)
     if printed_json(found):
         return
@@ -62,7 +62,7 @@ def show(context: Context, /, id: str) -> None:
 @broker_options
 @click.pass_obj
 def retry(context: Context, /, id: str, yes: bool) -> None:
-    """Requeue the failed jobs of the workflow ID; the steps behind them run again."""
+    """Requeue the failed jobs of the workflow ID; the steps after them run again."""
     inspector = context.inspector()
     if undone := inspector.workflows.cleaned_up(id):
         confirm(lambda: f"Retry {id}? These steps for its failure have run: {', '.join(undone)}.", yes=yes)

@@ -40,9 +40,9 @@ CHIPS: Mapping[str, tuple[str, str]] = {
     "state": ("failed", f"{', '.join(STATES[:-1])} or {STATES[-1]}; several with a comma"),
     "since": (
         "15m",
-        "failed, ended, started or enqueued since: 2h (ago) or 2026-12-01T09:00Z",
+        "failed, ended, started or enqueued at this time or later: 2h (ago) or 2026-12-01T09:00Z",
     ),
-    "until": ("1h", "failed, ended, started or enqueued until: 2h (ago) or 2026-12-01T09:00Z"),
+    "until": ("1h", "failed, ended, started or enqueued at this time or earlier: 2h (ago) or 2026-12-01T09:00Z"),
     "due_from": ("2h", "due at this time or later: 2h (from now) or 2026-12-01T09:00Z"),
     "due_until": ("1d", "due at this time or earlier: 2h (from now) or 2026-12-01T09:00Z"),
     "longer": ("10s", "minimum run time"),
@@ -56,7 +56,7 @@ ACTION_CHIPS: Mapping[str, tuple[str, str]] = {
     "by": ("anna", "part of the user's name"),
     "action": ("requeue", "part of the action's name"),
     "queue": CHIPS["queue"],
-    "since": ("15m", "done since: 2h (ago) or 2026-12-01T09:00Z"),
+    "since": ("15m", "done at this time or later: 2h (ago) or 2026-12-01T09:00Z"),
     "until": CHIPS["until"],
 }
 
