@@ -73,7 +73,9 @@ def open_socket(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise SettingInvalid(f"cannot listen on {host} port {port}: {reason}. Choose with --host and --port.") from None
+        raise SettingInvalid(
+            f"cannot listen on {host} port {port}: {reason}. Choose another with --host and --port."
+        ) from None
 
 
 def pages_url(host: str, port: int, prefix: str = "", token: str = "") -> str:

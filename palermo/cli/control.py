@@ -137,7 +137,7 @@ def _print_all(rows: Sequence[Row], done: str) -> None:
 @query_options
 @click.pass_obj
 def cancel(context: Context, /, ids: tuple[str, ...]) -> None:
-    """Cancel jobs: drop those that wait, and stop those that run.
+    """Cancel jobs: remove waiting jobs, and stop running ones.
 
     An unknown id is not an error, because waiting jobs are not looked up. To remove failed jobs, use `palermo
     failed discard`.

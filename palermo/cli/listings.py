@@ -86,7 +86,7 @@ def workers(context: Context, /) -> None:
 @query_options
 @click.pass_obj
 def limits(context: Context, /) -> None:
-    """List the keys of limits and rates, with the jobs that run and wait under each."""
+    """List the limits and rates by key, with their running and waiting jobs."""
     columns: list[Column] = [
         field("Key"),
         ("Limit", lambda row: row["limit"]),

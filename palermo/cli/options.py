@@ -200,7 +200,7 @@ def filter_options(*names: str, of_actions: bool = False) -> Options:
     text = (
         "Text in the ids of its jobs or in its details." if of_actions else "Text in its id, name, arguments or error."
     )
-    several = "Several conditions: 'queue:mail since:1h \"no answer\"'."
+    several = "Several conditions, such as 'queue:mail since:1h \"no answer\"'."
     options = [
         click.option("--filter", metavar="FILTER", help=several),
         click.option("--text", metavar="TEXT", help=text),

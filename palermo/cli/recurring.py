@@ -55,7 +55,9 @@ def show(context: Context, /, name: str) -> None:
 @click.argument("job", shell_complete=complete_job)
 @click.option("--cron", metavar="EXPRESSION", help='Five fields as in crontab, "*/5 * * * *"; six begin with seconds.')
 @click.option("--every", type=parse_duration, metavar="TIME", help="Time between two runs: 30, 5m, 1h30m.")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron: Europe/Rome.")
+@click.option(
+    "--tz", default="UTC", show_default=True, metavar="ZONE", help="Time zone of --cron, such as Europe/Rome."
+)
 @arguments_options()
 @click.option(
     "-q",

@@ -212,7 +212,7 @@ def list_retries(context: Context, /, page: int, limit: int, **filters: Any) -> 
 @selection_options(_filters)
 @click.pass_obj
 def retry_now(context: Context, /, **selection: Any) -> None:
-    """Retry jobs now instead of at their time."""
+    """Retry jobs now."""
     _alter(context, "Run", ScheduledJobs.retry_now, retries=True, **selection)
 
 

@@ -473,9 +473,9 @@ class TopKeys(Struct):
 def top(context: Context, /, interval: float, once: bool) -> None:
     """Watch queues, workers, rates and the newest failures, until q is pressed.
 
-    Keys choose a queue, pause or resume it, requeue its failed jobs, and filter the view. The rates of queues are
-    averages of the last two to four minutes, from the counts in the journal. The rates of all workers are averages of
-    the last ten seconds, or of one interval with --once.
+    Press keys to choose a queue, pause or resume it, requeue its failed jobs, and filter the view. The rates of queues
+    are averages of the last two to four minutes, from the counts in the journal. The rates of all workers are averages
+    of the last ten seconds, or of one interval with --once.
     """
     live_data = LiveData(context.inspector(), context.client().settings)
     click.get_current_context().call_on_close(live_data.journal.close)

@@ -295,8 +295,8 @@ class CountsRow(TypedDict):
     released: Annotated[int, About("Runs whose jobs were released because their worker ended.")]
     discarded: int
     cancelled: int
-    wait: Annotated[TimesRow | None, About("Time from when a job was ready to its start.")]
-    run: Annotated[TimesRow | None, About("From the start of a run to its end.")]
+    wait: Annotated[TimesRow | None, About("Time that ready jobs waited to start.")]
+    run: Annotated[TimesRow | None, About("Time from the start of a run to its end.")]
 
 
 class QueueCountsRow(CountsRow):

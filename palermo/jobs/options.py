@@ -115,7 +115,7 @@ class _OneByOne(TypedDict, total=False):
     ]
     limit: Annotated[int | None, Option(Count(1, MAX_LIMIT), "Maximum number of runs at once, over all workers.")]
     limit_key: Annotated[
-        KeyOption | None, Option(Key(check_limit_key), "Key that limit and rate count by; by default, the job.")
+        KeyOption | None, Option(Key(check_limit_key), "Key that limit and rate apply to; by default, the job.")
     ]
     rate: Annotated[str | None, Option(RATE, "Maximum rate of runs, over all workers, such as 50/s or 100/min.")]
     unique: Annotated[
@@ -146,7 +146,7 @@ class _Waiting(TypedDict, total=False):
         int | None,
         Option(Count(0, MAX_PRIORITY), f"Priority within its queue, from 0 to {MAX_PRIORITY}; the highest runs first."),
     ]
-    expires: Annotated[Duration | None, Option(SECONDS, "Time after its due time when it must no longer start.")]
+    expires: Annotated[Duration | None, Option(SECONDS, "Maximum time from when it is due to its start.")]
     delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Delay before it may run.")]
     unique_key: Annotated[
         KeyOption | None,

@@ -188,7 +188,8 @@ class SettingArguments(TypedDict, total=False):
     events_max_size: Annotated[
         int | None,
         Setting(
-            size(1_000_000, 2**62), "Maximum size of the kept events on the broker, in bytes; set at the same time."
+            size(1_000_000, 2**62),
+            "Maximum size of the kept events on the broker, in bytes. On RabbitMQ it is set with events_max_age.",
         ),
     ]
     max_result: Annotated[
@@ -240,8 +241,7 @@ class SettingArguments(TypedDict, total=False):
         str | None,
         Setting(
             read_web_address,
-            "Address of the OpenID provider that signs users in; it serves `/.well-known/openid-configuration` below"
-            " it.",
+            "Address of the OpenID provider that signs users in, without `/.well-known/openid-configuration`.",
         ),
     ]
     web_oidc_client_id: Annotated[str | None, Setting(read_path, "Client id of the web pages at the provider.")]

@@ -86,7 +86,7 @@ def test_a_worker_announces_its_unique_jobs_once_it_may(node: Node, exchange: st
     with Rig(tmp_path, url=url_of(node), exchange=exchange, module="syncs") as rig:
         set_permissions(node, USER, ALL, ALL, r"^(?!.*~facts)")
         worker = rig.worker(PALERMO_URL=url_of(node, user=USER, password="secret"))
-        eventually(lambda: "unique jobs are not announced" in worker.log)
+        eventually(lambda: "cannot store the options of unique jobs" in worker.log)
         rig.ready(worker)
 
         set_permissions(node, USER, ALL, ALL, ALL)

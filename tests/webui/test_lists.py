@@ -384,7 +384,7 @@ def test_the_finished_jobs_are_counted_by_the_names_in_them(web: Web) -> None:
 def test_a_range_of_time_is_kept_from_one_list_to_the_others(web: Web) -> None:
     page = web.http.get("/history?filter=job:shop.*+since:2h&until=2030-01-01T00:00Z").text
 
-    form = page.split("From one time")[1].split("</form>")[0]
+    form = page.split("Time range")[1].split("</form>")[0]
     shown = dict(re.findall(r'name="(since|until|filter)" value="([^"]*)"', form))
     assert shown == {"filter": "job:shop.*", "since": "2h", "until": "2030-01-01T00:00Z"}
     for path in ("/failures", "/history", "/audit"):

@@ -87,7 +87,7 @@ def test_a_module_that_enqueues_while_it_is_imported_is_named_once(rig: Rig) -> 
 
     log = rig.burst(modules=("eager",), cwd=rig.path)
 
-    assert log.count("a module enqueues a job while it is imported") == 1
+    assert log.count("module enqueues a job when imported") == 1
     assert "module=eager_shop line=5 job=eager_shop.index" in log
     assert rig.pending() == 0
 

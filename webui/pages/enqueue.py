@@ -32,7 +32,7 @@ def blank_form(*, job: str = "", queue: str = "") -> ShownForm:
 def form_page(request: Request, visit: Visiting, job: Name = "", queue: Name = "") -> Response:
     """The form with all its fields."""
     if not visit.may(Role.OPERATOR):
-        raise Refused(403, "this needs the role operator, and pages that are not read-only.")
+        raise Refused(403, "this needs the role operator, and the pages must not be read-only.")
     return _show(request, blank_form(job=job, queue=queue))
 
 

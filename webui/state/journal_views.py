@@ -154,7 +154,7 @@ def by_whom(site: Site, id: str) -> str:
     views = site.existing(JournalViews)
     rows = [] if views is None else views.audit.of(id)
     done = [row for _, row in rows if row["outcome"] == "done"]
-    return f" The last action on it: {done[-1]['action']} by {done[-1]['by']}, {done[-1]['at']}." if done else ""
+    return f" Last action: {done[-1]['action']} by {done[-1]['by']}, {done[-1]['at']}." if done else ""
 
 
 def recorded_job(site: Site, id: str) -> RecordedJob:

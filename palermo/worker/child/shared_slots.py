@@ -395,7 +395,7 @@ class AsyncSlots:
             try:
                 self._loop.run_forever()
             except BaseException as error:
-                log.error("leftover task of a job would have ended the loop error=%r", repr(error))
+                log.error("leftover task of a job tried to end the event loop error=%r", repr(error))
 
     def _read(self) -> None:
         try:

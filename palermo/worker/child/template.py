@@ -326,8 +326,8 @@ def _telling_of_enqueues() -> Iterator[None]:
         if place not in told:
             told.add(place)
             log.warning(
-                "a module enqueues a job while it is imported, so each start of a worker enqueues it again"
-                " module=%s line=%d job=%s",
+                "module enqueues a job when imported, so each start of a worker enqueues another module=%s line=%d"
+                " job=%s",
                 *place,
                 definition.name,
             )

@@ -85,7 +85,9 @@ class SessionDuties:
     async def _announce(self, broker: Broker) -> None:
         registered = self._registered
         await _until_stored(
-            "unique jobs are not announced", broker, lambda: broker.keys.announce(registered.jobs, registered.unique)
+            "cannot store the options of unique jobs",
+            broker,
+            lambda: broker.keys.announce(registered.jobs, registered.unique),
         )
 
     async def _lead(self, broker: Broker) -> None:
@@ -98,7 +100,7 @@ class SessionDuties:
     async def _declare(self, broker: Broker) -> None:
         registered, configures = self._registered, bool(self._options.settings.schedule)
         await _until_stored(
-            "recurring jobs are not declared",
+            "cannot declare recurring jobs",
             broker,
             # A schedule that was removed while this worker ran begins now, not when the worker started.
             lambda: declare(
@@ -129,7 +131,7 @@ async def _until_stored(what: str, broker: Broker, store: Callable[[], Awaitable
             return
         except BrokerError as error:
             check_cancelled()
-            log.warning("%s yet broker=%s error=%r", what, broker.describe(), str(error))
+            log.warning("%s, retrying broker=%s error=%r", what, broker.describe(), str(error))
         await asyncio.sleep(backoff(attempt, random.random()))
 
 

@@ -106,7 +106,7 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
         case exceptions.ChannelClosedByBroker() if _is_down(error):
             return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting.")
         case exceptions.ChannelClosedByBroker() if _NOT_HERE in str(error.reply_text):
-            return NotOnThisNode(f"RabbitMQ at {where}: {reply_text(error)}. It may be available again soon.")
+            return NotOnThisNode(f"RabbitMQ at {where}: {reply_text(error)}. Try again later.")
         case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND:
             return NotFound(f"RabbitMQ at {where}: {reply_text(error)}.")
         case exceptions.ChannelClosedByBroker():

@@ -141,7 +141,7 @@ class StateLog:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.abandon()
-            self._fail(BrokerUnavailable(f"the queue {self._queue!r} is read again."))
+            self._fail(BrokerUnavailable(f"the queue {self._queue!r} is being read again. Try again."))
 
     async def store(self, *values: Any) -> None:
         """Store records, which are read like those of other sessions; returns once they are confirmed.

@@ -39,7 +39,7 @@ _TEXTS: dict[int, str] = {
     sqlite3.SQLITE_NOLFS: "is too large for this file system.",
     sqlite3.SQLITE_SCHEMA: "was changed by another program while in use.",
     sqlite3.SQLITE_MISMATCH: "holds data of an unexpected type. Was it changed by hand?",
-    sqlite3.SQLITE_CONSTRAINT: "refused a change that breaks its own rules. Was it changed by hand?",
+    sqlite3.SQLITE_CONSTRAINT: "refused a change that violates its constraints. Was it changed by hand?",
 }
 
 
