@@ -6,8 +6,8 @@ from typing import Any, Final, NoReturn
 
 from palermo.errors import BodyTooLarge, DecodeError, MediaTypeUnknown
 
-#: Bytes read per step. The zstd decoder, where 4 bytes may become 128 kB, gets only _ZSTD_CHUNK bytes per step, and
-#: fewer if the limit is small, so that a bomb exceeds the limit by at most 32 MB.
+#: Bytes read per step. The zstd decoder may turn 4 bytes into 128 kB, so it gets _ZSTD_CHUNK bytes per step, and fewer
+#: near a small limit: a bomb exceeds the limit by at most 32 MB.
 _CHUNK: Final = 65_536
 _ZSTD_CHUNK: Final = 1_024
 
@@ -16,7 +16,7 @@ _ZSTD_WINDOW: Final = 2**26
 
 
 class Gzip:
-    """RFC 1952, including several members in a row. Equal bytes give equal output, since no time stamp is written."""
+    """RFC 1952, with any number of members. Writes no time stamp, so equal bytes give equal output."""
 
     name = "gzip"
 

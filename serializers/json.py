@@ -1,8 +1,8 @@
-"""The JSON serializer: the default, and the format that other languages write. Python's own values become tags.
+"""The JSON serializer: the default, and the format for other languages. Python's own types become tags.
 
-``{"$palermo": "date", "value": "2014-11-03"}`` is a date. A dict with a key of its own named
-"$palermo", or with keys that are not text, becomes a tag of pairs, so nothing is ambiguous.
-nan and inf, which JSON lacks, are tags too; the bare NaN that some programs write is refused.
+``{"$palermo": "date", "value": "2014-11-03"}`` is a date. A dict that has a key "$palermo" of its own, or keys that are
+not text, becomes a tag with pairs, so nothing is ambiguous. nan and inf, which JSON lacks, become tags too; the bare
+NaN that some programs write is refused.
 """
 
 import json
@@ -47,7 +47,7 @@ _FORMAT: Final = Format(
     wrap=_wrap,
 )
 
-# is_plain and tagged have already found cycles, and more than these checks would find.
+# is_plain and tagged have already found cycles, and everything else that these checks find.
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -70,17 +70,17 @@ class JsonSerializer:
         value = _UNREAD if _TAG_BYTES in data else _read_plain(data)
         if value is _UNREAD:
             value = _read(data, classes)
-        # Only a body with that many brackets can be that deep, and few are.
+        # The count is cheap, and few bodies have enough brackets to be that deep.
         if data.count(b"[") + data.count(b"{") > MAX_DEPTH and too_deep(value):
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.")
         return value
 
 
 def _read_plain(data: bytes) -> object:
-    """The value in a body without tags; _UNREAD if `_read` must read or reject it.
+    """The value in a body without tags; _UNREAD if it needs `_read`.
 
-    msgspec rejects half of a surrogate pair, a float beyond the largest, an integer with very many digits, a byte
-    order mark, and invalid JSON.
+    msgspec rejects lone surrogates, floats out of range, integers with very many digits, byte order marks, and invalid
+    JSON.
     """
     # Fast path: a body of 1 kB takes 9 µs, 16 without.
     try:

@@ -1,8 +1,7 @@
-"""The msgpack serializer: smaller and faster than JSON; msgpack itself supports bytes and any dict keys.
+"""The msgpack serializer: smaller and faster than JSON, with bytes and any type of dict keys.
 
-Other Python values become maps, as in JSON, but the mark of such a map is not text: it is the key of extension type
-80 ("P") without a payload. Its value is the kind, and the keys "value" and "class" contain the rest. msgpack's own
-timestamp is read, as UTC.
+Other Python types become maps, as in JSON, but marked by extension type 80 ("P") without a payload: that key has the
+kind, and the keys "value" and "class" the rest. msgpack's own timestamp is read, as UTC.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +13,8 @@ from palermo.contract.serialization import FOR_DISPLAY
 from palermo.errors import DecodeError
 from palermo.serializers.tags import MAX_DEPTH, Format, display_map, is_plain, restored, tagged, too_deep
 
-# A payload holding the value would have been the usual way. But each level would then need an unpacker of
-# its own within the outer one, each with 1,024 places on the C stack: 200 levels were a segmentation fault.
+# The payload doesn't contain the value, as usual, because each level would need a nested unpacker with 1,024 places on
+# the C stack: 200 levels were a segmentation fault.
 EXTENSION: Final = 80
 
 #: The mark as bytes: ext 8, length 0, type 80.
@@ -77,7 +76,7 @@ class MsgpackSerializer:
             value = msgpack.unpackb(data, strict_map_key=False, timestamp=3, **hooks)
         except RecursionError as error:
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
-        except (ValueError, TypeError, OverflowError) as error:  # TypeError: a list as the key of a map
+        except (ValueError, TypeError, OverflowError) as error:  # TypeError: a list as a key
             raise DecodeError(f"the body is not msgpack: {type(error).__name__}: {error}") from error
         if too_deep(value):
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.")

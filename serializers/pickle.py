@@ -1,7 +1,7 @@
-"""The pickle serializer: it supports almost any Python value, and gives no protection against the writer of a body.
+"""The pickle serializer: for almost any Python value, without protection against whoever wrote the body.
 
 Unpickling runs code that the bytes choose. So a worker refuses pickle unless started with ``--accept pickle``, and
-nothing is unpickled only for display. If others can publish too, use signing to accept pickle from one publisher.
+nothing is unpickled for display. If others can publish too, sign bodies to accept pickle only from your own programs.
 """
 
 import pickle
@@ -40,7 +40,7 @@ class PickleSerializer:
 
 
 def _path_to_unpicklable(value: object) -> list[str]:
-    """The path to the innermost item of lists, tuples and dicts that can't be pickled by itself either."""
+    """The path to the innermost item of lists, tuples and dicts that can't be pickled."""
     steps: list[str] = []
     while len(steps) < MAX_DEPTH:
         match value:

@@ -1,13 +1,12 @@
-"""The signed wrapper: proof that a body was written by someone who has the key, for this job and this id.
+"""The signed wrapper: proof that someone with the key wrote a body for this job and this id.
 
-The body is one line of ASCII and then the inner body as it is:
+The body is one line of ASCII and then the unchanged inner body:
 
     v1 <HMAC-SHA-256 in hexadecimal> <inner media type>\\n<inner body>
 
-The HMAC covers "palermo-signed-v1", the job's name, the id, the inner media type and the inner
-body, each as UTF-8 with its length in bytes, 8 bytes big-endian, before it. So no part can be
-taken for another, and a signed body is worth nothing under another job or id. It does not
-cover the queue, which changes, and does not stop a copy from being sent again.
+The HMAC covers "palermo-signed-v1", the job's name, the id, the inner media type and the inner body, each as UTF-8
+after its length in bytes as 8 bytes, big-endian. So no part can be mistaken for another, and the signature is invalid
+for another job or id. It does not cover the queue, which may change, and does not prevent replays.
 """
 
 import hashlib
@@ -51,7 +50,7 @@ class Signed:
     def unwrap(self, body: bytes, *, job: str, id: str) -> tuple[str, bytes]:
         """The inner media type and body. Raises SignatureInvalid if none of the keys signed it, DecodeError."""
         code, content_type, inner = _parts(body)
-        # Always try all keys: the time that it takes must not reveal which of them fits.
+        # Try all keys, so that the time doesn't reveal which one fits.
         fits = [hmac.compare_digest(_code(key, content_type, inner, job, id), code) for key in self._keys]
         if not any(fits):
             raise SignatureInvalid(
@@ -83,4 +82,4 @@ def _code(key: bytes, content_type: str, body: bytes, job: str, id: str) -> byte
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")  # not "replace", which could map two names to one
+    return text.encode(errors="surrogatepass")  # "replace" could map two names to one

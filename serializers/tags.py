@@ -1,8 +1,8 @@
 """Tags: Python values that JSON and msgpack lack, written as plain values and restored exactly or not at all.
 
-A tag is a kind, a plain value and, for dataclasses and enums, the dotted name of the class. The serializer decides
-the form of a tag in the bytes, see Format.wrap. A subclass (defaultdict, namedtuple, numpy.float64) is rejected,
-because it would be restored as another type.
+A tag is a kind, a plain value and, for dataclasses and enums, the dotted name of the class. The serializer decides its
+form in the bytes, see Format.wrap. Instances of subclasses (defaultdict, namedtuple, numpy.float64) are rejected,
+because another type would be restored.
 """
 
 import base64
@@ -50,7 +50,7 @@ def read_datetime(text: str) -> datetime:
     if zone is None:
         return value.replace(fold=fold)
     named = value.replace(tzinfo=zone, fold=fold)
-    # Another release of the zone's rules may differ here; then the instant counts, not the wall clock.
+    # Another release of the zone's rules may differ; then the instant counts, not the wall clock.
     return named if named.utcoffset() == value.utcoffset() else value.astimezone(zone)
 
 
@@ -76,16 +76,16 @@ def _parts(text: str) -> tuple[str, tzinfo | None, int]:
 MAX_DEPTH: Final = 100
 
 _COLLECTIONS: Final = {"tuple": tuple, "set": set, "frozenset": frozenset}
-#: Up to this many items are checked one by one; more are checked together.
+#: Up to this many items are checked one by one, more all together.
 _FEW: Final = 8
-#: With more members than this, their hashes are checked. An attacker can compute numbers that share one hash, or tuples
-#: of them, and n of these in one set cost n² comparisons; hashes of texts and bytes are random (PYTHONHASHSEED).
+#: Above this many members, hashes are checked. n numbers, or tuples of them, that an attacker chose with equal hashes
+#: would cost n² comparisons; hashes of texts and bytes are random (PYTHONHASHSEED).
 _MANY: Final = 64
 _UNGUESSED: Final[frozenset[type]] = frozenset({str, bytes})
 _HASHED: Final = ("set", "frozenset", "dict")
-#: Maximum number of members with one hash in a set or dict that is restored to run a job.
+#: Maximum number of members with equal hashes in a set or dict that is restored to run a job.
 _SAME_HASH: Final = 100
-#: The handle of a job. It contains a client, and this layer must not import it.
+#: The handle of a job, by name: it contains a client, which this layer must not import.
 _HANDLE: Final = "palermo.client.handle.Job"
 _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
 
@@ -120,8 +120,7 @@ class _Unwritable(Exception):
 def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
     """Whether the value needs no tag, apart from numbers and texts, which the encoder itself checks.
 
-    It checks the types of a long list or dict together, and single items only if they are few or nested. So it costs
-    less than the encoding, and for flat values a fraction of it.
+    Costs less than the encoding, since the types in a long list or dict are checked together.
     """
     kind, scalars = type(value), form.scalars
     if kind is dict:
@@ -160,7 +159,7 @@ def tagged(value: object, form: Format) -> object:
 
 
 def path(value: object, steps: list[str]) -> str:
-    """The readable name of a place in the arguments that `core.arguments.pack` combined into one value."""
+    """The readable name of a place in a value from `core.arguments.pack`, for error texts."""
     if isinstance(value, dict) and value.keys() == {"args", "kwargs"} and steps:
         text = steps[0].strip('["]') + "".join(steps[1:])
     else:
@@ -290,7 +289,7 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-#: The kind and the function that writes it, by exact type.
+#: By exact type: the kind, and the function that writes it.
 _SCALARS: Final[dict[type, tuple[str, Callable[[Any], object]]]] = {
     datetime: ("datetime", instant_text),
     date: ("date", date.isoformat),
@@ -302,7 +301,7 @@ _SCALARS: Final[dict[type, tuple[str, Callable[[Any], object]]]] = {
     bytearray: ("bytearray", _base64),
 }
 
-#: The plain type and the function that reads it, by kind.
+#: By kind: the plain type, and the function that reads it.
 _READERS: Final[dict[str, tuple[type, Callable[[Any], object]]]] = {
     "datetime": (str, read_datetime),
     "date": (str, date.fromisoformat),
@@ -339,16 +338,16 @@ def restored(kind: object, value: Any, name: object, classes: Mapping[str, type]
                 return _hashed(kind, value, classes)
             return read(value)
         except (ValueError, TypeError, ArithmeticError, LookupError, OSError):
-            pass  # OSError: a time zone's name that is a directory
+            pass  # OSError: the time zone's name is a directory
     raise DecodeError(f"the body has a {kind} that cannot be read: {brief(value):.80}.")
 
 
 def _hashed(kind: str, items: list[Any], classes: Mapping[str, type]) -> object:
-    """A set or dict with many members; for FOR_DISPLAY, an expensive one stays Unrestored."""
+    """A set or dict with many members. For FOR_DISPLAY, one that is expensive to build stays Unrestored."""
     keys = [key for key, _ in items] if kind == "dict" else items
     if not _UNGUESSED.issuperset(map(type, keys)):
         if classes is FOR_DISPLAY:
-            # Sorted, so that two values written from equal sets are equal.
+            # Sorted, so that equal sets give equal values.
             return Unrestored(kind, "", sorted(items, key=repr))
         hashes = sorted(map(hash, keys))
         if any(map(int.__eq__, hashes, hashes[_SAME_HASH:])):
@@ -360,7 +359,7 @@ def _hashed(kind: str, items: list[Any], classes: Mapping[str, type]) -> object:
 
 
 def display_map(pairs: list[tuple[Any, Any]]) -> object:
-    """A map that is decoded for FOR_DISPLAY: a dict, or Unrestored if a dict would be expensive. Raises TypeError."""
+    """A map decoded for FOR_DISPLAY: a dict, or Unrestored if a dict would be expensive. Raises TypeError."""
     if len(pairs) > _MANY and not _UNGUESSED.issuperset(type(key) for key, _ in pairs):
         return Unrestored("dict", "", sorted(map(list, pairs), key=repr))
     return dict(pairs)
@@ -381,7 +380,7 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
             return cls(value) if issubclass(cls, Flag) else cls[value]
         if kind == "dataclass" and is_dataclass(cls) and isinstance(value, dict):
             return _dataclass(cls, value)
-    except Exception as error:  # a user's __post_init__ may raise anything, and the body is what does not fit it
+    except Exception as error:  # a user's __post_init__ may raise anything about a body that doesn't fit
         raise DecodeError(
             f"the body has a value that cannot become a {name}: {type(error).__name__}: {error}"
         ) from error
@@ -391,8 +390,8 @@ def _instance(kind: str, value: Any, name: str, classes: Mapping[str, type]) -> 
 def _dataclass(cls: type[Any], values: dict[str, object]) -> object:
     """The instance, created by its constructor, so that new fields get their defaults.
 
-    Fields that no constructor takes are set afterwards. As with dataclasses.replace, __post_init__ runs again and
-    should not change earlier results, and an InitVar without a default cannot be restored.
+    Fields that the constructor doesn't take are set afterwards. As with dataclasses.replace, __post_init__ runs again
+    and should not change earlier results, and an InitVar without a default can't be restored.
     """
     computed = {each.name for each in fields(cls) if not each.init} & values.keys()
     made = cls(**{name: value for name, value in values.items() if name not in computed})

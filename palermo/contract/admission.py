@@ -1,6 +1,6 @@
-"""Admission of a job with a unique key: decisions that are the same for all brokers.
+"""What an answer about a unique key means for a delivery, and what a settlement means for the key.
 
-They define what the answer about a key means for a delivery, and what a settlement means for the key.
+All brokers use it.
 """
 
 from msgspec import Struct
@@ -24,15 +24,14 @@ def needs_key(delivery: Delivery) -> bool:
 
 
 def is_plain(message: Message) -> bool:
-    """Whether the job can run now without asking the broker: it needs neither key nor permit, and is due."""
+    """Whether the job can start without asking the broker: it is due, and has no key, limit or rate."""
     if message.extra and (lock_of(message) is not None or demand_of(message) is not None):
         return False
     return message.run_at is None or not is_early(message, wall_clock())
 
 
 def runs_alone(message: Message) -> bool:
-    """Whether the job runs in its own call even if its job takes batches, so that no other job waits or ends with
-    it."""
+    """Whether the job never shares a call with others of its batch, so that no other job waits or ends with it."""
     lock = lock_of(message)
     alone = (lock is not None and lock.asks) or demand_of(message) is not None or message.rerun_after is not None
     return alone or WORKFLOW in message.extra
@@ -54,7 +53,7 @@ class KeyReport(Struct, frozen=True):
     """A worker's report about a job's key, before the delivery is settled."""
 
     how: RunOutcome
-    #: The holder of the key and its start; None if the worker did not need to ask for the key.
+    #: Identify the holder and its start; None if the worker did not need to ask.
     serial: int | None
     starts: int | None
     #: When it runs again, in Unix seconds.
@@ -62,7 +61,10 @@ class KeyReport(Struct, frozen=True):
 
 
 def key_report(delivery: Delivery, settlement: Settlement, *, adopted: bool = False) -> KeyReport | None:
-    """The report about the job's key; None for no report. An `adopted` job was started by another worker."""
+    """What to report about the job's key before this settlement, if anything.
+
+    An `adopted` job was started by another worker.
+    """
     grant, lock = delivery.grant, lock_of(delivery.message)
     started = isinstance(grant, StartAnswer) and grant.tell
     if lock is None or delivery.duplicate_of or not (started or adopted or delivery.cancelled or not lock.asks):
@@ -76,7 +78,7 @@ def key_report(delivery: Delivery, settlement: Settlement, *, adopted: bool = Fa
         case Reschedule(message):
             run_at = message.run_at
     if not lock.asks and how is not RunOutcome.OVER:
-        return None  # the key is free again after its seconds, without a report
+        return None  # the key is freed by time
     if not isinstance(grant, StartAnswer):
         return KeyReport(how, None, None, run_at)
     return KeyReport(how, grant.serial or None, grant.starts or None, run_at)

@@ -1,8 +1,7 @@
-"""The contract of a broker: what every adapter provides to the runtime. tests/contract/broker_contract.py checks it.
+"""The contract of a broker: what every adapter provides. tests/contract/broker_contract.py checks it.
 
-A Broker is one session with the store of the jobs. It belongs to one event loop of one process, and never
-reconnects: once it is lost, every call raises BrokerUnavailable, and its owner (the client, the worker) opens
-another session.
+A Broker is one session with the store of the jobs. It belongs to one event loop of one process, and never reconnects:
+once it is lost, every call raises BrokerUnavailable, and its owner (the client, the worker) opens another.
 """
 
 from collections import Counter
@@ -46,17 +45,17 @@ class Delivery(Struct, frozen=True, kw_only=True):
     token: Any = None
     #: Whether it was delivered before. That doesn't prove that it ran, because a requeue also sets it.
     redelivered: bool = False
-    #: Whether the job was cancelled while it waited, and must not run.
+    #: Whether the job was cancelled while it waited, so that it must not run.
     cancelled: bool = False
     #: The user who cancelled it, if known.
     cancelled_by: str = ""
-    #: Ids of workers that died while running it, according to the broker's record of starts.
+    #: Ids of workers that died while running it, as far as the broker recorded it.
     deaths: tuple[str, ...] = ()
     #: Id of a live worker that runs a job with this id or knows its outcome; "" if no worker does.
     running_at: str = ""
-    #: Id of the job that has the unique key of this one, which must then not run. "" if it may run.
+    #: Id of the job that holds this one's unique key; if not "", this one must not run.
     duplicate_of: str = ""
-    #: The answer about the unique key at admission; only for palermo.contract.admission.
+    #: The answer about its unique key; only palermo.contract.admission reads it.
     grant: Any = None
 
 
@@ -68,11 +67,11 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     pending: int
     #: Jobs that a worker holds.
     in_progress: int
-    #: Workers that serve it, without those that do not answer.
+    #: Number of workers that serve it and answer.
     workers: int
     #: Whether no worker takes jobs from it, because it or all queues are paused.
     paused: bool = False
-    #: Sessions that consume or read it now and may hold jobs; those are not `pending`.
+    #: Number of sessions that take jobs from it or read it. They may hold jobs that aren't counted as `pending`.
     consumers: int = 0
 
 
@@ -84,7 +83,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     workers: WorkerList
     #: Whether all queues are paused.
     all_paused: bool
-    #: Why the broker stores nothing now. Workers may be unable to answer then.
+    #: Why the broker stores nothing now, if so. Workers may then be unable to answer.
     trouble: Trouble | None = None
 
     @classmethod
@@ -99,11 +98,10 @@ class Overview(Struct, frozen=True, kw_only=True):
         consumers: Mapping[str, int] | None = None,
         trouble: Trouble | None = None,
     ) -> "Overview":
-        """The overview of queues with these numbers of waiting jobs. A paused queue is listed even if it does not
-        exist.
+        """Build the overview from the number of waiting jobs by queue.
 
-        `selections` contains the selections of the workers that answer, and how many workers have each: faster with
-        many workers.
+        A paused queue is listed even if it doesn't exist. `selections` has the different selections of the answering
+        workers and how many workers have each, which is faster with many workers.
         """
         served = Counter[str]()
         for selection, count in selections:
@@ -123,50 +121,51 @@ class Overview(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """Some messages of a queue, in queue order (oldest first) unless newest first was requested."""
+    """A page of a queue's messages, oldest first unless the newest were requested."""
 
     messages: tuple[Message, ...]
     #: Number of messages that wait in the queue.
     total: int
-    #: The ids among them that are cancelled: the worker that takes one of them drops it.
+    #: The ids of its cancelled jobs. A worker that takes one of them drops it.
     cancelled: frozenset[str] = frozenset()
-    #: If the page comes from a log of the queue: how many more messages the queue has than the log; negative if fewer.
+    #: Only if the page comes from a log: how many more messages the queue has than the log, negative for fewer.
     unseen: int = 0
 
 
-#: Called when a publish has ended: with None if the message is stored, else with the error.
+#: Called when a publish has ended, with None if the message is stored, otherwise the error.
 OnPublished = Callable[[PalermoError | None], None]
 
-#: Gets a delivery, and returns whether it accepts it.
+#: Receives a delivery, and returns whether it accepts it.
 TakeDelivery = Callable[[Delivery], bool]
 
 
 class Consumer(Protocol):
-    """One worker's consumer: it has at most one unsettled delivery per slot, and holds as many jobs as the prefetch
-    allows."""
+    """One worker's consumer.
+
+    It has at most one unsettled delivery per slot, and holds up to `prefetch` jobs for each.
+    """
 
     async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
         """The next job for this slot, by the selection's priority; waits for one.
 
-        While it waits, it may offer a plain job to `take` in the iteration of the loop in which the job arrives. A
-        plain job was not delivered before, is not cancelled, is due, and needs neither key nor permit. If `take`
-        accepts it, the call keeps waiting, and offers the next one once that job is settled. If the call is
-        cancelled, a job on its way is requeued. Raises BrokerUnavailable when the session is lost.
+        While it waits, it may offer plain jobs to `take`, in the loop iteration in which they arrive; a plain job was
+        not delivered before, is due and not cancelled, and has no key or permit. If `take` accepts one, the call keeps
+        waiting, and offers the next once that one is settled. If the call is cancelled, a job on its way is requeued.
+        Raises BrokerUnavailable when the session is lost.
         """
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Settle a plain job with Ack(), immediately. Raises the same as `settle`."""
+        """Settle a plain job with Ack(), without waiting. Raises the same as `settle`."""
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        """Settle the delivery. The job is always stored somewhere.
+        """Settle the delivery. The job stays stored at every moment.
 
-        Returns once a Fail or Reschedule is stored and confirmed. Raises DeliveryLost if the job went back to its
-        queue in the meantime, and BrokerUnavailable if the session is lost; in both cases nothing was removed.
+        Returns once a Fail or Reschedule is stored and confirmed. Raises DeliveryLost if the job was requeued in the
+        meantime, and BrokerUnavailable if the session is lost; in both cases nothing was removed.
         """
 
     async def save(self, delivery: Delivery, saved: str) -> None:
-        """Store a running job's saved state: if this worker dies, the next delivery of the job contains it in its
-        message.
+        """Store a running job's saved data, for its next delivery if this worker dies.
 
         Does nothing for a settled delivery. Raises BrokerError.
         """
@@ -174,16 +173,16 @@ class Consumer(Protocol):
     async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
         """Ask whether a job with a unique key may start now. Returns the delivery to run and to settle.
 
-        `copy` means that another worker runs the job from another message. The returned delivery may have other
-        arguments than the given one. If it has `duplicate_of`, it must not run. Returns None if the delivery was
-        settled here, because the job has ended or another worker runs it. A delivery without a key, or a cancelled
-        one, is returned unchanged. Raises the same as `settle`.
+        Call it with `copy` if another worker runs the job from another message. The returned delivery may have other
+        arguments; it must not run if it has `duplicate_of`. Returns None if the delivery was settled here, because the
+        job has ended or another worker runs it. A delivery without a key, or a cancelled one, is returned unchanged.
+        Raises the same as `settle`.
         """
 
     async def permit(self, delivery: Delivery) -> float | None:
         """Ask whether a job with a limit or a rate may run now; returns the seconds to wait, which are few.
 
-        Returns None if the delivery was settled here: the job is deferred, and delivered again when it may run. Call
+        Returns None if the delivery was settled here: the job is postponed, and delivered again when it may run. Call
         it after `admit`; `settle` ends the permit. Raises the same as `settle`.
         """
 
@@ -199,10 +198,11 @@ class Consumer(Protocol):
         """
 
     async def queues_with_jobs(self) -> Collection[str]:
-        """Queues served by this consumer in which jobs wait: at least one of them, if there are any.
+        """Some of the served queues in which jobs wait, at least one if there are any.
 
-        A worker that receives nothing uses this to detect a stall. Queues that may legitimately keep their jobs from
-        an idle slot are left out.
+        For a worker that receives nothing, to detect a stall.
+
+        Leaves out queues that may legitimately keep their jobs from an idle slot.
         """
 
     async def pause_slot(self, slot: int) -> None:
@@ -217,7 +217,7 @@ MAX_KEYED_BODY = 4 * 1024 * 1024
 
 
 class OrphanedKey(Struct, frozen=True, kw_only=True):
-    """A key whose holder no longer exists: it is neither in its queue nor with a worker."""
+    """A key whose holder is neither in its queue nor with a worker."""
 
     key: str
     id: str
@@ -236,41 +236,41 @@ class KeyPage(Struct, frozen=True, kw_only=True):
 class UniqueKeys(Protocol):
     """The part of a broker that decides about the keys of unique jobs, `Broker.keys`.
 
-    A single place decides about a key: the leader, or the transaction that stores the job. This orders concurrent
-    requests for a key. The rule is in palermo/core/unique_rules.py. A worker runs a job with a key only after
-    admission: Consumer.admit. All methods raise BrokerUnavailable.
+    A single place decides about a key, the leader or the transaction that stores the job, so concurrent requests have
+    an order. The rules are in palermo/core/unique_rules.py. A worker runs a job with a key only after Consumer.admit.
+    All methods raise BrokerUnavailable.
     """
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
-        """Store these jobs, each if its key is free; returns an answer for each. Job and key are stored together.
+        """Enqueue these jobs, each if its key is free; returns an answer for each.
 
-        A repeated call with the same claims returns the same answers and changes nothing. Raises PublishRefused for
-        a body above MAX_KEYED_BODY.
+        A job and its key are stored together. Repeating a call returns the same answers and changes nothing. Raises
+        PublishRefused for a body above MAX_KEYED_BODY.
         """
 
     async def why_silent(self) -> LeaderUnavailable | None:
-        """Why a request about keys gets no answer; None if the leader answers, or this broker has no leader."""
+        """Why requests about keys get no answer; None if the leader answers, or this broker has no leader."""
 
     async def known(self) -> list[Key]:
-        """All keys that jobs have, get or had, by name."""
+        """All keys with a present, next or remembered job, by name."""
 
     async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
-        """A page of these keys: those with this text in their name, in their job's name, or in the id of a job."""
+        """A page of these keys, as far as this text is in their name, their job's name or a job's id."""
 
     async def find(self, name: str) -> Key | None:
-        """The key with this name; None if no job has, gets or had it."""
+        """The key with this name; None if nothing is known about it."""
 
     async def free(self, names: Iterable[str]) -> list[str]:
-        """Free these keys, whatever their holders do, and publish the jobs that were to run next.
+        """Free these keys, whether or not their holders still run, and publish the jobs that were to run next.
 
-        Returns the freed keys. A waiting job takes its key when it starts, if no other job has it by then.
+        Returns the freed keys. A job that still waits takes its key again when it starts, if the key is free by then.
         """
 
     async def orphaned(self) -> list[OrphanedKey]:
-        """Keys whose holders no longer exist, as far as a harmless search shows; it takes a second or more."""
+        """Keys whose holders are nowhere to be found. The search changes nothing, and takes a second or more."""
 
     async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
-        """Permanently announce which of these jobs are unique, replacing earlier announcements of them."""
+        """Announce permanently which of these jobs are unique, in place of earlier announcements of the same jobs."""
 
     async def announced(self) -> dict[str, UniqueJob]:
         """The announced unique jobs, by name. Raises BrokerRefused for a user without the permission."""
@@ -308,16 +308,16 @@ class Tenants(Protocol):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """The result of one check of `palermo doctor`."""
+    """One finding of `palermo doctor`."""
 
     #: The subject of the check, in up to three words.
     check: str
-    #: ok; warning, which may be intended; or problem, which means that jobs are not stored, not run, or lost.
+    #: `ok`, `warning` (may be intended), or `problem` (jobs are not stored, not run, or lost).
     level: str
     text: str
     #: What to do about it, or "".
     advice: str = ""
-    #: All affected queues or jobs, worst first; the text names the first few.
+    #: All affected queues or jobs, worst first. The text names only the first few.
     names: tuple[str, ...] = ()
 
     @classmethod
@@ -362,13 +362,12 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         """
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
-        """`publish` without a task, if that needs no preparation and no waiting. Any thread may call it.
+        """Start `publish` without a task, if it needs no preparation and no waiting. Any thread may call it.
 
-        Returns False if nothing was started: then the caller must use `publish`. Otherwise `ended` is called with
-        the outcome, in the session's thread or before this returns, and must not raise. After an error the caller
-        may also use `publish`, which may do more about the error than raise it. Outside of the session's thread, no
-        error is reported before this returns. The call may store the message itself, and then takes at most a
-        quarter of the session's timeout.
+        Returns False if nothing was started; then the caller must use `publish`. Otherwise `ended` is called with the
+        outcome, in the session's thread or before this returns, and must not raise. The call may store the message
+        itself, and then takes at most a quarter of the session's timeout. Only the session's thread gets an error
+        before the call returns. After an error the caller may use `publish`, which may do more about it.
         """
 
     async def publish_many(
@@ -377,10 +376,10 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         sent: Callable[[], None] | None = None,
         stored: Callable[[int], None] = ignore_count,
     ) -> int:
-        """`publish` for many messages, with overlapping confirms; returns how many, once all are stored.
+        """`publish` for many messages, with overlapping confirms; returns their number once all are stored.
 
-        A broker may call `sent` when all are on their way: a message published after that is stored behind them. It
-        calls `stored` with the number of stored messages so far, and a last time before it returns or raises.
+        A broker may call `sent` when all are on their way; messages published later are stored behind them. It calls
+        `stored` with the number of stored messages so far, and once more before it returns or raises.
         """
 
     async def consume(
@@ -396,26 +395,26 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         """Start taking jobs for this many slots, numbered from 1, and announce this worker to others.
 
         `tag` is `pid:<pid>@<host>`; a slot's own tag adds `/worker-<n>`. `report` is called whenever workers are
-        listed, and must be quick. `on_command` executes the commands of others. Paused queues are not consumed.
-        `prefetch` is the number of jobs that a slot may hold: the running one, and waiting ones.
+        listed, and must be quick. `on_command` executes commands to this worker. Paused queues are not consumed.
+        `prefetch` is the number of jobs that a slot holds: the running one, and those that wait for it.
         """
 
     async def queues(self) -> list[QueueInfo]:
-        """All known queues, by name; `failed` is among them once it exists."""
+        """All known queues, by name, including `failed` once it exists."""
 
     async def workers(self) -> WorkerList:
-        """All workers that are alive, by id; `complete` is False if the jobs of some are not known.
+        """All living workers, by id. `complete` is False if the jobs of some are unknown.
 
-        `answers` is False for a worker that has not answered within a second, or has been silent for some seconds.
+        A worker's `answers` is False if it didn't answer within a second, or has been silent for some seconds.
         """
 
     async def overview(self) -> Overview:
-        """`queues`, `workers` and `all_paused` in one request: three requests cost nearly three times as much."""
+        """`queues`, `workers` and `all_paused` in one request, at little more than a third of the cost."""
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
-        """Send a command to workers; returns the replies by id, once all have answered or after `timeout` seconds.
+        """Send a command to workers; returns the replies, by worker id, after all answers or `timeout` seconds.
 
-        A worker that did not answer in time may still obey.
+        A worker that doesn't answer in time may still execute the command.
         """
 
     async def pause(self, queue: str, *, by: str = "") -> None:
@@ -435,15 +434,13 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         """Whether all queues are paused."""
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> Sequence[str]:
-        """Mark jobs as cancelled. A worker that takes a marked job, enqueued in this second or before, drops it.
+        """Mark jobs as cancelled. Workers drop marked jobs that were enqueued in this second or before.
 
-        With `created_at` the mark also applies to a job that was enqueued in that second, by a clock that is ahead.
-
-        A worker that holds one of the jobs gets the command to `cancel` it; its reply is not awaited. A workflow
-        releases no more steps, except those that clean up, and the jobs of its steps are cancelled. Returns the ids
-        of these jobs once all marks are stored. A mark is removed once its job is dropped or has run, when `sweep`
-        moves the job out of a failed queue, and by `restore`. The newest 100,000 marks are kept for jobs that never
-        arrive.
+        `created_at` extends that to a job whose publisher's clock is ahead. Workers that hold one of the jobs get the
+        command `cancel`; their replies are not awaited. A cancelled workflow releases only clean-up steps from now on,
+        and the jobs of its steps are cancelled. Returns these jobs' ids once all marks are stored. A mark is removed
+        when its job is dropped, has run, or is requeued from a failed queue, and by `restore`. Of marks for jobs that
+        never arrive, the newest 100,000 are kept.
         """
 
     async def restore(self, ids: Iterable[str]) -> None:
@@ -452,12 +449,11 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     async def browse(
         self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
     ) -> Page:
-        """Some of the waiting messages; their delivery counts don't change.
+        """A page of waiting messages. Doesn't change their order or delivery counts.
 
-        Nor does their order, except on RabbitMQ while workers take from the queue: see docs/guides/pages.md.
-
-        Only the first `max_body` + 1 bytes of a longer body are kept, to bound memory. Raises NotFound for a missing
-        queue, NotBrowsable if reading would change the queue or is not permitted.
+        Exception: on RabbitMQ, the order may change while workers take from the queue, see docs/guides/pages.md. Only
+        the first `max_body` + 1 bytes of a longer body are kept, to bound memory. Raises NotFound for a missing queue,
+        NotBrowsable if reading would change the queue or is not permitted.
         """
 
     async def sweep(
@@ -472,34 +468,34 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     ) -> SweepProgress:
         """Call `decide` for every message that waits at the start, oldest first, and carry out its decision.
 
-        Kept messages stay in order. Memory is bounded. If a sweep is interrupted at any point, no job is lost. At
-        most the last moves are repeated when it runs again. `only_look` promises that `decide` keeps all messages:
-        then a broker may use what it knows about a failed queue that reading would change. `ids` promises that
-        `decide` keeps all messages with other ids, in a failed queue: then a broker may skip those. With `most`, it
-        may stop after that many messages. Raises NotFound for a missing queue.
+        Kept messages stay in order, and memory is bounded. An interruption loses no job; at most, the next sweep
+        repeats the last moves. `only_look` promises that `decide` keeps all messages, so that a broker may read a log
+        of a failed queue whose messages it can't read without changing them. `ids` promises that `decide` keeps
+        messages with other ids, so that a broker may skip those. With `most`, it may stop after that many messages.
+        Raises NotFound for a missing queue.
         """
 
     async def purge(self, queue: str) -> int:
-        """Remove all waiting messages; returns how many. Raises NotFound."""
+        """Remove all waiting messages; returns their number. Raises NotFound."""
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
-        """Change the queue's type to `kind`, one of MIGRATABLE, and keep its messages; returns how many jobs moved.
+        """Change the queue's type to `kind`, one of MIGRATABLE; returns the number of moved jobs.
 
-        If it is interrupted at any point, no job is lost, and the next call continues. Raises NotFound, and
-        BrokerRefused from a broker whose queues have no types.
+        An interruption loses no job, and the next call continues. Raises NotFound, and BrokerRefused from a broker
+        without queue types.
         """
 
     async def delete(self, queue: str) -> int:
-        """Delete the queue and all messages that wait in it; returns how many. Raises NotFound."""
+        """Delete the queue and its waiting messages; returns their number. Raises NotFound."""
 
     async def diagnose(self) -> list[Finding]:
-        """Check this broker for possible problems, with experiments where reading is not enough.
+        """Check this broker for problems, by experiment where reading is not enough.
 
-        Changes nothing, and removes everything that it creates. Any error is reported as a finding; raises nothing.
+        Removes everything that it creates, and reports errors as findings.
         """
 
     async def lost(self) -> BrokerError:
-        """Wait until the session is lost, without a limit; returns the reason. Never returns after close."""
+        """Wait until the session is lost; returns the reason. Never returns after `close`."""
 
     @property
     def is_lost(self) -> bool:
@@ -510,10 +506,10 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
 
     @property
     def trouble(self) -> Trouble | None:
-        """The problem that the broker has reported to this session. The session is alive, so callers may wait."""
+        """The problem that the broker has reported to this session. It is alive, so callers may wait."""
 
     async def find_trouble(self) -> Trouble | None:
-        """Find the broker's current problem, or a problem with this user's permissions. Leaves nothing behind.
+        """Find the broker's current problem, or a missing permission of this user. Leaves nothing behind.
 
         Raises BrokerUnavailable.
         """
@@ -522,18 +518,18 @@ class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
         """The connected server or file, as readable text without a password."""
 
     def after_failure(self) -> "SessionParameters":
-        """The parameters of the next session if this one failed: of several hosts, the next one is tried first.
+        """The parameters for the next session after this one failed: of several hosts, the next is tried first.
 
-        A host that is cut off from the others may accept every session, and fail it.
+        A host that is cut off from the others may accept every session, and then fail it.
         """
 
 
-#: How many messages a broker stores in one step of `publish_many`, and about how many bytes of bodies.
+#: Maximum number of messages, and approximate bytes of bodies, that `publish_many` stores at a time.
 _STEP, _STEP_BYTES = 500, 8 * 1024 * 1024
 
 
 def in_steps(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """The messages in steps of bounded size, as a broker's `publish_many` stores them."""
+    """The messages in groups of bounded size, as `publish_many` stores them."""
     step: list[Message] = []
     size = 0
     for message in messages:
@@ -551,11 +547,11 @@ class SessionParameters(Struct, frozen=True, kw_only=True):
 
     address: Address
     exchange: str = DEFAULT_EXCHANGE
-    #: The type of new queues, if the broker has several types: "classic" or "quorum".
+    #: The type of new queues, "classic" or "quorum", if the broker has several types.
     queue_type: str = CLASSIC
-    #: The queues, among those, that get priorities.
+    #: The queues, among the declared ones, that get priorities.
     prioritized: frozenset[str] = frozenset()
-    takes: bool = False  #: whether the session takes jobs: then everything for that is opened immediately
+    takes: bool = False  #: whether the session takes jobs, and so opens everything for that at its start
     tenant_order: str = TURN  #: see palermo.core.fair_scheduling
     failed_per_queue: bool = False  #: whether each queue has its own failed queue, as in palermo.core.topology
     #: The time limit for opening the session, and for publishing one message, in seconds.
@@ -574,7 +570,7 @@ class SessionParameters(Struct, frozen=True, kw_only=True):
     warns: bool = True
     #: Whether a broker that is one file may create it. A read-only command must not: the path may be mistyped.
     creates: bool = True
-    #: Unfinished work of the previous session, in the broker's own terms; set by `after_failure`.
+    #: Unfinished work of the previous session, in the broker's own terms, set by `after_failure`.
     unfinished: Any = None
 
     @property

@@ -27,12 +27,12 @@ def dotted_name(thing: Any) -> str:
 def classes_in(hints: Iterable[object]) -> dict[str, type]:
     """The dataclasses and enums in type hints, by dotted name: a job may be given these.
 
-    Searches unions, generics, Annotated, NewType, Literal and the fields of dataclasses and typed dicts. The hints
-    must be evaluated, as `typing.get_type_hints` returns them. If the hints of a class's fields cannot be evaluated
-    (a name imported under TYPE_CHECKING), its fields are left out.
+    Searches unions, generics, Annotated, NewType, Literal and the fields of dataclasses and typed dicts. The hints must
+    be evaluated, as by `typing.get_type_hints`. A class whose own hints can't be evaluated, for example because of an
+    import under TYPE_CHECKING, is included without its fields.
     """
     found: dict[str, type] = {}
-    seen: dict[int, object] = {}  # by id, since a hint need not be hashable; the hint is kept, since ids can be reused
+    seen: dict[int, object] = {}  # By id, since a hint may be unhashable. The hints are kept so that no id is reused.
     waiting = list(hints)
     while waiting:
         hint = waiting.pop()

@@ -1,12 +1,11 @@
 """The clock of this process: the only source of time for jobs.
 
-All code that gives a job an instant, or compares an instant of a job with the present, uses it: when it is enqueued,
-when it is due, when a key, a rate or an event expires, when a run started. Code that watches processes and
+All code that gives a job an instant, or compares one with the present, uses it. Code that watches processes and
 connections uses the machine's clock instead: `time.monotonic()`, and `time.time()` for locks that another process
 reads. _HOMES in tests/test_architecture.py lists the allowed modules.
 
-The process has a single clock, because jobs are enqueued, scheduled and run by several threads and sessions that
-must agree. `use` replaces it; only palermo.testing does that, to move it by hand.
+The process has a single clock, because jobs are enqueued, scheduled and run by several threads and sessions that must
+agree. palermo.testing replaces it by `use` to move it by hand.
 """
 
 import sys
@@ -18,7 +17,7 @@ from typing import Protocol
 #: it. It advances only with the kernel's ticks, and so lags behind time.time() by up to 10 ms.
 _COARSE = 5
 
-#: Seconds between two checks while an instant is past and the slowest clock has not reached it.
+#: Seconds between two checks once an instant has passed, until the slowest clock has reached it too.
 _STEP = 0.002
 
 
@@ -55,9 +54,9 @@ def wall_clock() -> float:
 
 
 def seconds_until(instant: float, reached: Callable[[], float] = wall_clock) -> float:
-    """Seconds to sleep before checking whether `reached`, a clock like wall_clock, has reached this instant.
+    """Seconds to sleep before checking again whether the clock `reached` has reached this instant.
 
-    wall_clock advances in steps of several milliseconds. Sleeping for the difference would be too long.
+    wall_clock advances in steps of several milliseconds, so sleeping for the whole difference would be too long.
     """
     left = instant - reached()
     return max(0.0, min(left, _STEP), left - (now() - wall_clock()))

@@ -30,7 +30,7 @@ class Subscription(Plain, frozen=True, kw_only=True):
     """A group's subscription to the events of some topics."""
 
     group: str
-    #: The queue where its events wait; palermo.core.topics.group_queue.
+    #: The queue of its events; palermo.core.topics.group_queue.
     queue: str
     #: Patterns of topics, sorted; an event that matches several of them is delivered once.
     topics: tuple[str, ...]
@@ -40,13 +40,13 @@ class Subscription(Plain, frozen=True, kw_only=True):
     since: Instant = 0.0
 
     def wants(self, topic: str) -> bool:
-        """Whether the group gets events of this topic."""
+        """Whether the group gets events with this topic."""
         return any(matches(pattern, topic) for pattern in self.topics)
 
     def job(self, event: Event, *, run: str = "", old: bool = False) -> Message:
         """The job that an event becomes in the group's queue; see palermo.core.topics.as_job for `run`.
 
-        The job of an `old` event has no publication time, so that its wait is not counted from then.
+        An `old` event's job has no publication time, so that its wait is not counted from then.
         """
         job = as_job(event.message, group=self.group, topic=event.topic, run=run)
         return replace(job, queue=self.queue, queued_at=None if old else job.queued_at)
@@ -79,15 +79,15 @@ def not_kept() -> BrokerRefused:
 class ReplayFilter(Struct, frozen=True, kw_only=True):
     """The conditions on the kept events of a replay."""
 
-    #: Only events whose topics this pattern matches; None for those that the group subscribes to.
+    #: A pattern for the events' topics; None for the group's own patterns.
     topic: str | None = None
-    #: Only events published from one instant to another, in Unix seconds. For an event without its own time, as other
-    #: programs may publish, the time when it was stored counts, as precisely as the broker knows it.
+    #: Bounds of the publication time, in Unix seconds. For an event of another program without a time, the time when it
+    #: was stored counts, as precisely as the broker knows it.
     since: float | None = None
     until: float | None = None
 
     def matches(self, subscription: Subscription, topic: str, at: float | None) -> bool:
-        """Whether the replay includes an event of this topic, published at this instant as far as known."""
+        """Whether the replay includes an event with this topic, published at this instant, or None if unknown."""
         wanted = subscription.wants(topic) if self.topic is None else matches(self.topic, topic)
         early = at is not None and self.since is not None and at < self.since
         late = at is not None and self.until is not None and at > self.until
@@ -109,15 +109,15 @@ class Events(Protocol):
         """
 
     async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:
-        """Deliver the group's events to its queue from now on, until the group is unsubscribed.
+        """Deliver events to the group's queue from now on, until the group is unsubscribed.
 
-        Every worker of the group calls this when it starts. That repairs anything missing, and removes patterns that
-        are no longer among its topics. With `from_start`, a group that subscribes for the first time also gets the
-        kept events, each once, the oldest first; returns how many.
+        Every worker of the group calls this when it starts, which repairs anything missing and removes patterns that
+        are no longer among its topics. With `from_start`, a group that subscribes for the first time also gets the kept
+        events, each once, oldest first; returns their number.
         """
 
     async def unsubscribe(self, group: str) -> None:
-        """Deliver no more events to the group. Its queue stays, with the waiting jobs. Raises NotFound."""
+        """End a subscription. The group's queue stays, with the waiting jobs. Raises NotFound."""
 
     async def subscriptions(self) -> list[Subscription]:
         """All subscriptions, by group."""
@@ -125,7 +125,7 @@ class Events(Protocol):
     async def replay(
         self, group: str, old: ReplayFilter = ALL_EVENTS, *, progress: "Callable[[SweepProgress], None] | None" = None
     ) -> int:
-        """Give the group these kept events again, as jobs with new ids; returns how many.
+        """Deliver these kept events to the group again, as jobs with new ids; returns their number.
 
         Raises NotFound for a group that does not subscribe, and BrokerRefused if events are not kept.
         """

@@ -1,4 +1,4 @@
-"""Imports of packages that belong to an extra of Palermo: `with extra("web", "the web pages"): import jinja2`."""
+"""Import packages that belong to an extra of Palermo: `with extra("web", "the web pages"): import jinja2`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from palermo.errors import UsageError
 
 @contextmanager
 def extra(name: str, needed_by: str) -> Iterator[None]:
-    """Import packages of the extra with this name. Raises UsageError, with how to install it, if they are missing."""
+    """Import packages of this extra. Raises UsageError, which says how to install it, if they are missing."""
     try:
         yield
     except ModuleNotFoundError as error:

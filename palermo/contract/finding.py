@@ -9,7 +9,7 @@ from palermo.contract.worker_info import RunningJob, WorkerInfo
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 
-#: The state of a waiting job that was cancelled: the worker that takes it drops it. All other states are JobState's.
+#: The state of a waiting job that was cancelled. A worker that takes it drops it. The other states are JobState's.
 CANCELLED = "cancelled"
 
 #: The state of a job that is due later.
@@ -18,7 +18,7 @@ SCHEDULED = "scheduled"
 #: Maximum number of jobs that `find` returns.
 MOST_FOUND = 1_000
 
-#: Number of jobs that a bounded search reads from the front and from the end of a queue.
+#: Number of jobs that a bounded search reads at the front and at the end of a queue.
 DEPTH = 100
 
 
@@ -29,12 +29,12 @@ class JobLocation(Struct, frozen=True, kw_only=True):
     state: str = ""
     #: The job's message, unless a worker reports the job. A body longer than MAX_SHOWN bytes may be cut.
     message: Message | None = None
-    #: The report of the worker that runs the job; and the worker's id.
+    #: Only for a running job: its worker's report, and the worker's id.
     running: RunningJob | None = None
     worker: str | None = None
-    #: Whether that worker does not answer: then it had the job when it last answered.
+    #: Whether the worker doesn't answer: `running` is then from its last answer.
     silent: bool = False
-    #: The places that could not be searched, for the user: the job may be there. Empty if every place was searched.
+    #: Places that could not be searched, as text for the user. Empty if the search was complete.
     unseen: tuple[str, ...] = ()
 
     @property
@@ -45,7 +45,7 @@ class JobLocation(Struct, frozen=True, kw_only=True):
 
     @property
     def gone(self) -> bool:
-        """Whether the job was not found although every place was searched."""
+        """Whether the job doesn't exist, according to a complete search."""
         return not self.state and not self.unseen
 
     @property
@@ -55,7 +55,7 @@ class JobLocation(Struct, frozen=True, kw_only=True):
 
 
 class FoundJobs(Struct, frozen=True, kw_only=True):
-    """The jobs that were found: those that wait, then those that run, then those that failed."""
+    """The jobs that were found: first those that wait, then running ones, then failed ones."""
 
     jobs: tuple[JobLocation, ...] = ()
     #: As in JobLocation.
@@ -68,16 +68,16 @@ class FindsJobs(Protocol):
     async def find(
         self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
     ) -> FoundJobs:
-        """Find the jobs with these ids; with `beginnings`, the jobs whose ids begin with one of these texts.
+        """Find the jobs with these ids, or with `beginnings` those whose ids start with one of these texts.
 
-        SQLite and Redis find every job. RabbitMQ can't look jobs up by id: the search is bounded, and `unseen` names
-        what was left out. `queue` is the queue where a job would wait, if known. Without `failed`, failed jobs are left
+        The search is complete on SQLite and Redis. On RabbitMQ, which has no lookup by id, it is bounded, and `unseen`
+        names what was left out. `queue` is where a job would wait, if known. Without `failed`, failed jobs are left
         out. A job that moves during the search may be missed. Changes nothing. Raises BrokerUnavailable, BrokerRefused.
         """
 
 
 def is_wanted(ids: Collection[str], *, beginnings: bool) -> Callable[[str], bool]:
-    """A predicate for the ids that `find` searches."""
+    """A predicate for the ids that match."""
     if beginnings:
         return lambda id: id.startswith(tuple(ids))
     return frozenset(ids).__contains__
@@ -105,7 +105,7 @@ def running_at(workers: Iterable[WorkerInfo], wanted: Callable[[str], bool]) -> 
 
 
 def with_reports(found: Iterable[JobLocation], workers: Iterable[WorkerInfo]) -> tuple[JobLocation, ...]:
-    """The same locations in order, those of running jobs as their workers report them."""
+    """The same locations in order, with running jobs as their workers report them."""
     found = tuple(found)
     held = {place.id for place in found if place.state == JobState.WORKING}
     reports = {place.id: place for place in running_at(workers, held.__contains__)}

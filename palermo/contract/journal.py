@@ -16,36 +16,35 @@ from palermo.core.journal_records import RecordBatch
 class ReadFrom(Struct, frozen=True, kw_only=True):
     """Where reading starts: at the first batch, unless a field says otherwise."""
 
-    #: The first position to read; batches that were dropped by then are skipped. A position beyond the journal's end
-    #: means that this is another journal: then everything is read.
+    #: The first position to read. Batches already dropped are skipped. A position beyond the journal's end belongs to
+    #: another journal: then everything is read.
     position: int | None = None
-    #: Read about this many of the last stored batches, and later ones.
+    #: Start about this many batches before the end.
     last: int | None = None
-    #: Read batches stored at or after this instant (Unix seconds); some earlier batches may be included.
+    #: Start with the batches stored at this instant, in Unix seconds, or some earlier ones.
     since: float | None = None
 
 
 FROM_START = ReadFrom()
 
-#: Gets a batch. Called on the session's loop, so it must be quick.
+#: Receives a batch. Runs on the session's loop, so it must be quick.
 OnBatch = Callable[[RecordBatch], None]
 
-#: Decides by a batch's bytes whether to read it.
+#: Decides from a batch's bytes whether to decode it.
 Wants = Callable[[bytes], bool]
 
 
 class JournalReader(Protocol):
     """A running read of the journal, which continues as the journal grows."""
 
-    #: The first position to read, and the last one that was stored when reading started. Nothing is read before
-    #: `begin`, and `end` < `begin` if there is nothing to read yet.
+    #: The first position to read, and the last one that was stored at the start. `end` < `begin` if there was none.
     begin: int
     end: int
-    #: Whether reading ended because the journal was deleted: positions then start from zero.
+    #: Whether reading ended because the journal was deleted. A new journal's positions start from zero.
     deleted: bool
-    #: Set once all batches that were stored when reading started have been handed out.
+    #: Set once all batches that were stored at the start have been delivered.
     caught_up: asyncio.Event
-    #: Set once the read has ended because the journal was deleted or the session was lost. Then start another read.
+    #: Set once reading has ended because the journal was deleted or the session was lost. Then start again.
     ended: asyncio.Event
 
     async def close(self) -> None:
@@ -56,15 +55,14 @@ class Journal(Protocol):
     """The part of a broker that keeps the journal."""
 
     async def append(self, batch: bytes) -> None:
-        """Store a batch from palermo.core.journal_records.encode, creating the journal if needed; returns once it is
-        stored.
+        """Store a batch from palermo.core.journal_records.encode; returns once it is stored.
 
-        Raises BrokerUnavailable if that takes longer than the session's timeout, BrokerRefused.
+        Creates the journal if needed. Raises BrokerRefused, and BrokerUnavailable after the session's timeout.
         """
 
     async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None) -> JournalReader:
-        """Hand out batches in order, each once, creating the journal if needed; returns when reading has started.
+        """Deliver all batches in order, each once, and later ones as they arrive; returns when reading has started.
 
-        With `wants`, batches that it rejects are skipped without being decoded. Reading waits for a slow reader, so
-        memory is bounded. Raises BrokerUnavailable, BrokerRefused.
+        Creates the journal if needed. `wants` can reject batches before they are decoded. A slow callback slows reading
+        down, so memory is bounded. Raises BrokerUnavailable, BrokerRefused.
         """

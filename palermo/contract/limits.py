@@ -9,10 +9,10 @@ from palermo.core.limits import Rate, RateState
 
 
 class StoredLimit(Struct, frozen=True, kw_only=True):
-    """A stored limit key: the latest limit and rate that a job declared for it, and the state of its rate."""
+    """A key of limited jobs: the latest limit and rate that a job declared for it, and the state of its rate."""
 
     limit: int | None = None
-    #: As it is written; "" for none.
+    #: As the user wrote it; "" for none.
     rate: str = ""
     next: float = 0.0
     free: float = 0.0

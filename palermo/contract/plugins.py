@@ -1,7 +1,6 @@
 """Palermo's plug-ins: built-in ones, and installed ones, found by their entry points.
 
-Searching for entry points takes longer than anything else in a worker's start. So the standard library is asked only
-for names that are not built in.
+Searching entry points is the slowest part of a worker's start, so it happens only for names that are not built in.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""The times of recurring jobs: when each is due, in words and as instants. Nothing here fires a job.
+"""The times of recurring jobs, as instants and in words. Publishes nothing.
 
-cronsim reads cron expressions and describes them in words; palermo.core.cron computes their instants. `every=`
-counts elapsed time from the epoch, so that all workers agree on its ticks.
+cronsim checks cron expressions and describes them in words; palermo.core.cron computes their instants. `every=` counts
+from the epoch, so that all workers compute the same ticks.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from palermo.errors import OptionInvalid
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-#: How to handle ticks that no worker was running to fire.
+#: What to do about ticks that came while no worker ran.
 MISSED = ("skip", "once", "all")
 
 #: Minimum time between two ticks, in seconds.
@@ -42,7 +42,7 @@ MAX_NAME_BYTES = 200
 class RecurringJob(Plain, frozen=True, kw_only=True):
     """A job that runs repeatedly. Raises OptionInvalid for invalid times."""
 
-    #: Its own name, unique on the exchange; the default is the job's wire name.
+    #: Its name, unique on the exchange; by default the job's wire name.
     name: str
     #: The job's wire name.
     job: str
@@ -52,7 +52,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
     every: float | None = None
     #: The time zone of `cron`, by its IANA name.
     tz: str = "UTC"
-    #: How to handle ticks that no worker was running to fire: skip them, fire once, or fire all.
+    #: What to do about ticks that came while no worker ran: skip them, fire once, or fire all.
     missed: str = "once"
     enabled: bool = True
     args: tuple[Any, ...] = ()
@@ -76,11 +76,11 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
 
     @property
     def times(self) -> tuple[str, float | None, str]:
-        """The fields that define when it is due."""
+        """The fields that determine when it is due."""
         return self.cron, self.every, self.tz if self.cron else ""
 
     def ticks(self, after: float) -> Iterator[float]:
-        """The instants at which it is due, in ascending order, in Unix seconds and later than `after`."""
+        """The instants after `after` at which it is due, in Unix seconds and ascending order."""
         if self.every is not None:
             step, index = self.every, int(after // self.every)
             while True:
@@ -96,7 +96,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         raise OptionInvalid(f"cron={self.cron!r} of recurring job {self.name!r} is never due.")
 
     def due(self, last: float, now: float) -> tuple[list[float], float]:
-        """The ticks to fire now, none later than `now`, if `last` was the last one; and the next one to wait for."""
+        """The ticks after `last`, up to `now`, that should fire now; and the next one to wait for."""
         upcoming = self.next(last)
         if upcoming > now:
             return [], upcoming
@@ -105,12 +105,12 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         else:
             (newest,) = deque(_until(self.ticks(self._shortly_before(last, now)), now), maxlen=1)
             late = now - newest
-            # A very recent tick is on time, whatever was missed before it.
+            # A very recent tick counts as on time, even if others were missed before it.
             passed = [newest] if self.missed == "once" or late < _ON_TIME else []
         return passed, self.next(now)
 
     def in_words(self) -> str:
-        """A readable description of its times."""
+        """A description of its times for users."""
         if self.every is not None:
             return f"Every {_duration(self.every)}"
         return f"{_read(self.cron).explain()} ({self.tz})"
@@ -120,7 +120,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
         return replace(self, enabled=on)
 
     def _shortly_before(self, last: float, now: float) -> float:
-        """A start for the search of the newest past tick, which skips most ticks since `last`."""
+        """A good start for finding the latest tick until now, which skips most ticks since `last`."""
         if self.every is not None:
             return max(last, now - 2 * self.every)
         near = max(last, now - 2 * 86_400.0)
@@ -145,7 +145,7 @@ def _read(cron: str) -> "CronSim":
 
     try:
         return CronSim(cron, datetime.now(UTC))
-    except (CronSimError, ValueError) as error:  # ValueError: a number of thousands of digits
+    except (CronSimError, ValueError) as error:  # ValueError: a number with thousands of digits
         raise OptionInvalid(
             f"option cron={cron!r} cannot be read: {error}. Write five fields as in crontab, such as"
             " '0 3 * * *', or six that begin with seconds."
@@ -209,9 +209,9 @@ def every_seconds(value: Duration) -> float:
 
 
 class Schedule(TypedDict, total=False):
-    """The declaration of a recurring job without its name and its job; a missing or None value means the default."""
+    """The declaration of a recurring job without its name and job. A missing or None field means the default."""
 
-    #: Five or six fields, as in crontab(5) (six: seconds first), or else the time between two runs.
+    #: Five or six fields, as in crontab(5) (six: seconds first), or `every`, the time between two runs.
     cron: str | None
     every: Duration | None
     #: The time zone of `cron`, by its IANA name; UTC by default.

@@ -1,9 +1,8 @@
 """Entries of recurring jobs: the part of a broker that stores recurring jobs and publishes them at their times.
 
-An entry is a recurring job as the broker stores it: its times, the job that is published at each of them, and its
-progress. This module computes the entry's next state, after a tick or a manual change, by the same rule for all
-brokers. A broker stores the jobs and the entry's next state together or not at all. So a tick fires once, even if a
-process dies at any point.
+An entry is a recurring job as the broker stores it: its times, the job to publish, and its progress. All brokers
+compute its next state here, after a tick or a manual change. They store it together with the published jobs, so a tick
+fires once even if a process dies at any point.
 """
 
 import uuid
@@ -22,10 +21,10 @@ from palermo.errors import NotFound
 #: The headers of a published job: the entry's name, and its tick in Unix seconds.
 RECURRING, TICK = "recurring", "tick"
 
-#: The origins of an entry: the code of a module, followed by its name; the configuration; and everything else.
+#: The origins of an entry: the code of a module, whose name follows; the configuration; and everything else.
 CODE, CONFIG, RUNTIME = "code:", "config", "runtime"
 
-#: The changes of an entry; "run" fires it now.
+#: The kinds of changes; "run" fires the entry now.
 PUT, REMOVE, SWITCH, RUN = "put", "remove", "switch", "run"
 
 
@@ -38,7 +37,7 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
     message: Message
     #: Its origin: "code:<module>", "config" or "runtime".
     origin: str
-    #: Ticks up to this instant, in Unix seconds, are done.
+    #: Ticks up to this instant, in Unix seconds, have been handled.
     since: Instant
     #: Seconds after its publication within which a job must start; None for no limit.
     expires: float | None = None
@@ -57,7 +56,7 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
         return self.recurring.next(self.since) if self.recurring.enabled else None
 
     def fired(self, now: float) -> "tuple[list[Message], RecurringEntry]":
-        """The jobs to publish now, none for a tick later than `now`, and the resulting entry."""
+        """The jobs to publish now, for ticks up to `now`, and the resulting entry."""
         due = self.next
         if due is None or due > now:
             return [], self
@@ -67,11 +66,11 @@ class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
         return jobs, replace(self, since=now, last_run=last)
 
     def is_ahead(self, now: float) -> bool:
-        """Whether a clock that was far ahead has fired it, so that it would not fire again before that time."""
+        """Whether a process with a fast clock has fired it, so that it would not fire again before that time."""
         return self.since > now + CLOCK_DIFFERENCE
 
     def mended(self, now: float) -> "RecurringEntry":
-        """The same entry; if it `is_ahead`, it fires at its next tick after `now`."""
+        """The same entry; if it `is_ahead`, its next tick is the first one after `now`."""
         return replace(self, since=now) if self.is_ahead(now) else self
 
     def _job(self, id: str, tick: float, now: float) -> Message:
@@ -105,10 +104,10 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
 
     @classmethod
     def put(cls, entry: RecurringEntry) -> "EntryChange":
-        """Add an entry, which makes up for ticks since its `since`, or replace the entry with this name.
+        """Add an entry, or replace the one with this name.
 
-        A replaced entry stays enabled or disabled. If the times are the same, it also keeps its progress, and still
-        makes up for ticks that it missed in the meantime.
+        A new entry makes up for ticks since its `since`. A replaced one stays enabled or disabled; if its times are the
+        same, it also keeps its progress, and makes up for missed ticks.
         """
         return cls(name=entry.name, action=PUT, entry=entry)
 
@@ -119,17 +118,16 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
 
     @classmethod
     def switch(cls, name: str, *, on: bool) -> "EntryChange":
-        """Enable or disable an entry. Ticks while it is disabled don't count as missed."""
+        """Enable or disable an entry. Ticks while it is disabled are not made up for."""
         return cls(name=name, action=SWITCH, on=on)
 
     @classmethod
     def run(cls, name: str, now: float) -> "EntryChange":
-        """Publish an entry's job now, enabled or not, and keep its times. The job's id differs from those of ticks."""
+        """Publish an entry's job now, even if it is disabled, under an id of its own. Its ticks stay the same."""
         return cls(name=name, action=RUN, id=f"{name}@{text(float(int(now)))}-{uuid.uuid4().hex[:8]}")
 
     def made_to(self, old: RecurringEntry | None, now: float) -> tuple[RecurringEntry | None, list[Message]]:
-        """The entry after this change, None if removed, and the jobs to publish with it. The same entry means no
-        change.
+        """The changed entry, None if removed, and the jobs to publish with it. Returns `old` itself for no change.
 
         Raises NotFound for a missing entry.
         """
@@ -142,7 +140,7 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
                 return None, []
             case "switch" if self.on != old.recurring.enabled:
                 switched = old.recurring.switched(on=self.on)
-                # Ticks that were due while it was disabled have not been missed.
+                # Ticks while it was disabled don't count as missed.
                 return replace(old, recurring=switched, since=now), []
             case "run" if self.id != old.run_id:
                 job = old._job(self.id, now, now)
@@ -151,7 +149,7 @@ class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
 
 
 def _put(old: RecurringEntry | None, new: RecurringEntry, now: float) -> RecurringEntry:
-    """The new entry, with the history of the old one; the old one if nothing differs."""
+    """The new entry with the old one's history; the old one if they don't differ."""
     if old is None:
         return replace(new, since=min(new.since, now))
     times = old.recurring.times == new.recurring.times
@@ -166,15 +164,15 @@ def _put(old: RecurringEntry | None, new: RecurringEntry, now: float) -> Recurri
 
 
 def text(tick: float) -> str:
-    """An instant as written in a job's id."""
+    """The text of an instant in a job's id."""
     moment = datetime.fromtimestamp(tick, UTC)
     return moment.isoformat(timespec="microseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")
 
 
 def is_stale(found: RecurringEntry, *, names: Iterable[str], modules: Sequence[str], configures: bool) -> bool:
-    """Whether code or configuration that is loaded here declared an entry earlier, but no longer does.
+    """Whether the code or configuration that declared the entry is loaded here and no longer declares it.
 
-    `names` are the declared ones; `configures` says whether the configuration here has a schedule.
+    `names` are the declared entries; `configures` is whether the configuration has a schedule.
     """
     if found.name in names:
         return False
@@ -190,7 +188,7 @@ class RecurringEntries(Protocol):
         """All entries, by name. Raises BrokerUnavailable."""
 
     async def change_recurring(self, change: EntryChange) -> None:
-        """Make a change exactly once, even if a process dies in the meantime; returns when it is stored.
+        """Make a change exactly once, even if a process dies during it; returns when it is stored.
 
         Raises NotFound for a missing entry, and BrokerUnavailable.
         """

@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from typing import TypedDict
 else:
     try:
-        from typing_extensions import TypedDict  # Before Python 3.12 pydantic accepts no other.
+        from typing_extensions import TypedDict  # Before Python 3.12 pydantic accepts no other one.
     except ImportError:
         from typing import TypedDict
 
 
 class About(Struct, frozen=True):
-    """A field's description. Pydantic puts it into the schema."""
+    """The description of a field, for the schema."""
 
     text: str
 
@@ -28,7 +28,7 @@ class _InstantFormat(Struct, frozen=True):
         return {**make(schema), "format": "date-time"}
 
 
-#: ISO 8601 in UTC. It stays text because parsing and writing it again would change its fractions.
+#: ISO 8601 in UTC. Pydantic must not parse it: its own form has other fractions.
 Instant = Annotated[str, _InstantFormat()]
 
 
@@ -198,7 +198,7 @@ class RecurringRow(TypedDict):
     kwargs: dict[str, Any] | None
 
 
-#: What became of a scheduled job.
+#: What happened to a scheduled job.
 Altered = Literal["cancelled", "enqueued", "moved", "failed", "not_found"]
 
 

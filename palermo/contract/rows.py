@@ -1,8 +1,8 @@
 """Rows of jobs, queues and workers, for listings and `--json`.
 
-The fields are a contract, the same in the library, on the command line and over HTTP: scripts depend on them. A row
-can always be written as JSON, whatever the message contains. A value that does not apply, or cannot be decoded
-without running foreign code, is None.
+Scripts depend on the fields, which are the same in the library, on the command line and over HTTP. Every row can be
+written as JSON, whatever the message contains. A value is None if it doesn't apply, or can't be decoded without running
+foreign code.
 """
 
 import base64
@@ -33,8 +33,8 @@ Row = Mapping[str, Any]
 
 R = TypeVar("R", bound=Row, covariant=True)
 
-#: The web UI decodes no body with more bytes than this, decompressed: a message from an unknown writer must not cost a
-#: server much. Its preview is shown instead.
+#: Maximum decompressed size, in bytes, of a body that the web UI decodes, since anyone may have written it. The preview
+#: of a larger one is shown instead.
 MAX_SHOWN = 65_536
 
 #: Containers nested deeper than this are shown as "…".
@@ -49,10 +49,10 @@ class Listing(Sequence[R], Generic[R]):
     """A page of rows, and a sequence of them."""
 
     rows: list[R]
-    #: The total number of rows; None if there are more and they were not counted.
+    #: The total number of rows; None if they were not all counted.
     total: int | None
-    #: The number of jobs that were not compared with the filter. For failed jobs it is negative if some of the listed
-    #: jobs have left the queue.
+    #: Number of jobs that were not checked against the filter; negative for failed jobs that were listed but have left
+    #: the queue.
     unseen: int = 0
 
     @overload
@@ -71,7 +71,7 @@ class Listing(Sequence[R], Generic[R]):
 def job_row(
     message: Message, state: JobState, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED
 ) -> JobRow:
-    """A waiting or failed job. This unpickles nothing, and decodes no body above `max_bytes` bytes."""
+    """A waiting or failed job. Unpickles nothing, and decodes no body above `max_bytes` bytes."""
     arguments = arguments_of(message, serializers, max_bytes=max_bytes)
     args, kwargs = arguments if arguments is not None else (None, None)
     shown = message.preview
@@ -133,10 +133,7 @@ def arguments_of(
 
 
 def waits_since(row: Row) -> str | None:
-    """Since when the job of this row has waited in its queue: the time of its enqueue, or when it became due.
-
-    None if its publisher did not set it.
-    """
+    """When the job of this row became ready to run, which is its enqueue or its due time; None if unknown."""
     return max((at for at in (row["created_at"], row["run_at"]) if at is not None), default=None)
 
 
@@ -163,7 +160,7 @@ def limit_row(info: LimitInfo) -> LimitRow:
 
 
 def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> RunningRow:
-    """A running job. Only the preview of a long body is shown."""
+    """A running job. If its body is long, only the preview is shown."""
     shown = job_row(running.message(), JobState.WORKING, serializers, max_bytes=max_bytes)
     if running.arguments.body is None:
         shown["args"] = shown["kwargs"] = None
@@ -208,10 +205,7 @@ def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = M
 
 
 def silent_text(workers: Iterable[Row]) -> str:
-    """A text about the workers that do not answer: how many, which queues they serve, and how many jobs they hold.
-
-    It includes when each last answered, since its values are from that time. "" if all answer.
-    """
+    """A text about the workers that don't answer: how many, when each last did, their queues, and their jobs. Or ""."""
     silent = [row for row in workers if row["state"] == SILENT]
     if not silent:
         return ""
@@ -238,8 +232,8 @@ def iso_instant(seconds: float | None) -> str | None:
 
 
 def as_json(value: object, depth: int = 0) -> Any:
-    """The value's JSON equivalent if it has one, else its text form."""
-    # Fast path: nearly all values have JSON's own types. 500 jobs with arguments of 1 kB: 10 ms; 29 without.
+    """The value as JSON values, or its text if it has no JSON form."""
+    # Fast path: nearly all values have JSON's own types. 500 jobs with arguments of 1 kB take 10 ms, 29 without.
     if type(value) is str and value.isascii():
         return value
     if type(value) is dict and depth < _MAX_DEPTH:

@@ -1,9 +1,8 @@
 """Scheduled jobs: the part of a broker that keeps jobs until they are due.
 
-A job whose `run_at` is in the future waits outside its queue until then. On RabbitMQ one session is the leader and
-publishes due jobs; another takes over when it ends. Only the leader changes a scheduled job. So if a job becomes due
-and is cancelled at the same time, exactly one of the two happens. Jobs that wait for a retry are scheduled jobs too,
-with the error of the previous attempt.
+A job with a `run_at` in the future waits outside its queue. On RabbitMQ one session is the leader, which publishes due
+jobs; another takes over when it ends. Only the leader changes scheduled jobs, so a job that is cancelled at its due
+time either runs or is cancelled. A job that waits for a retry is a scheduled job with the error of its last run.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +19,9 @@ from palermo.core.text import fits
 
 
 class ScheduledFilter(Plain, frozen=True, kw_only=True):
-    """Conditions on scheduled jobs that a broker can evaluate; without conditions it matches every job.
+    """Conditions on scheduled jobs that a broker can evaluate. Without conditions it matches every job.
 
-    The inspector derives it from a JobFilter (palermo.views.filter), and evaluates the other conditions.
+    The inspector derives it from a JobFilter (palermo.views.filter), and evaluates the other conditions itself.
     """
 
     #: These ids; None for any.
@@ -30,9 +29,9 @@ class ScheduledFilter(Plain, frozen=True, kw_only=True):
     #: The queue and the job's wire name, matched as in `palermo.core.text.fits`.
     queue: str | None = None
     job: str | None = None
-    #: Only retries, or only other jobs; None for both.
+    #: True for retries only, False for other jobs only.
     retries: bool | None = None
-    #: Only jobs due between two instants, both included, in Unix seconds: others need not even be read.
+    #: Bounds of the due time, both inclusive, in Unix seconds. A broker need not read the other jobs.
     due: tuple[float, float] | None = None
 
     @property
@@ -45,7 +44,7 @@ class ScheduledFilter(Plain, frozen=True, kw_only=True):
         return self.fits(message.id, message.queue, message.job, message.run_at or 0.0, message.failure is not None)
 
     def fits(self, id: str, queue: str, job: str, due: float, failed: bool) -> bool:
-        """Whether a job with these properties meets the conditions; `failed` means that it waits for a retry."""
+        """Whether a job with these properties meets the conditions; `failed` if it waits for a retry."""
         return (
             (self.ids is None or id in self.ids)
             and (self.queue is None or fits(queue, self.queue))
@@ -75,12 +74,12 @@ class AlteredJob(Struct, frozen=True, kw_only=True):
     run_at: float
 
 
-#: The actions on scheduled jobs. "run" moves them into their queues now; "give up" moves retries to the failed queue,
-#: as if their last retry had failed.
+#: The actions on scheduled jobs. "run" moves them to their queues now; "give up" moves retries to the failed queue, as
+#: if their last retry had failed.
 CANCEL, RUN, MOVE, GIVE_UP = "cancel", "run", "move", "give up"
 
 
-#: Gets the jobs that recurring jobs have published.
+#: Receives the jobs that recurring jobs have published.
 OnJobs = Callable[[Sequence[Message]], None]
 
 
@@ -92,50 +91,46 @@ class ScheduledJobs(Protocol):
     """The part of a broker that keeps jobs until they are due, and then publishes them."""
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        """Take part in the leader election as long as the session lasts. The leader publishes jobs when they are due.
+        """Take part in the leader election until the session is lost or closed.
 
-        The session leads if no other does; otherwise it stands by. `duties` lists its current duties as the leader.
-        `fired` gets the jobs that recurring jobs have published when they were due. Returns when the session is lost
-        or closed. The worker cancels this call when it stops.
+        One session leads, and publishes jobs when they are due; the others stand by. `duties` has this session's
+        current duties. `fired` receives the jobs that recurring jobs publish. A worker cancels this call when it stops.
         """
 
     @property
     def duties(self) -> tuple[Duty, ...]:
         """The duties in which this session is the leader. With "main" it publishes jobs when they are due.
 
-        A broker without a separate leader for tenants has only "main".
+        Only RabbitMQ also has "tenants".
         """
 
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
         """Some of the scheduled jobs, soonest first."""
 
     async def scheduled_progress(self) -> tuple[int, int] | None:
-        """How many jobs the leader has read for the current call of `scheduled`, and how many it must read.
+        """How many jobs the leader has read for the current call of `scheduled`, and how many it has to read.
 
-        None if it reads none, or if that is unknown.
+        None if that is unknown, or it reads none.
         """
 
     async def alter_scheduled(
         self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
     ) -> list[AlteredJob]:
-        """Cancel these jobs, move them into their queues now, reschedule them, or give them up.
+        """Cancel, run now, reschedule or give up these jobs; returns those that were found.
 
-        Returns the jobs that were found.
-
-        A missing job became due before or did not exist: nothing was done to it. `at` is the instant for "move", in
-        Unix seconds; a past instant has the same effect as "run". `failed_per_queue` is for "give up": each queue
-        has its own failed queue. "give up" ignores jobs that don't wait for a retry. Returns once all is stored. If
-        interrupted, each job has been changed or not, or at most exists twice.
+        A missing job was due before or never existed. `at` is the instant for "move", in Unix seconds; a past one means
+        "run". "give up" ignores jobs that don't wait for a retry; with `failed_per_queue` they go to their queues' own
+        failed queues. Returns once all is stored. If interrupted, each job was changed or not, or at most exists twice.
         """
 
     async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
         """Change the scheduled job with this id, and run it at `edit.run_at`, which must be given.
 
-        Returns the job as it was; nothing if it did not exist, or became due before. Returns once all is stored. If
-        interrupted, the job has been changed or not, or at most exists twice.
+        Returns the job as it was, or nothing if it was due before or never existed. Returns once all is stored. If
+        interrupted, the job was changed or not, or at most exists twice.
         """
 
 
 def filter_for(chosen: ScheduledFilter, action: str) -> ScheduledFilter:
-    """The filter for the jobs that an action applies to: only retries can be given up."""
+    """The filter for the jobs to which an action applies: only retries can be given up."""
     return replace(chosen, retries=True) if action == GIVE_UP and chosen.retries is None else chosen

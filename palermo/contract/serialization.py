@@ -1,8 +1,7 @@
-"""Converts values to bytes and back: the contract for serializers, and the registry that finds them by media type.
+"""Convert values to bytes and back: the contract for serializers, and the registry that finds them by media type.
 
-A body is built in this order, and decoded in reverse: serialize, sign, compress. docs/internals/wire.md is the law:
-reading a message never runs foreign code, decoding never imports anything, and a value is restored exactly or not at
-all.
+A body is serialized, signed and compressed, in this order. docs/internals/wire.md is the law: reading a message runs no
+foreign code, decoding imports nothing, and a value is restored exactly or not at all.
 """
 
 import pkgutil
@@ -34,14 +33,14 @@ from palermo.errors import (
 
 
 class Unrestored(Struct, frozen=True):
-    """A dataclass or enum value decoded only for display: its class stays a name. Also used for a large set.
+    """A dataclass or enum value decoded only for display, so that its class isn't needed. Also used for a large set.
 
-    Serializing it writes the original, so that arguments can be shown, partly changed, and sent again.
+    Serializing it writes the original value, so that displayed arguments can be changed in part and sent again.
     """
 
-    #: "dataclass" or "enum"; "set", "frozenset" or "dict" for a value that could take long to build.
+    #: "dataclass" or "enum"; "set", "frozenset" or "dict" for one that is expensive to build.
     kind: str
-    #: The dotted name of the class; "" for a value that is neither dataclass nor enum.
+    #: The dotted name of the class; "" for a set or dict.
     name: str
     #: A dataclass's fields by name; the name of an enum's member (a Flag's number); a list of members, or of pairs.
     value: object
@@ -54,7 +53,7 @@ class Unrestored(Struct, frozen=True):
         return f"{self.name}.{self.value}"
 
 
-#: Pass it as `classes` to `Serializer.loads`: then dataclasses and enums are returned as Unrestored.
+#: As `classes` of `Serializer.loads` it returns dataclasses and enums as Unrestored.
 FOR_DISPLAY: Mapping[str, type] = MappingProxyType({})
 
 NO_CLASSES: Mapping[str, type] = MappingProxyType({})
@@ -67,10 +66,10 @@ SIGNED = "application/x-palermo-signed"
 #: Maximum size of a decompressed body, in bytes.
 MAX_DECOMPRESSED = 64_000_000
 
-#: Found by name, like an entry point: the contract does not import adapters.
+#: Imported by name, since the contract doesn't import adapters.
 _SIGNED_WRAPPER = "palermo.serializers.signed:Signed"
 
-#: Values of content_encoding from other clients that don't mean compression (kombu and Spring write the charset).
+#: Values of content_encoding that other clients use without compression: kombu and Spring write the charset.
 _NO_COMPRESSION = frozenset({"", "identity", "utf-8", "utf8", "us-ascii", "ascii", "binary", "8bit"})
 
 
@@ -100,10 +99,10 @@ class Serializer(Protocol):
     safe: bool
 
     def dumps(self, value: object) -> bytes:
-        """The value as bytes.
+        """The value, which is the result of `core.arguments.pack`, as bytes.
 
-        `value` is the return value of `core.arguments.pack`. The text of an EncodeError starts with the path of the
-        culprit in it, such as ``args[0]["when"]``.
+        Raises EncodeError, whose text starts with the path of the value that can't be written, such as
+        ``args[0]["when"]``.
         """
         ...
 
@@ -134,19 +133,19 @@ class Signing(Protocol):
     def wrap(self, body: bytes, *, content_type: str, job: str, id: str) -> bytes: ...
 
     def unwrap(self, body: bytes, *, job: str, id: str) -> tuple[str, bytes]:
-        """The inner media type and body, verified. Raises SignatureInvalid, DecodeError."""
+        """The inner media type and body. Raises SignatureInvalid, DecodeError."""
         ...
 
     def unwrap_unverified(self, body: bytes) -> tuple[str, bytes]:
-        """The inner media type and body, not verified: only for display, never to run. Raises DecodeError."""
+        """The inner media type and body without verification, only for display. Raises DecodeError."""
         ...
 
 
 class Accept(Struct, frozen=True, kw_only=True):
     """The serializers that a worker decodes, by name or media type.
 
-    Signed is not a format but a proof: a signed body is verified, and the body inside must be accepted anyway.
-    ``only("signed")`` requires that proof for every message.
+    "signed" is a requirement rather than a format: ``only("signed")`` refuses unsigned messages. The body inside a
+    signature must be accepted too.
     """
 
     #: None for every safe serializer.
@@ -165,15 +164,15 @@ class Accept(Struct, frozen=True, kw_only=True):
     def only(cls, *names: str) -> "Accept":
         """Accept only these.
 
-        With "signed" among them every message must be signed, and the others are accepted inside: ``only("signed")``
-        any safe serializer, ``only("signed", "pickle")`` pickle.
+        "signed" among them requires every message to be signed, and applies the others to the body inside:
+        ``only("signed")`` allows any safe serializer, ``only("signed", "pickle")`` pickle.
         """
         wanted = frozenset(media_type(name) for name in names)
         inner = wanted - {"signed", SIGNED}
         return cls(named=inner or (None if wanted else inner), signed_only=inner != wanted)
 
     def also(self, *names: str) -> "Accept":
-        """Accept these too."""
+        """Accept these in addition."""
         return replace(self, besides=self.besides | {media_type(name) for name in names} - {"signed", SIGNED})
 
     def permits(self, serializer: Serializer) -> bool:
@@ -192,7 +191,7 @@ class Accept(Struct, frozen=True, kw_only=True):
 
 
 class _Formats(Struct):
-    """Registered formats. A change replaces a whole dict, so that other threads can read in the meantime."""
+    """Registered formats. A change replaces a whole dict, so that other threads can read it at any time."""
 
     #: By name and by media type.
     serializers: dict[str, Serializer] = field(default_factory=dict)
@@ -228,9 +227,9 @@ class Serializers:
 
     @classmethod
     def of_process(cls, *, signing_keys: Sequence[str | bytes] = ()) -> "Serializers":
-        """The registry of this process: all installed formats, and those registered with any registry of this kind.
+        """A registry of all installed formats and those registered anywhere in this process.
 
-        Only the keys are its own.
+        Only the signing keys are its own.
         """
         return cls(signing_keys=signing_keys, formats=_OF_PROCESS)
 
@@ -250,9 +249,9 @@ class Serializers:
 
         `one` is for jobs declared with arguments="one", whose body is their single argument.
 
-        Raises EncodeError naming the path of the value that cannot be written, BodyTooLarge above 16 MiB (64 MB
-        before compression), MediaTypeUnknown, SignatureInvalid to sign without a key, and ArgumentsInvalid if `one`
-        is used with another number of arguments.
+        Raises EncodeError with the path of the value that can't be written, BodyTooLarge above 16 MiB (64 MB before
+        compression), MediaTypeUnknown, SignatureInvalid to sign without a key, and ArgumentsInvalid unless `one` has
+        one argument.
         """
         value, arguments = single(args, kwargs, job) if one else pack(args, kwargs)
         chosen = self.get(serializer)
@@ -285,9 +284,9 @@ class Serializers:
     ) -> object:
         """The value in a message's body, for a job to run with; None for an empty body.
 
-        `classes` are the dataclasses and enums that may be restored, see `classes_in`. A body without a media type
-        is passed unchanged to a job that wants `raw`, unless it is an event; otherwise it is decoded as JSON if
-        possible, else passed as bytes.
+        `classes` are the dataclasses and enums that may be restored, see `classes_in`. A body without a media type is
+        passed unchanged to a job that wants `raw`, unless it is an event; otherwise it is decoded as JSON, or passed as
+        bytes if it isn't JSON.
 
         Raises MediaTypeUnknown, MediaTypeRefused, DecodeError, SignatureInvalid, BodyTooLarge.
         """
@@ -344,11 +343,10 @@ class Serializers:
         return loaded(value, read, own)
 
     def decode_for_display(self, message: Message, *, verify: bool = False, most: int = MAX_DECOMPRESSED) -> object:
-        """The value in a message's body, for display and never to run; None for an empty body.
+        """The value in a message's body, only for display; None for an empty body.
 
-        Needs no key for a signed body unless it must be verified, and restores no class: see Unrestored. Raises
-        SerializationError, MediaTypeRefused for an unsafe serializer, and BodyTooLarge for a body of more than
-        `most` bytes.
+        Restores no class (see Unrestored), and needs no signing key unless it should `verify`. Raises
+        SerializationError, MediaTypeRefused for an unsafe serializer, and BodyTooLarge for a body above `most` bytes.
         """
         if len(message.body) > most:
             raise BodyTooLarge(
@@ -373,7 +371,7 @@ class Serializers:
         return serializer.loads(body, FOR_DISPLAY)
 
     def written_by(self, message: Message) -> str:
-        """The media type of the serializer that wrote a body, inside its signature if it is signed.
+        """The media type of the serializer that wrote a body, also of a signed one.
 
         Raises BodyTooLarge, DecodeError, MediaTypeUnknown.
         """
@@ -433,8 +431,7 @@ class Serializers:
         self._add_compression(compression)
 
     def register_class(self, cls: C) -> C:
-        """Allow a dataclass or enum to be restored in every job, in addition to those in its annotations. A
-        decorator."""
+        """Allow a dataclass or enum to be restored in every job, without an annotation. A decorator."""
         self._formats.classes = {**self._formats.classes, dotted_name(cls): cls}
         return cls
 
@@ -446,7 +443,7 @@ class Serializers:
     def check(self, accept: Accept) -> None:
         """Raise MediaTypeUnknown if `accept` names an unregistered format.
 
-        This also loads the built-in formats, so that a worker's slots, forked later, need not load them again.
+        Loads the built-in formats, so that a worker's slots, forked later, need not.
         """
         self._discover()
         for name in sorted(accept.names):
@@ -463,15 +460,15 @@ class Serializers:
     def _decompressed(self, message: Message, most: int = MAX_DECOMPRESSED) -> bytes:
         encoding = message.content_encoding
         if not encoding or not message.body or encoding.strip().lower() in _NO_COMPRESSION:
-            # Another program may send larger bodies than ours: the values take many times that size, and minutes to
-            # read.
+            # Another program may send a larger body than Palermo does. Its values would take many times the size, and
+            # minutes to read.
             if len(message.body) > MAX_DECOMPRESSED:
                 raise _too_large(message.job, len(message.body), "in this message", MAX_DECOMPRESSED)
             return message.body
         return self.compression(encoding).decompress(message.body, most)
 
     def _inside(self, message: Message, *, verify: bool, most: int = MAX_DECOMPRESSED) -> tuple[str, bytes]:
-        """The media type and the body as the serializer wrote them, without compression and signature."""
+        """The media type and body as the serializer wrote them, without compression and signature."""
         kind, body = media_type(self._sniffed(message).content_type), self._decompressed(message, most)
         if kind == SIGNED:
             if verify:
@@ -481,7 +478,7 @@ class Serializers:
         return media_type(kind), body
 
     def _reads_octets(self, message: Message) -> bool:
-        """Whether one of the user's serializers reads such bodies; events don't use a serializer."""
+        """Whether a user's serializer has registered this media type; events don't use serializers."""
         return OCTETS in self._formats.serializers and not message.topic
 
     def _sniffed(self, message: Message) -> Message:
@@ -500,7 +497,7 @@ class Serializers:
         """Load the built-in formats, once."""
         if self._formats.undiscovered:
             self._load(own)
-            # Last, so that another thread does not find only half of them and report the rest as unknown.
+            # Set last, so that another thread doesn't find half of them and report the rest as unknown.
             self._formats.undiscovered = False
 
     def _search(self) -> None:
@@ -510,7 +507,7 @@ class Serializers:
             self._formats.unsearched = False
 
     def _load(self, plugins: Callable[[str], Mapping[str, Plugin]]) -> None:
-        """Load these plug-ins. A package that cannot be imported must not prevent loading the others."""
+        """Load these plug-ins; one that can't be imported is skipped."""
         serializer, compression = self._add_serializer, self._add_compression
         for group, add in (("palermo.serializers", serializer), ("palermo.compressions", compression)):
             for entry in plugins(group).values():
@@ -545,13 +542,12 @@ def media_type(text: str) -> str:
 
 
 def _of(message: Message, value: Value) -> Message:
-    """The message with the arguments of a step, before the outputs that they use."""
+    """The message with a step's arguments, without the outputs that they use."""
     return replace(message, content_type=value.content_type, body=value.body)
 
 
 def _as_raw(message: Message, kind: type[bytes] | type[str]) -> bytes | str:
-    """The unchanged body, for a job whose parameter has this annotation. Raises DecodeError for text that is not
-    UTF-8."""
+    """The unchanged body, for a parameter with this annotation. Raises DecodeError for text that is not UTF-8."""
     if kind is bytes:
         return message.body
     try:

@@ -1,4 +1,4 @@
-"""Checks that an object is a serializer or a compression at registration, rather than when the first job needs it."""
+"""Check at registration, rather than at the first job, that an object is a serializer or a compression."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ class _Part(NamedTuple):
 
 
 def check_serializer(serializer: object) -> None:
-    """Raise OptionInvalid if an object is not a Serializer: the text says which member is missing, and its type."""
+    """Raise OptionInvalid, which names the wrong or missing member, unless an object is a Serializer."""
     _check(serializer, "serializer", _SERIALIZER)
 
 
 def check_compression(compression: object) -> None:
-    """Raise OptionInvalid if an object is not a Compression."""
+    """Raise OptionInvalid unless an object is a Compression."""
     _check(compression, "compression", _COMPRESSION)
 
 
@@ -52,7 +52,7 @@ def _is_media_type(text: object) -> bool:
 
 
 def _takes(count: int) -> Callable[[Any], bool]:
-    """Whether a value can be called with this number of arguments."""
+    """A check that a value can be called with this number of arguments."""
 
     def fits(method: object) -> bool:
         if not callable(method):

@@ -1,4 +1,4 @@
-"""The lock with which several threads write to one connection's socket, for brokers with a server."""
+"""The lock with which several threads write to one connection's socket."""
 
 import os
 import socket
@@ -6,20 +6,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-#: Seconds that the connection's own thread waits for the socket lock. Others hold it for microseconds.
+#: Seconds that the connection's own thread waits for the lock, which others hold for microseconds.
 _PATIENCE = 1.0
 
 
 class SocketLock:
     """The lock on a connection's socket: its own thread writes, or another thread with a single message to send.
 
-    Otherwise a thread that enqueues would have to wake the connection's thread and wait until that has written. So
-    it writes itself, if nothing else waits to be written. Only the connection's own thread reads.
+    Writing directly saves an enqueuing thread from waking the connection's thread and waiting for it. It is possible
+    only if nothing else waits to be written. Only the connection's own thread reads.
 
-    The thread that holds the lock numbers a message and sends it; nothing may come between the two. A thread that
-    was interrupted in between (Ctrl-C raises anywhere, and a signal handler may enqueue) never releases the lock.
-    Then it is unknown what was sent, and the connection is given up after a timeout. The next connection publishes
-    pending messages again.
+    The thread that holds the lock numbers a message and sends it, with nothing in between. A thread that is interrupted
+    there (Ctrl-C raises anywhere, and a signal handler may enqueue) never releases the lock. Since it is unknown what
+    was sent, the connection ends after a timeout, and the next one publishes pending messages again.
     """
 
     __slots__ = ("_lock", "_lost", "_socket", "give_back")
@@ -29,12 +28,11 @@ class SocketLock:
         #: Releases the lock, after `take` or `borrow`.
         self.give_back: Callable[[], None] = self._lock.release
         self._lost = False
-        #: The connection's socket, by a descriptor of our own: the transport's descriptor might belong to another file
-        #: by the time that we write.
+        #: The connection's socket by its own descriptor, since the transport's may have been closed and reused by now.
         self._socket: socket.socket | None = None
 
     def fill(self, transport: Any) -> None:
-        """Let other threads write to the socket of this transport, if it takes plain bytes."""
+        """Let other threads write to this transport's socket, unless it uses TLS."""
         found = transport.get_extra_info("socket")
         if os.name != "posix" or found is None or transport.get_extra_info("sslcontext") is not None:
             return
@@ -43,7 +41,7 @@ class SocketLock:
         self._socket = made
 
     def take(self) -> bool:
-        """Take the lock, for the connection's own thread. If this returns False, the connection is lost."""
+        """Take the lock, for the connection's own thread. False if the connection is unusable."""
         if self._lost:
             return False
         if not self._lock.acquire(timeout=_PATIENCE):
@@ -52,20 +50,21 @@ class SocketLock:
         return True
 
     def borrow(self) -> bool:
-        """Take the lock, for another thread. If this returns True, it may `write`, if nothing else waits to be
-        written."""
+        """Take the lock, for another thread, which may then `write`. False unless nothing else waits to be written."""
         return self._socket is not None and self._lock.acquire(blocking=False)
 
     def write(self, data: bytes) -> int:
-        """Write to the socket. Returns how many bytes it accepted; 0 on an error, which the connection's thread
-        detects."""
+        """Write to the socket; returns the number of bytes written, 0 on an error.
+
+        The connection's thread sees the error too.
+        """
         try:
             return 0 if self._socket is None else self._socket.send(data)
         except OSError:
             return 0
 
     def drop(self) -> None:
-        """Let no other thread write from now on."""
+        """Let no other thread write any more."""
         taken = self.take()
         if self._socket is not None:
             self._socket.close()

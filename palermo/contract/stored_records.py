@@ -1,6 +1,6 @@
-"""Records that a broker stores as JSON. An unreadable record is skipped, and stops nothing else.
+"""Records that a broker stores as JSON. An unreadable record is skipped.
 
-Another program, a person, a later version or a disk error may have written anything.
+It may come from another program, an operator, a later version or a disk error.
 """
 
 import json
@@ -18,17 +18,17 @@ log = logging.getLogger("palermo.broker")
 
 T = TypeVar("T")
 
-#: Unix seconds that a date can show.
+#: Unix seconds in the calendar's range.
 Instant = Annotated[float, Meta(ge=0, lt=MAX_SECONDS)]
 
-#: Errors of reading an invalid record. ValueError includes bad JSON, bad UTF-8 and msgspec's errors.
+#: Errors of reading an invalid record. ValueError includes invalid JSON and UTF-8, and msgspec's errors.
 UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError, PalermoError)
 
 
 def read_record(read: Callable[[Any], T], stored: Any, *, what: str, name: object, remedy: str) -> T | None:
-    """The result of `read` for the JSON value in a stored text; None, with one warning, if it cannot be read.
+    """Read a JSON record with `read`; None, with one warning, if it can't be read.
 
-    `what` is the kind of record and `name` its own, for the warning; `remedy` says how the user can fix it.
+    The warning contains `what`, the kind of record, its `name`, and `remedy`, the advice for the user.
     """
     try:
         return read(json.loads(stored))

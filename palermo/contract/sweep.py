@@ -18,8 +18,8 @@ class Remove(Struct, frozen=True):
 class Move(Struct, frozen=True):
     """Publish this message to its queue, and remove the old one once that is confirmed.
 
-    If another job has the unique key of this one, or a workflow does not let it run again, the old one stays, and
-    `refused` is called.
+    If the job must not run again, because another job has its unique key or because of its workflow, the old message
+    stays, and `refused` is called.
     """
 
     message: Message
@@ -40,5 +40,5 @@ class SweepProgress(Struct, frozen=True, kw_only=True):
     seen: int = 0
     removed: int = 0
     moved: int = 0
-    #: Same as in a Page.
+    #: As in Page.
     unseen: int = 0

@@ -1,4 +1,4 @@
-"""Starts tasks in the background, and waits for the first of several events."""
+"""Start tasks in the background, and wait for the first of several events."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def spawn(tasks: set[asyncio.Task[T]] | set[asyncio.Future[T]], work: Awaitable[T]) -> asyncio.Task[T]:
-    """Start a task and keep it in `tasks` until it has ended, because the event loop alone does not keep it alive."""
+    """Start a task and keep it in `tasks` until it ends, since the event loop holds only a weak reference."""
     task = asyncio.ensure_future(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

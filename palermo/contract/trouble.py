@@ -1,6 +1,6 @@
-"""Problems of a broker that still answers: it stores nothing, creates nothing, or does not let the user ask workers.
+"""Problems of a broker that still answers: it stores nothing, creates nothing, or doesn't let the user ask workers.
 
-Each broker describes its own problems. Commands, pages and probes show that text unchanged.
+Each broker describes its own problems, in text that commands, pages and probes show unchanged.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from palermo.errors import BrokerBlocked
 T = TypeVar("T")
 
 #: Seconds that a call may continue after the broker has begun to block publishers, and seconds between two checks.
-#: Reading takes less; a write waits as long as the problem lasts.
+#: Reading takes less time; a write waits as long as the problem lasts.
 _GRACE, _CHECK_EVERY = 2.5, 0.1
 
 
@@ -27,7 +27,7 @@ class Trouble(Struct, frozen=True):
     advice: str
     #: Whether it also keeps workers from taking jobs.
     stops_workers: bool = False
-    #: Whether writes wait until the problem is over. If not, they fail immediately.
+    #: Whether writes wait until the problem is over, rather than fail immediately.
     waits: bool = False
 
     @property
@@ -44,9 +44,9 @@ class Troubled(Protocol):
 
 
 async def unless_blocked(broker: Troubled, work: Coroutine[Any, Any, T], *, grace: float = _GRACE) -> T:
-    """Await the work. Raises BrokerBlocked if it has to wait for the broker's problem, after `grace` seconds.
+    """Await the work. Raises BrokerBlocked if it still waits for the broker's problem after `grace` seconds.
 
-    The work may then have been done or not.
+    The work may or may not have been done then.
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ async def unless_blocked(broker: Troubled, work: Coroutine[Any, Any, T], *, grac
             elif began is None:
                 began = loop.time()
             elif loop.time() - began > grace:
-                # Its end is not awaited: closing a channel of a blocked connection has no answer either.
+                # Not awaited, since closing a channel of a blocked connection gets no answer either.
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())
                 task.cancel()
                 raise BrokerBlocked(trouble.text)

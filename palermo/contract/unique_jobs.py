@@ -1,8 +1,7 @@
-"""The announcements of workers about their unique jobs, for programs that enqueue these jobs without their code.
+"""The unique jobs that workers announce, for programs that enqueue them without their code.
 
-A worker announces its unique jobs when it starts, and the broker keeps the announcement permanently, even while no
-worker runs. So a program that knows only the name of such a job derives the same key from its arguments as a program
-with the code.
+A worker announces its unique jobs when it starts, and the broker keeps the announcement permanently. So a program that
+only knows a job's name computes the same key from its arguments as a program with the code.
 """
 
 import inspect
@@ -23,7 +22,7 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 class UniqueJob(Plain, frozen=True, kw_only=True, rename={"name": "job"}):
-    """A job that is declared unique, debounced or throttled, as far as known without its code."""
+    """A job that is declared unique, debounced or throttled, as known without its code."""
 
     #: The wire name.
     name: str
@@ -31,8 +30,8 @@ class UniqueJob(Plain, frozen=True, kw_only=True, rename={"name": "job"}):
     options: Mapping[str, Any]
     #: Whether a function in its code computes the key.
     keyed_by_code: bool = False
-    #: Its parameters, to which arguments are bound: the name, the kind and the default value, if any, of each. None if
-    #: a default value cannot be announced.
+    #: For each parameter its name, kind and default value, if any, to which arguments are bound. None if a default
+    #: value can't be announced.
     parameters: tuple[tuple[Any, ...], ...] | None = None
 
     def __post_init__(self) -> None:
@@ -40,7 +39,7 @@ class UniqueJob(Plain, frozen=True, kw_only=True, rename={"name": "job"}):
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any], signature: inspect.Signature) -> Self:
-        """The job with these of KEY_OPTIONS and with this signature."""
+        """The job with this signature, and its options that are among KEY_OPTIONS."""
         key = options.get("unique_key")
         said = {option: value for option, value in options.items() if value is not None and not callable(value)}
         return cls(name=name, options=said, keyed_by_code=callable(key), parameters=_parameters(signature))

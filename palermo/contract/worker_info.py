@@ -1,4 +1,4 @@
-"""Worker info: a worker's description of itself, the commands sent to it, and its replies."""
+"""A worker's report about itself, the commands that it gets, and its replies."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
@@ -11,15 +11,15 @@ from palermo.core.election import Duty
 from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
 from palermo.core.plain import Plain
 
-#: Maximum size of a running job's body that a worker reports; of a longer one it reports only the preview.
+#: Maximum size of a running job's body, in bytes, in a worker's report. For a larger body only the preview is reported.
 MAX_TOLD_BODY = 512
 
 
 class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The arguments of a running job in a worker's report: the part of the message that is needed to show them."""
+    """The arguments of a running job in a worker's report: the parts of the message that are needed to show them."""
 
     preview: str | None = None
-    #: The body, None if it is longer than MAX_TOLD_BODY; and how to decode it.
+    #: The body, or None if it is longer than MAX_TOLD_BODY, and how to decode it.
     body: bytes | None = None
     content_type: str = JSON
     content_encoding: str = ""
@@ -51,12 +51,12 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     slot: int
     #: Unix seconds.
     started_at: float
-    #: Progress that the job reported: a fraction from 0 to 1, and a text; None and "" if it reports none.
+    #: The progress that the job reported, a fraction from 0 to 1 and a text; None and "" without one.
     progress: float | None = None
     text: str = ""
-    #: Its latest log line, at most 200 characters of it; "" if none.
+    #: Its latest log line, cut to 200 characters; "" for none.
     line: str = ""
-    #: The key that it was enqueued with; "" for none.
+    #: The unique key that it was enqueued with; "" for none.
     key: str = ""
     #: The id of the job that enqueued it; "" for none.
     parent: str = ""
@@ -98,11 +98,11 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
     processed: int = 0
     failed: int = 0
     jobs: tuple[RunningJob, ...] = ()
-    #: The ids of prefetched jobs that wait for a slot. The broker sets this.
+    #: The ids of prefetched jobs. Set by the broker.
     waiting: tuple[str, ...] = ()
-    #: The ids of jobs that ended here after the broker had taken them back: this worker knows the outcome.
+    #: The ids of jobs that ended here after the broker had requeued them, so that only this worker knows their outcome.
     outcomes: tuple[str, ...] = ()
-    #: Jobs with a limit or a rate, as pairs of key and job id: the running ones, and those that wait for permission.
+    #: Limited jobs, as pairs of key and job id: running ones, and those that wait for permission.
     permits: tuple[tuple[str, str], ...] = ()
     asks: tuple[tuple[str, str], ...] = ()
     #: The duties in which it is the leader, such as "main": see palermo.contract.scheduled.ScheduledJobs.duties.
@@ -110,13 +110,12 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
     #: The version of Palermo, and the deployed release from the worker's settings; "" if unknown.
     version: str = ""
     release: str = ""
-    #: Unix seconds: when it last answered the broker. Set by the broker, not by the worker.
+    #: When it last answered, in Unix seconds. Set by the broker.
     seen_at: float | None = None
-    #: Whether it answers. A worker that does not is stopped or swapped out, and its session with the broker still
-    #: exists: these values are from its last answer, or stored. The same applies to a worker that this session is not
-    #: allowed to ask, whose state is UNASKED. Also set by the broker.
+    #: Whether it answers. If not, its other values are from its last answer, or stored. Either it is stopped or swapped
+    #: out while its session still exists, or this session may not ask it (state UNASKED). Set by the broker.
     answers: bool = True
-    #: Whether its slots, processed, failed and duties are known; if not, they are 0 or empty here, and None in rows.
+    #: Whether its slots, counters and duties are known. If not, they are 0 or empty here, and None in rows.
     counted: bool = True
 
     def __eq__(self, other: object) -> bool:
@@ -136,11 +135,11 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
 
     @property
     def clock(self) -> bool:
-        """Whether it moves delayed jobs to their queues when they are due."""
+        """Whether it is the leader that publishes due jobs."""
         return Duty.MAIN in self.duties
 
     def has(self, id: str) -> bool:
-        """Whether it runs this job, has received it, waits for permission to run it, or knows its outcome."""
+        """Whether it runs this job, holds it, waits for permission to run it, or knows its outcome."""
         return id in (
             *(job.id for job in self.jobs),
             *self.outcomes,
@@ -182,20 +181,19 @@ def stored_patterns(id: str | bytes, selection: Any) -> tuple[str, ...]:
     return found or ()
 
 
-#: The states of workers without an answer of their own, in listings: one that does not answer, and one that this
-#: session is not allowed to ask.
+#: The states, in listings, of a worker that doesn't answer, and of one that this session may not ask.
 SILENT, UNASKED = "silent", "unasked"
 
 
 def unidentified_worker(number: int) -> WorkerInfo:
-    """A worker that exists and does not answer, and about which nothing else is known."""
+    """A worker of which only the existence is known; it doesn't answer."""
     return WorkerInfo(
         id=f"?{number}", host="?", pid=0, queues=(), slots=0, state=SILENT, started_at=0.0, answers=False, counted=False
     )
 
 
 def counters_of(plain: object) -> dict[str, Any]:
-    """The fields of a WorkerInfo from `counters`; `counted` is False for any other value."""
+    """The counters of a WorkerInfo from the value of `counters`; for any other value `counted` is False."""
     try:
         return asdict(convert(plain, Counters))
     except ValidationError:
@@ -203,16 +201,16 @@ def counters_of(plain: object) -> dict[str, Any]:
 
 
 class WorkerList(list[WorkerInfo]):
-    """The existing workers, ordered by id, including those that do not answer."""
+    """The living workers by id, including those that don't answer."""
 
     def __init__(self, workers: Iterable[WorkerInfo] = (), *, complete: bool = True) -> None:
         super().__init__(sorted(workers, key=lambda worker: worker.id))
-        #: Whether all living workers have answered. A worker that has not may run any job.
+        #: Whether all of them have answered. One that hasn't may run any job.
         self.complete = complete
 
 
 class WorkerCommand(Plain, frozen=True, kw_only=True, omit_defaults=True, rename={"action": "ask"}):
-    """A command to workers: palermo/worker/parent/orders.py lists the actions and the replies."""
+    """A command to workers. palermo/worker/parent/orders.py lists the actions and the replies."""
 
     action: str
     #: The id of the job that the command is about, if any.
@@ -238,7 +236,7 @@ class CommandReply(Struct, frozen=True, kw_only=True):
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Executes a command: returns the values of the reply, or None (no reply) if the command is not for this worker.
+#: Executes a command: returns the values of the reply, or None if the command isn't for this worker.
 OnCommand = Callable[[WorkerCommand], Awaitable[Mapping[str, Any] | None]]
 
 

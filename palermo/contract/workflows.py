@@ -21,11 +21,11 @@ class MembersInfo(Struct, frozen=True, array_like=True):
 class StepInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One step, as a listing shows it."""
 
-    #: Its phase: see palermo.core.workflow_rules.Phase.
+    #: Its phase, see palermo.core.workflow_rules.Phase.
     state: str
-    #: The steps that must end before it, and how.
+    #: The steps that it waits for, with the required results.
     after: tuple[Condition, ...] = ()
-    #: Whether it has no job and waits for its signal; and until when, in Unix seconds.
+    #: Only for a signal, which has no job: True, and when it times out, in Unix seconds.
     signal: bool = False
     until: float | None = None
     #: Only for a map.
@@ -44,7 +44,7 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     #: The wire name of its job, and its queue.
     job: str
     queue: str
-    #: "running" or "failed"; "done" or "cancelled" only if it comes from the journal.
+    #: "running" or "failed"; from the journal also "done" or "cancelled".
     state: str
     #: When it added its first steps, and when it ended, in Unix seconds.
     began_at: float
@@ -53,13 +53,13 @@ class WorkflowInfo(Struct, frozen=True, kw_only=True):
     done: int
     failed: int
     total: int
-    #: Number of its jobs that wait in queues or run, and of signals that it waits for.
+    #: Number of its jobs in queues or running, and of awaited signals.
     jobs: int = 0
     waits_for: tuple[str, ...] = ()
-    #: The steps by path, in the order in which they were added; the journal has the first ones of a large workflow.
-    #: Empty in a list of all workflows.
+    #: The steps by path, in the order in which they were added. The journal has only the first ones of a large
+    #: workflow. Empty in a list of workflows.
     steps: Mapping[str, StepInfo] = {}
-    #: Number of further steps that are not listed.
+    #: Number of steps that were left out.
     left_out: int = 0
 
     @property
@@ -94,4 +94,4 @@ class Workflows(Protocol):
         """The ids of the failed jobs of a workflow; empty if it is unknown."""
 
     async def next_due(self) -> float | None:
-        """The next time-based change of a workflow, if it is due; None otherwise."""
+        """When the next timeout of a workflow expired; None if none has."""

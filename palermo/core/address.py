@@ -25,8 +25,8 @@ _SENTINEL = ("redis+sentinel", "rediss+sentinel")
 #: The schemes of Redis; redis+unix is a local socket. None of them has a user unless the URL names one.
 _REDIS = ("redis", "rediss", "redis+unix", *_SENTINEL)
 
-#: A password in a URL: the text up to the last @ within a word, since a password may contain an unescaped @; without an
-#: @, text after a colon that isn't a port; or a query parameter. Compiled on first use.
+#: A password in a URL. Up to the last @ of a word, since a password may contain an unescaped @; without an @, the text
+#: after a colon unless it is a port; or a query parameter. Compiled on first use.
 _PASSWORD = r"(?<=://)(?:[^:@\s]*:\S*(?=@)|[^:@/\s\[]*:(?!\d+\b)[^/\s]+)"
 _PASSWORD_PARAMETER = r"(?<=[?&]sentinel_password=)[^&\s]+"
 
@@ -43,7 +43,7 @@ class Address(Struct, frozen=True, kw_only=True):
     vhost: str = "/"
     #: The primary's name in Redis Sentinels, which are then the hosts; empty without Sentinels.
     service: str = ""
-    #: Path of the embedded broker's file, ":memory:" for one that ends with its process; or of Redis's socket.
+    #: Path of the embedded broker's file, ":memory:" for a store that ends with its process; or path of Redis's socket.
     path: str = ""
     #: The query parameters, named as in the client library.
     options: tuple[tuple[str, str], ...] = ()

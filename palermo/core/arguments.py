@@ -85,7 +85,7 @@ def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[ob
 #: Maximum length of a preview, and the end of a longer one.
 PREVIEW, _CUT = 100, "..."
 
-#: Types with a short repr that raises nothing; so have integers below _SHORT_INT.
+#: Types whose repr is short and raises nothing. Integers below _SHORT_INT are handled in the same way.
 _SHORT = frozenset({float, bool, type(None)})
 _SHORT_INT = 10**18
 
@@ -93,8 +93,7 @@ _SHORT_INT = 10**18
 def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     """The arguments as in a call, on one line of at most 100 characters; "..." marks cut ones.
 
-    Every enqueue makes a preview, so it reads only as much of a value as fits: each part gets the room that the parts
-    before it left.
+    Reads only as much of a value as fits, because every enqueue makes a preview.
     """
     parts, room = _items(args, PREVIEW)
     for name, value in kwargs.items():
@@ -107,12 +106,12 @@ def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     return text if len(text) <= PREVIEW else text[: PREVIEW - len(_CUT)] + _CUT
 
 
-#: The names of the value in the serializers' error texts, which are written for arguments.
+#: The words for the value in the serializers' error texts.
 _ROOTS = ("args", "kwargs", "value")
 
 
 def about(text: str, name: str) -> str:
-    """A serializer's error text with this name for its value."""
+    """Replace the word for the value in a serializer's error text, so that it is about another value than arguments."""
     for root in _ROOTS:
         if text.startswith((root + "[", root + " ")):
             return name + text.removeprefix(root)

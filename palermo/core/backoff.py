@@ -115,7 +115,7 @@ def backoff(value: object) -> Backoff:
 
 
 def _checked(shape: Fixed | Linear | Exponential | DelayList) -> BackoffFunction:
-    """The shape, if its first delays are valid for any random number. Raises OptionInvalid."""
+    """Raises OptionInvalid unless the shape's first delays are valid for every random number."""
     try:
         waits = [shape(attempt, chance) for attempt in (1, 2) for chance in (0.0, 1.0)]
     except TypeError:

@@ -1,4 +1,4 @@
-"""The bounds of options. Modules that declare jobs use them, so this module imports nothing, to start quickly."""
+"""The bounds of options. Imports nothing, because every module that declares jobs loads it."""
 
 #: The largest limit, and the largest number of a rate.
 MAX_LIMIT = 1_000_000

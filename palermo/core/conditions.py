@@ -1,4 +1,4 @@
-"""The rule for the conditions of all filters: a given condition is not blank."""
+"""The rule for the conditions of all filters: a text must not be blank."""
 
 from typing import Any
 

@@ -98,7 +98,10 @@ def intake_of(due: float, present: float) -> Intake | None:
 
 
 def bucket_of(due: float, present: float) -> Bucket | None:
-    """The longest unopened bucket with this instant; None if all are open: the job is due within two minutes."""
+    """The longest unopened bucket that contains this instant.
+
+    None if all are open: the job is due within two minutes.
+    """
     farthest = min(due, present + _FARTHEST)
     buckets = (Bucket(level, int(farthest // LEVELS[level].span)) for level in reversed(range(len(LEVELS))))
     return next((bucket for bucket in buckets if bucket.opens > present), None)
@@ -114,7 +117,7 @@ def check_due(due: object) -> float:
 
 
 def moved_to(message: Message, due: float) -> Message:
-    """The same job with another due time. The time between its due time and its expiry stays the same."""
+    """The same job, due at another time. An expiry moves with it."""
     expires = message.expires_at
     if expires is not None and message.run_at is not None:
         expires = min(MAX_SECONDS - 1, max(due, expires + due - message.run_at))
@@ -122,10 +125,10 @@ def moved_to(message: Message, due: float) -> Message:
 
 
 def is_early(message: Message, present: float) -> bool:
-    """Whether another program put the message directly into its job queue, to be run later.
+    """Whether another program put this message directly into a job queue before it is due.
 
-    A message with only `run-at` was due by the clock of the leader that published it. If workers postponed it, two
-    machines with different clocks would send it back and forth.
+    Only the foreign header counts. The leader publishes a scheduled job, which has just `run-at`, when it is due by its
+    own clock; a worker with a slower clock would send it back.
     """
     return FOREIGN in message.extra and message.run_at is not None and message.run_at > present
 

@@ -1,8 +1,7 @@
 """Many durations as a few numbers: count, sum, minimum, maximum, and a histogram for percentiles.
 
-All values are in seconds. The numbers of many workers and many minutes can be added: sum, minimum and maximum stay
-exact, and percentiles are exact to the width of a bucket, 19 per cent: each bucket is a quarter of an octave wider than
-the one before. Histograms are merged by adding; in JSON their bucket numbers are text.
+All values are in seconds. Results of many workers and periods can be added. Sum, minimum and maximum stay exact;
+percentiles are exact to the width of a bucket, 19 per cent. In JSON, the histogram's bucket numbers are text.
 """
 
 import math
@@ -16,7 +15,7 @@ from msgspec import Struct, field
 #: The number of durations in each bucket.
 Histogram = dict[int, int]
 
-#: Upper bound of bucket 0, in seconds. Each bucket is 2 ** 0.25 times as wide as the one before.
+#: Upper bound of bucket 0, in seconds. Each bucket's bound is 2 ** 0.25 times that of the one before.
 SMALLEST = 0.000_1
 _STEPS = 4
 
@@ -29,7 +28,7 @@ def upper(bucket: int) -> float:
     return SMALLEST * math.exp2(bucket / _STEPS)
 
 
-#: Searched twice for each job, at a third of the cost of a logarithm.
+#: A search in it, twice for each job, costs a third of a logarithm.
 _UPPER = [upper(number) for number in range(LAST)]
 
 #: The bucket of a duration. A negative one, caused by clock differences, counts as zero.

@@ -1,6 +1,6 @@
 """The errors that a job carries: the latest with its traceback, and a log of the earlier ones.
 
-Each is enough to understand the error, and is cut to a size that fits into headers.
+They are cut to sizes that fit into headers.
 """
 
 import traceback
@@ -84,7 +84,7 @@ def cut_middle(text: str, size: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with invalid characters (lone surrogates) replaced."""
+    """The text with lone surrogates replaced, which UTF-8 can't encode."""
     return text.encode(errors="replace").decode()
 
 
@@ -119,17 +119,17 @@ _ATTEMPT_MESSAGE = 500
 #: Maximum size of the log of earlier errors, in bytes of UTF-8: a quarter of the frame that holds all headers.
 ATTEMPTS_BUDGET = 32_000
 
-#: Upper bound of the numbers and instants of tries.
+#: Upper bound of an attempt's number and time.
 _BELOW = 2**33
 
-#: Bytes of an entry besides its texts.
+#: Estimated bytes of an entry without its texts.
 _FRAME = 80
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One failed try in short form.
+    """A failed attempt without its traceback.
 
-    When a newer error replaces the latest one, or a requeue removes it, its short form is appended to the log.
+    The log gets one when a newer error replaces the latest, or a requeue removes it.
     """
 
     #: The number of the run, from 1.
@@ -151,7 +151,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """An estimate of its size among the headers in bytes, which is at least the real size."""
+        """Upper bound of its size in a header, in bytes."""
         return _FRAME + len(self.exception_class.encode()) + len(self.message.encode())
 
 

@@ -1,9 +1,9 @@
-"""The fair scheduler of one queue's tenants: the next turn goes to the tenant that has waited longest for its share.
+"""The fair scheduler of one queue's tenants.
 
 Every tenant with waiting jobs has a position. The tenant with the lowest position is served, and advances by a stride.
-In the order "turn" the stride is 1 / share, so of two tenants with shares 2 and 1 the first is served twice as often
-(stride scheduling). In the order "random" the stride is drawn from the exponential distribution with that mean. So each
-pick is a random draw among all waiting tenants, weighted by their shares and independent of earlier draws.
+In the order "turn" the stride is 1 / share, so a tenant with share 2 is served twice as often as one with share 1
+(stride scheduling). In the order "random" the stride is drawn from the exponential distribution with that mean, which
+makes each pick an independent random draw weighted by shares.
 
 The number of a tenant's jobs makes no difference. Random numbers are arguments.
 """
@@ -58,7 +58,7 @@ class StrideScheduler:
         return tenant in self._marks
 
     def join(self, tenant: str, share: float = 1.0) -> None:
-        """Add a tenant with jobs: its first turn comes after those of all tenants that wait now.
+        """Add a tenant with jobs. Its first turn comes after one turn of each waiting tenant with the same share.
 
         Does nothing if the tenant is already there.
         """
@@ -80,7 +80,10 @@ class StrideScheduler:
         return None
 
     def coming(self, count: int, share: Callable[[str], float]) -> list[str]:
-        """The tenants of the next turns, if none joins or leaves and each draws its mean stride. Changes nothing."""
+        """The next tenants in order, assuming that none joins or leaves and that strides are average.
+
+        Changes nothing.
+        """
         turns, found, again = list[str](), list[tuple[float, int, str]](), list[tuple[float, int, str]]()
         while len(turns) < count and (self._heap or again):
             is_first = bool(self._heap) and (not again or self._heap[0] < again[0])

@@ -125,9 +125,10 @@ _MOST_UNREADABLE = 4_000
 
 
 def read(text: Any) -> tuple[dict[str, HeaderValue], str]:
-    """The inverse of `dumps`, with "". For invalid text: a header with the text, and a description of the error.
+    """Read what `dumps` wrote: the headers and "".
 
-    A user may have edited the text, or another program written it. The job is still delivered, and fails.
+    Invalid text becomes one header, UNREADABLE, and an error's description. Invalid text comes from another program.
+    Its job is delivered, and fails.
     """
     try:
         values = loads(text)
@@ -143,7 +144,7 @@ def read(text: Any) -> tuple[dict[str, HeaderValue], str]:
 
 
 def message_with(headers: Any, properties: Any, **others: Any) -> Message:
-    """The message of `from_wire`, with headers and properties from JSON. `defect` describes unreadable ones."""
+    """Like `from_wire`, with headers and properties as JSON text. `defect` describes unreadable ones."""
     found, wrong = read(headers)
     more, also_wrong = read(properties) if properties else (NO_HEADERS, "")
     message = from_wire(headers=found, properties=NO_HEADERS if also_wrong else more, **others)

@@ -1,4 +1,4 @@
-"""Instants by name: finds the first of many names without reading the others."""
+"""Instants by name, with a fast way to find the earliest."""
 
 from heapq import heapify, heappop, heappush
 
@@ -7,11 +7,11 @@ _SPARE = 1_000
 
 
 class Instants:
-    """An instant for each of many names. The cost of finding the first one doesn't grow with their number."""
+    """An instant for each of many names. Finding the earliest takes the same time for any number of names."""
 
     def __init__(self) -> None:
         self._instants: dict[str, float] = {}
-        #: The instants and names by time, including outdated ones.
+        #: By time, including outdated ones.
         self._heap: list[tuple[float, str]] = []
 
     def put(self, name: str, instant: float | None) -> None:

@@ -27,7 +27,7 @@ Record = Mapping[str, Any]
 
 
 class JournalLevel(StrEnum):
-    """The amount of recorded events."""
+    """Which events are recorded."""
 
     OFF = "off"  #: nothing, so there is no history
     FAILURES = "failures"  #: failures, operators' actions, and counts of jobs with their outcomes and durations
@@ -104,8 +104,8 @@ class RecordBatch(Struct, frozen=True):
     #: The writer: a worker's id, or another name that the writer chose; "" for none.
     writer: str
     records: Sequence[Record]
-    #: `source` identifies one lifetime of the writer, and `number` counts its batches. Both are equal in a batch that
-    #: was stored twice because the broker did not answer the first time.
+    #: One run of the writer's process, and the batch's number in it. Both are equal in a batch that was stored twice
+    #: because the broker didn't answer the first time.
     source: str = ""
     number: int = 0
     #: The number of unreadable records, which are left out; 1 if the whole batch is unreadable.
@@ -120,8 +120,8 @@ def is_wanted(kind: str, level: JournalLevel) -> bool:
 def names_any(ids: Collection[str]) -> Callable[[bytes], bool]:
     """A check of a batch's bytes: False if none of its records contains one of these ids.
 
-    Decoding a batch takes about a hundred times as long. All batches pass the check if the number of ids makes
-    decoding as fast, or if an id has characters that a writer in another language may escape in JSON.
+    Decoding a batch takes about a hundred times as long. The check always passes for more than a few ids, which would
+    make it slower than decoding, and for ids that JSON may contain in escaped form.
     """
     if len(ids) > _FEW or not all(map(_PLAIN.match, ids)):
         return lambda _: True

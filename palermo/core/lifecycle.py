@@ -49,7 +49,7 @@ class StoredResult(Struct, frozen=True):
 
 
 def why_not_stored(value: StoredResult, limit: int) -> str:
-    """Why a value is not stored, for display; "" if it is. `limit` is in bytes."""
+    """The reason, for display, why a value isn't stored; "" if it is. `limit` is in bytes."""
     size = len(value.body)
     if size <= limit:
         return ""
@@ -168,7 +168,7 @@ class Ack(Struct, frozen=True):
 
     #: Whether the job was done, rather than cancelled or dropped.
     done: bool = True
-    #: If not, whether an operator cancelled it.
+    #: Whether an operator cancelled it; only if it wasn't done.
     cancelled: bool = False
     #: As in Succeeded.
     output: StoredResult | None = None
@@ -207,8 +207,8 @@ def settle(
 ) -> Settlement:
     """The settlement of a delivery whose run had this result.
 
-    `worker` is the tag of the slot that ran it, `now` the Unix time. With `failed_per_queue`, every queue has its own
-    failed jobs in `failed:<queue>`. `saved` is what the run has saved; None for nothing.
+    `worker` is the tag of the slot that ran it, `now` the Unix time. `saved` is the data that the run saved, or None.
+    With `failed_per_queue`, the failed queue is `failed:<queue>`.
     """
     if saved is not None:
         message = replace(message, saved=saved)
@@ -239,7 +239,7 @@ def without_value(result: Result) -> Result:
 
 
 def without_step(result: Result) -> Result:
-    """The result without the data of a workflow step that only the broker uses."""
+    """The result without the workflow data that is only for the broker."""
     if isinstance(result, Succeeded) and (result.output is not None or result.adds):
         return replace(result, output=None, adds=b"")
     return result
@@ -290,7 +290,7 @@ def requeue(failed: Message, *, queue: str | None = None) -> Message:
 
 
 def give_up(retrying: Message) -> Message:
-    """The copy of a message waiting for its retry that goes to `failed` instead, as if it had no retry left."""
+    """The copy of a message waiting for its retry that goes to `failed` instead."""
     policy_retries = retrying.policy_retries
     return replace(
         retrying,
@@ -301,12 +301,12 @@ def give_up(retrying: Message) -> Message:
 
 
 def attempts(message: Message, state: JobState) -> tuple[Attempt, ...]:
-    """The known failed tries of a job, oldest first; `state` is the job's state now."""
+    """The failed attempts of a job in this state, as far as they are known, oldest first."""
     return _with_latest_error(message, (message.retries or 0) + (1 if state is JobState.FAILED else 0))
 
 
 def _with_latest_error(message: Message, number: int) -> tuple[Attempt, ...]:
-    """The earlier errors of a message, and its latest as that of the try with this number."""
+    """The earlier errors of a message, and its latest one under this number."""
     if message.failure is None:
         return message.attempts
     return append_attempt(message.attempts, Attempt.of(message.failure, number))

@@ -1,10 +1,10 @@
-"""Limits and rates: how many runs of a job are active at once, how often it runs, and which message may run now.
+"""Limits and rates: how many runs of a job are active at once, and how often it runs.
 
-Pure: the state, the request and the time are arguments. One decider applies the rules, one request at a time: on
-RabbitMQ the leader's session, on the embedded broker a transaction. docs/guides/limits.md has the guarantees for users.
+Pure: the state, the request and the time are arguments. A single place decides about each request: on RabbitMQ the
+leader, on SQLite and Redis a transaction. docs/guides/limits.md has the guarantees for users.
 
-A job that must not run yet is postponed, so that it occupies no slot. A free permit is offered to the first of the jobs
-that wait for one. A job that waits for a rate gets a reserved run, and returns to its queue for it.
+A job that must not run yet is postponed, so that it occupies no slot. A job over its limit waits in line until it is
+offered a permit. A job over its rate gets a reserved run, and returns to its queue shortly before it.
 """
 
 import math
@@ -29,15 +29,15 @@ RESERVATION = "rate-turn"
 #: Maximum length of a user's key.
 MAX_KEY_BYTES = 255
 
-#: Factor by which the gaps exceed those of the rate. The time from the grant to the job's first line varies, which
-#: would otherwise put more runs into some seconds than the rate allows.
+#: Makes runs 1 % less frequent than the rate. Otherwise some seconds would have too many runs, since the time from the
+#: grant to the job's first line varies.
 SLACK = 1.01
 
-#: Seconds that a slot may wait for a close reserved run: postponing the job takes about as long.
+#: A slot waits this many seconds for a reserved run, since postponing the job takes as long.
 SLOT_WAIT = 0.1
 
-#: Maximum seconds before its reserved run at which a job returns to its queue. If half a gap is less, that applies: so
-#: a slot waits for at most one of two reserved runs.
+#: A job returns to its queue this many seconds before its reserved run, or half a gap if that is shorter. So a slot
+#: never waits for two reserved runs.
 EARLY = 0.02
 
 #: Gap in seconds below which the decider doesn't wait for a job that is late for its reserved run.
@@ -47,18 +47,19 @@ LATE_RUN_GAP = 0.25
 #: offered to them; those further back get more.
 MIN_POSTPONEMENT, MAX_POSTPONEMENT = 4.0, 60.0
 
-#: A waiting job returns after this fraction of its expected wait (one fourth): a permit can't be offered to a job that
-#: is not about to reach its queue.
+#: A waiting job returns after a quarter of its expected wait, since only a job that is about to reach its queue can be
+#: offered a permit.
 WAIT_PART = 4
 
-#: Seconds within which a job must appear after it was offered a permit or was due to return; then it loses its place.
+#: A job loses its place if it doesn't ask again within this many seconds after its offer, or after it was due to
+#: return.
 OFFER_TIMEOUT = 5.0
 
-#: Seconds for which a free permit is reserved for the job that it was offered to. The job appears in time unless its
-#: queue is long; then other jobs must not wait for it.
+#: A free permit is kept for the job that it was offered to for this many seconds. That is enough unless the job's queue
+#: is long, and then other jobs must not wait for it.
 OFFER_HELD_FOR = 0.02
 
-#: Seconds after the grant within which a living worker must report that it runs the job, or the permit ends.
+#: A permit ends if the worker doesn't report the run within this many seconds after the grant.
 GRACE = 2.0
 
 _UNITS = {
@@ -161,7 +162,7 @@ def demand_of(message: Message) -> LimitDemand | None:
 
 
 class RunNow(Struct, frozen=True, tag=True):
-    """Run the job in `wait` seconds, which is a short time."""
+    """Run the job after `wait` seconds, which a slot can spend waiting."""
 
     wait: float = 0.0
 
@@ -204,17 +205,16 @@ class RateState(Struct, frozen=True, kw_only=True):
 
     #: The instant before which no job may run.
     next: float = 0.0
-    #: The first instant that is not reserved.
+    #: The first instant without a reservation.
     free: float = 0.0
-    #: The same for jobs that came too late, or too many at once, for their reserved runs.
+    #: The same for jobs that missed their reservation, or for which there was no room at it.
     again: float = 0.0
 
     def request(self, rate: Rate, now: float, *, reserved: bool) -> "tuple[RateState, RunNow | RunLater]":
         """The new state, and the answer for a job that wants to run; `reserved` is whether it has a reservation.
 
-        Runs are a gap apart, whenever jobs ask: reservations only save waiting jobs from asking all the time. A run
-        that is late by at most the leeway doesn't delay the next one. So the rate is kept, with at most one extra run
-        in any period.
+        Runs are a gap apart, with or without reservations, which only save waiting jobs from asking all the time. A run
+        that is late by at most the leeway doesn't delay the next one, so any period may contain one extra run.
         """
         if self.next > now + rate.gap + SLOT_WAIT + CLOCK_DIFFERENCE:
             return RateState().request(rate, now, reserved=reserved)
@@ -230,7 +230,7 @@ class RateState(Struct, frozen=True, kw_only=True):
         return replace(self, next=after, free=max(self.free, after)), RunNow(start - now)
 
     def is_over(self, written: str, now: float) -> bool:
-        """Whether the state no longer matters: a fresh one would give the same answers. `written` is the rate."""
+        """Whether the state can be deleted, since a new one would give the same answers. `written` is the rate."""
         try:
             leeway = Rate.parse(written).leeway if written else 0.0
         except OptionInvalid:
@@ -245,10 +245,9 @@ class _KeyState(Struct):
     limit: int | None = None
     written: str = ""
     rate_state: RateState = RateState()
-    #: The holders of permits, each a worker and a job's id, with the times of their grants.
+    #: Each worker and job id with a permit, and the time of the grant.
     running: dict[PermitHolder, float] = field(default_factory=dict)
-    #: Ids of jobs that were offered a permit, and of jobs waiting for one, in order; each with the instant at which it
-    #: loses its place.
+    #: Job ids by the time at which they lose their place: those that were offered a permit, and those in line for one.
     offered: dict[str, float] = field(default_factory=dict)
     waiting_line: dict[str, float] = field(default_factory=dict)
     #: Moving average of recent runs' durations in seconds; 0 until the first one has ended.
@@ -264,7 +263,7 @@ class _KeyState(Struct):
         return 1 if self.limit is None else self.limit - len(self.running) - len(self.offered)
 
     def may_run(self, id: str, now: float) -> bool:
-        """Whether this job may run now. A permit is briefly reserved for the job that it was offered to."""
+        """Whether this job may take a permit now. A free permit is briefly kept for the job that it was offered to."""
         kept = sum(until - OFFER_TIMEOUT + OFFER_HELD_FOR > now for other, until in self.offered.items() if other != id)
         return self.limit is None or len(self.running) + kept < self.limit
 
@@ -293,11 +292,10 @@ class PermitTable:
     """The state of all limited keys, in the decider's memory. A new decider asks the workers which jobs they run."""
 
     def __init__(self, since: float) -> None:
-        """`since` is the time at which this decider started: until then another one may have let jobs run."""
+        """`since` is when this decider started. Jobs that started earlier got their permits from another decider."""
         self._since = since
         self._keys: dict[str, _KeyState] = {}
-        #: Keys and holders of permits for jobs that may not be running: they only asked, and the previous decider may
-        #: have let them run.
+        #: Permits of jobs that may not be running: they asked this decider only because they might still run.
         self._unconfirmed: set[tuple[str, PermitHolder]] = set()
         #: Keys with jobs that wait or have been offered permits. Only these are checked when a run ends.
         self._in_demand: dict[str, None] = {}
@@ -313,7 +311,7 @@ class PermitTable:
         key.forget(now)
         id = holder[1]
         if (demand.key, holder) in self._unconfirmed:
-            # The worker asks again, so the previous decider gave it no permit.
+            # The worker asks again, so it got no permit from the previous decider.
             self._unconfirmed.discard((demand.key, holder))
             key.running.pop(holder, None)
             if not key.running:
@@ -323,7 +321,7 @@ class PermitTable:
             return self._put_in_line(key, demand.limit, id, now)
         if demand.rate is not None and holder not in key.running:
             if not key.rate_state.next and not demand.reserved:
-                # The reservation is from the previous decider, which kept it a gap apart from all others.
+                # The reservation was made by the previous decider, a gap apart from its others.
                 key.rate_state = RateState(next=self._since + demand.rate.gap)
             key.rate_state, decision = key.rate_state.request(demand.rate, now, reserved=demand.reserved)
             if isinstance(decision, RunLater):
@@ -359,10 +357,9 @@ class PermitTable:
         *,
         asked: Iterable[tuple[str, Iterable[tuple[str, str]]]] = (),
     ) -> None:
-        """Apply the reports of all living workers about their runs: by worker id, keys with ids of jobs.
+        """Apply the reports of all living workers, each the limited jobs that it runs: keys with job ids.
 
-        `asked`, the first time, has the jobs for which they still await an answer: the previous decider may have let
-        them run.
+        `asked`, on the first call, has the jobs that await an answer. The previous decider may have let them run.
         """
         reported = {worker: set(runs) for worker, runs in workers}
         for name in list(self._with_runs):
@@ -401,7 +398,7 @@ class PermitTable:
                 del self._in_demand[name]
                 self._idle.put(name, key.rate_state.free)
         for name in self._idle.until(now):
-            # A key that is in use again is scheduled again when its last run ends.
+            # A key in use is checked again when its last run ends.
             if self._keys[name].is_idle(now):
                 del self._keys[name]
         return offered
@@ -435,8 +432,8 @@ class PermitTable:
     @staticmethod
     def _put_in_line(key: _KeyState, limit: int, id: str, now: float) -> RunLater:
         before = list(key.waiting_line).index(id) if id in key.waiting_line else len(key.waiting_line)
-        # A job far back returns about when its turn comes. If every job asked at every step, many waiting jobs would do
-        # nothing else.
+        # A job far back returns about when its turn comes. If all waiting jobs asked often, asking would be most of the
+        # work.
         wait = min(MAX_POSTPONEMENT, max(MIN_POSTPONEMENT, before / limit * key.expected_run(now) / WAIT_PART))
         if key.offered.pop(id, None) is not None:
             # The job was late and another got its permit, so it is next.
@@ -446,7 +443,7 @@ class PermitTable:
 
 
 def _reserved_runs(key: _KeyState, now: float) -> int:
-    """The number of runs that are reserved by the key's rate and have not started."""
+    """Number of future runs that are reserved."""
     if not key.written:
         return 0
     return max(0, math.floor((key.rate_state.free - max(now, key.rate_state.next)) / Rate.parse(key.written).gap))

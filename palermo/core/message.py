@@ -1,8 +1,7 @@
 """A job on the wire: its fields, and how they are written to headers and read from them.
 
-docs/internals/wire.md is the specification of this file. Reading never fails: a known header of the wrong type stays
-among the foreign headers, and `defect` describes it, so that the worker can fail the job with its body and headers
-untouched.
+docs/internals/wire.md is the specification of this file. Reading never fails: a known header of the wrong type becomes
+a foreign header, and `defect` describes it, so that the worker can fail the job without changing it.
 """
 
 import re
@@ -44,18 +43,18 @@ MAX_HEADERS = 131_064 - 4_096
 #: Maximum size in bytes of the data that a job saves for its next run, as JSON.
 MAX_SAVED = 1_024
 
-#: Upper bound of all durations and instants: it is in the year 2242, after which the clocks of some systems end.
+#: Upper bound of all durations and instants. As an instant it is in 2242, before the clocks of some systems overflow.
 MAX_SECONDS = 2.0**33
 
-#: Maximum difference between the clocks of machines, in seconds. An instant that is further ahead than any rule allows
-#: was written with a wrong clock, and is ignored.
+#: Maximum difference between the clocks of two machines, in seconds. An instant further ahead than the rules allow by
+#: more than this was written with a wrong clock, and is ignored.
 CLOCK_DIFFERENCE = 600.0
 
 #: Upper bound of all counts, so that incrementing stays within the range of a header.
 _MAX_COUNT = 2**31
 
-#: Numbers from here on are read as milliseconds, as JavaScript writes them: as seconds they would be after 2242, and as
-#: milliseconds they start in 1973.
+#: Numbers from here on are milliseconds, as JavaScript writes them. In seconds they would be after 2242; in
+#: milliseconds they are after 1973.
 _MILLISECONDS = 1e11
 
 #: Compiled on first use.
@@ -64,8 +63,8 @@ _DECIMAL_NUMBER = r"[0-9]{1,20}(\.[0-9]{1,20})?"
 #: The header that names the headers that had to be left out, and its maximum size in bytes.
 _DROPPED, _MAX_DROPPED = "dropped-headers", 1_000
 
-#: Headers that are never published again. RabbitMQ drops a message whose old x-death indicates a cycle, and CC and BCC
-#: route copies.
+#: Headers that are never published again. RabbitMQ takes an old x-death for a cycle and drops the message, and CC and
+#: BCC would send copies.
 _STRIPPED = frozenset({"CC", "BCC", "x-death", "x-delivery-count", "x-acquired-count"})
 _STRIPPED_PREFIXES = ("x-first-death-", "x-last-death-")
 
@@ -105,20 +104,20 @@ OPTION_FIELDS: Mapping[str, str] = {
 _COUNTS = frozenset({"retries", "policy-retries", "max-retries"})
 _ATTEMPTS = "attempts-log"
 
-#: Headers with their fields, for writing.
+#: The header of each field, for writing.
 _WRITTEN_UNLESS_EMPTY = (("job-class", "job"), ("queue", "queue"), ("arguments", "arguments"), ("tenant", "tenant"))
 _WRITTEN_UNLESS_NONE = tuple(
     (header, name)
     for header, name in (_NUMBER | _SECONDS | _TRUTH | _TEXT).items()
     if header not in dict(_WRITTEN_UNLESS_EMPTY)
 )
-#: By field name: its header, and whether the header is left out if the value is empty, not only if it is None. `id`, a
-#: Failure and foreign headers are handled separately.
+#: By field name: its header, and whether the header is left out if the value is empty rather than only if it is None.
+#: `id`, `failure` and `extra` are handled separately.
 HEADER_OF: Mapping[str, tuple[str, bool]] = {
     **{field: (header, True) for header, field in _WRITTEN_UNLESS_EMPTY},
     **{field: (header, False) for header, field in _WRITTEN_UNLESS_NONE},
 }
-#: By header name: its field, and the type of a value that needs no conversion.
+#: By header name: its field and the type of its value, for values that need no conversion.
 _AS_IT_IS: dict[str, tuple[str, type]] = {
     **{name: (field, str) for name, field in _TEXT.items()},
     **{name: (field, int) for name, field in _NUMBER.items()},
@@ -241,12 +240,18 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def signed_job(self) -> str:
-        """The name covered by a signature of the body: the topic of an event, whose body groups share; else the job."""
+        """The job name that a signature of the body covers.
+
+        For an event it is the topic, since all groups share the body.
+        """
         return self.topic or self.job
 
     @property
     def signed_id(self) -> str:
-        """The id covered by a signature of the body. All jobs of one event, or of one recurring job, share a body."""
+        """The id that a signature of the body covers.
+
+        The jobs of one event or recurring job share a body, and so an id.
+        """
         if self._event:
             return self._event
         name = self.extra.get("recurring")
@@ -266,7 +271,7 @@ def parent_in(headers: Headers) -> str:
 
 
 def to_headers(message: Message) -> dict[str, HeaderValue]:
-    """All headers of the message, ready to publish, without those that are only valid in a first publication."""
+    """All headers of the message, ready to publish. Those that are only valid in a first publication are left out."""
     headers: dict[str, HeaderValue] = {"id": message.id}
     if message.extra:
         headers = {
@@ -304,8 +309,8 @@ def from_wire(
 ) -> Message:
     """Read an AMQP message. Never raises: `defect` describes what is wrong with it.
 
-    `taken_from` is the queue it was taken from, and takes precedence over the message's own `queue` header. That header
-    decides only for a queue of failed jobs, and for a scheduled message (None). `new_id` generates an id for a message
+    `taken_from` is the queue that the message was in, and overrides its `queue` header. The header counts only in a
+    failed queue, or if `taken_from` is None because the message was scheduled. `new_id` generates an id for a message
     without one.
     """
     queue, written = taken_from, DEFAULT_QUEUE
@@ -432,9 +437,9 @@ def _failure_from(headers: Mapping[str, HeaderValue]) -> Failure | None:
 def fit_headers(message: Message, limit: int = MAX_HEADERS) -> Message:
     """The message with its headers cut until they fit one frame.
 
-    First the earlier errors are cut, then the traceback, then the error's message. Then foreign headers are dropped,
-    largest first, and named in `dropped-headers`. Only a failed message is cut; a fresh one that doesn't fit raises
-    HeadersTooLarge, since its caller can still change it.
+    Cuts the earlier errors first, then the traceback and the error's message. After that it drops foreign headers,
+    largest first, and names them in `dropped-headers`. Raises HeadersTooLarge if a message without an error doesn't
+    fit, since its caller can still change it.
     """
     size = headers_size(to_headers(message))
     if size <= limit:

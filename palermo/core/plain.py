@@ -31,7 +31,7 @@ class PlainWithMessages(Plain, frozen=True):
     """A value with messages, which are written as their headers; empty fields are left out."""
 
     def to_plain(self) -> Any:
-        # Fast path: RabbitMQ's leader reads and writes a key at each enqueue. Flat values are passed through.
+        # Fast path: RabbitMQ's leader reads and writes a key at each enqueue, and flat values need no conversion.
         fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return {
             name: one if one.__class__ in _FLAT else _written(one)

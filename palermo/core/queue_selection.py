@@ -3,8 +3,8 @@
 As in Resque, the given order is strict priority. `*` stands for every queue not named elsewhere, in alphabetical order;
 `file_*` is a glob; `!low` excludes queues, and alone means all others. Failed queues are never served.
 
-Queues with weights, `high:5,low:1`, share one place in that order. For each poll the worker draws the queue to start
-with, high five times out of six, so that low is slow but never starves.
+Queues with weights, `high:5,low:1`, share one place in that order. For each poll the worker draws which of them comes
+first, here `high` five times out of six. So `low` is slow but never starves.
 """
 
 import re
@@ -94,12 +94,12 @@ class QueueSelection(Struct, frozen=True):
 
     @property
     def fixed(self) -> bool:
-        """Whether only whole names are listed, so that new queues can't join."""
+        """Whether it names each queue, so that new queues can't join."""
         return not any(pattern.startswith("!") or _GLOB.intersection(pattern) for pattern in self.patterns)
 
     @property
     def shared(self) -> bool:
-        """Whether queues share places by weights, so that the order changes with each poll."""
+        """Whether it has weights, so that the order changes with each poll."""
         return bool(self.weights)
 
     @property
@@ -119,7 +119,7 @@ class QueueSelection(Struct, frozen=True):
         chosen: dict[str, QueueRank] = {}
         level, before = 0, None
         for weight, found in self._matches(known):
-            # Adjacent patterns with weights share one level; each queue without a weight has its own.
+            # Adjacent weighted patterns share a level.
             level += weight is None or before is None
             before = weight
             for name in found:
@@ -163,7 +163,7 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def _weighed(part: str) -> tuple[str, int | None]:
-    """Split a part of a selection into pattern and weight. Raises QueueNameInvalid."""
+    """Split a part of a selection into its pattern and its weight, or None. Raises QueueNameInvalid."""
     found = _WEIGHED.match(part)
     if found is None or is_failed(part):
         return part, None
@@ -179,8 +179,8 @@ def _weighed(part: str) -> tuple[str, int | None]:
 
 
 def _written(pattern: str, weight: int | None) -> str:
-    # The name ends in a colon and digits, which would be read as a weight. A weight of 1 after it changes nothing,
-    # since the queue is alone in its place.
+    # A name that ends in a colon and digits would be read as a weight. A weight of 1 after it is harmless, since the
+    # queue is alone in its place.
     if weight is None and _WEIGHED.match(pattern) and not pattern.startswith("!"):
         weight = 1
     return pattern if weight is None else f"{pattern}:{weight}"

@@ -1,7 +1,7 @@
-"""Decides the fate of a job that raised an error: retry it, and when; fail it; or drop it.
+"""Decides what happens to a job that raised an error: retry it, fail it, or discard it.
 
-Pure: the job's declaration, error and message, the time and the random number are arguments. The slot calls it, because
-it has the exception and the user's backoff function.
+Pure: the job's declaration, error and message, the time and the random number are arguments. Slots call it, because
+only they have the exception and the user's backoff function.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class Discard(Exception):
 ErrorTypes = type[BaseException] | Sequence[type[BaseException]]
 
 for _kind in (Retry, Snooze, Discard):
-    _kind.__module__ = "palermo"  # the name that users know, and that a failure stores
+    _kind.__module__ = "palermo"  # the name that users know, which a failure stores
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
@@ -112,14 +112,14 @@ class RunAgain(Struct, frozen=True):
 class GiveUp(Struct, frozen=True):
     """The job has failed."""
 
-    #: Whether the job had retries, and the last one failed or its backoff gave up the rest.
+    #: Whether the job had retries and has none left, or its backoff gave up.
     exhausted: bool = False
 
 
 class Drop(Struct, frozen=True):
     """Discard the job."""
 
-    #: The reason, if the job requested it; "" if its error is the reason.
+    #: The reason that the job gave; "" if its error is the reason.
     reason: str = ""
 
 
@@ -165,7 +165,7 @@ def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: 
 
 
 def _after_lock(policy: RetryPolicy, message: Message) -> Decision:
-    """Run the job again immediately, on any free worker, since it is not at fault; give up after some runs."""
+    """The decision for a run that exceeded `rerun_after`: run again immediately, up to the job's retries."""
     most = policy.retries if policy.declared else RERUN_RETRIES
     if message.max_retries is not None:
         most = message.max_retries

@@ -1,8 +1,8 @@
 """The values that travel between the steps of a workflow.
 
-A value is decoded only in a slot. A place for the output of another step is a mark in its bytes: random text and a
-number. If everything is JSON, the outputs' text replaces the marks before the job is enqueued. Otherwise the slot
-decodes each part with its own serializer, and replaces the marks by the outputs.
+Only slots decode values. Where a value uses the output of another step, its bytes contain a mark: random text and a
+number. If all parts are JSON, each mark is replaced by the text of its output before the job is enqueued. Otherwise the
+slot decodes each part with its own serializer, and then replaces the marks.
 """
 
 import re
@@ -21,14 +21,14 @@ STEP = "application/x-palermo-step"
 
 
 class Use(Struct, frozen=True, array_like=True):
-    """A step of the same graph whose output is used; for a map, the number of its members."""
+    """A step of the same graph whose output is used, or for a map `members`, the number of its members."""
 
     step: str
     members: int | None = None
 
 
 class Output(Struct, frozen=True, array_like=True):
-    """The output of a step, None if it failed and may fail; for a map, its members' outputs in order."""
+    """The output of a step. None if the step failed and is allowed to; for a map, its members' outputs in order."""
 
     value: "Value | None" = None
     members: "tuple[Output, ...] | None" = None
@@ -41,9 +41,9 @@ class Value(Struct, frozen=True, array_like=True):
 
     content_type: str
     body: bytes
-    #: The prefix of the marks; "" if there are none.
+    #: Random text in front of each mark's number; "" without marks.
     mark: str = ""
-    #: By number of the mark, its output: first a reference, later the value.
+    #: For each mark by number: the step that it stands for, or its output once that is known.
     uses: tuple[Use, ...] = ()
     outputs: tuple[Output, ...] = ()
 
@@ -102,7 +102,7 @@ def _text(found: Output) -> bytes:
 def loaded(value: Value, read: Callable[[Value], object], own: Callable[[Value], object] | None = None) -> Any:
     """Decode the value with its outputs: `own` decodes the value itself, `read` the outputs.
 
-    Raises ResultRefused for an output that is not available.
+    Raises ResultRefused for an unavailable output.
     """
 
     def output(found: Output) -> object:

@@ -73,7 +73,10 @@ def _escaped(character: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """A space and a "did you mean" question with the closest known name; "" if no name is that similar, from 0 to 1."""
+    """A space and `did you mean …?` with the most similar known name, or "".
+
+    `cutoff` is the minimum similarity, 0 to 1.
+    """
     import difflib  # slow to import, and needed for misspelled names only
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
@@ -81,10 +84,10 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
 
 
 def fits(name: str, wanted: str) -> bool:
-    """Whether a name matches the wanted text: the definition for every filter.
+    """Whether a name matches the text of a filter. Every filter uses this.
 
-    The text may be anywhere in the name, in any letter case, and `*` in it matches any characters. `a,b` accepts names
-    with either text, and `=a` only the name a itself.
+    `a` matches names that contain it, in any letter case; `*` stands for any characters; `a,b` matches names with
+    either text; `=a` matches only the name a.
     """
     if wanted.startswith("="):
         return name == wanted[1:]

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard, overload
 
 from palermo.errors import OptionInvalid
 
-# The code for delays is imported when the first one is given: a module that only declares jobs doesn't need it.
+# The functions below import core.backoff late: a module that only declares jobs doesn't need it.
 
 #: A number of seconds, or a timedelta.
 Duration = float | timedelta
@@ -43,7 +43,7 @@ def delay_seconds(delay: Any) -> float:
 
 
 def unix_seconds(at: Any) -> float:
-    """An instant in Unix seconds. Raises OptionInvalid, also for a datetime without a time zone."""
+    """An instant in Unix seconds. Raises OptionInvalid for an invalid one, or a datetime without a time zone."""
     from palermo.core.due_times import check_due
 
     if isinstance(at, datetime):
@@ -84,7 +84,10 @@ def parse_instant(text: str) -> float:
 
 
 def parse_time(text: str, now: float, *, ago: bool) -> float:
-    """Parse an instant, or a duration before (`ago`) or after `now`, as Unix seconds. Raises ValueError as above."""
+    """Parse an instant, or a duration relative to `now`, as Unix seconds.
+
+    With `ago` it is before now. Raises ValueError.
+    """
     try:
         seconds = parse_duration(text)
     except ValueError:

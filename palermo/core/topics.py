@@ -1,8 +1,8 @@
-"""Events: their topics, the patterns of subscriptions, the names of exchanges and queues, and the jobs they become.
+"""Events: topics, the patterns of subscriptions, the names of exchanges and queues, and the jobs that events become.
 
-A publisher sends an event to the fanout exchange `<prefix>_gateway`. From there it is routed to the topic exchange
-`<prefix>_distributor`, and by the patterns of each group to the group's queue `<prefix>_<group>`. See
-docs/internals/wire.md, "Events". In that queue it is a job with the group's name.
+A publisher sends an event to the fanout exchange `<prefix>_gateway`. It passes it to the topic exchange
+`<prefix>_distributor`, which routes it to the queue `<prefix>_<group>` of each group with a matching pattern. There it
+is a job with the group's name. See docs/internals/wire.md, "Events".
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ from palermo.errors import QueueNameInvalid, TopicInvalid
 #: Maximum size of a routing key, which is an AMQP short string.
 MAX_TOPIC_BYTES = 255
 
-#: The wildcards: for one word, and for any number of words.
+#: The wildcards: exactly one word, and any number of words.
 ONE, ANY = "*", "#"
 
 #: Media type of an event without one. It is read as JSON if it decodes, otherwise as bytes.
@@ -55,10 +55,7 @@ def group_queue(exchange: str, prefix: str, group: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def group_of(source: str, queue: str) -> str:
-    """The group whose queue holds an event that was published to the exchange `source`.
-
-    "" for any other message.
-    """
+    """The group whose queue holds a message published to the exchange `source`; "" if the message isn't an event."""
     for suffix in (_GATEWAY, _DISTRIBUTOR):
         if source.endswith(suffix):
             start = f"{source.removesuffix(suffix)}_"
@@ -78,7 +75,10 @@ def check_group(group: object) -> str:
 
 
 def check_new_group(group: object) -> str:
-    """Return the name if a new group may have it: `palermo worker -q` must accept its queue. Raises TopicInvalid."""
+    """Return the name if a new group may have it.
+
+    Raises TopicInvalid, also for a queue that `-q` would not read literally.
+    """
     try:
         return check_new_queue(check_group(group))
     except QueueNameInvalid as error:
@@ -124,10 +124,9 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
-    """The job that an event becomes in a group; a job and a topic in the event's headers are ignored.
+    """The job that an event becomes in a group. A job or topic in the event's own headers is ignored.
 
-    Each group has its own job with its own id. If an old event is published again, `run` distinguishes this job from an
-    earlier one of the same group.
+    Each group gets its own job with its own id. `run` makes the id of a replayed event's job a new one.
     """
     own = f"@{group}{f'~{run}' if run else ''}"
     id = f"{event.id}{own}"
@@ -139,7 +138,7 @@ def as_job(event: Message, *, group: str, topic: str, run: str = "") -> Message:
 
 
 def is_untyped(message: Message) -> bool:
-    """Whether this message of another program has no media type that determines how to read it."""
+    """Whether another program published this message without a media type, or with one that says nothing."""
     return message.content_type == OCTETS and not message.content_encoding
 
 
@@ -157,7 +156,7 @@ def with_media_type(message: Message) -> Message:
 
 
 def _reached(words: list[str], at: set[int]) -> set[int]:
-    """These places in a pattern, and the place after each `#` among them, since `#` may match no word."""
+    """These positions in a pattern, and those after each `#` among them, which may match no word."""
     for place, word in enumerate(words):
         if place in at and word == ANY:
             at.add(place + 1)

@@ -1,6 +1,6 @@
 """Keys of unique jobs: the lock that a message requests, the state of a key, and both as JSON values.
 
-Only unique_rules.py decides about a key; docs/internals/decisions/unique-jobs.md has the reasons.
+unique_rules.py decides about keys; docs/internals/decisions/unique-jobs.md has the reasons.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ class UniqueLock(Struct, frozen=True, kw_only=True):
 
     @property
     def asks(self) -> bool:
-        """Whether a worker must ask before it starts the job."""
+        """Whether a worker must ask about the key before it starts the job."""
         return self.mode is not Mode.WINDOW
 
 
@@ -114,7 +114,7 @@ class KeyHolder(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     job: str
     queue: str
     mode: Mode
-    #: Unix seconds at which it took the key.
+    #: When it took the key, in Unix seconds.
     since: float
     #: Distinguishes it from the key's other holders, which may have the same id.
     serial: int
@@ -135,13 +135,13 @@ class KeyHolder(PlainWithMessages, frozen=True, kw_only=True, gc=False):
 
 
 class PastHolder(PlainWithMessages, frozen=True, kw_only=True, gc=False):
-    """A job that held the key; a copy of its message may still exist."""
+    """A job that held the key and may be delivered again."""
 
     id: str
     call: str
-    #: Unix seconds until which it is remembered.
+    #: When it is forgotten, in Unix seconds.
     until: float
-    #: The arguments that it was started with, for a job that no longer holds a key and may have to start again.
+    #: The arguments that it was started with, if it may have to start again without holding a key.
     content: StoredMessage | None = None
 
 
@@ -174,7 +174,7 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_free(self) -> bool:
-        """Whether its state is empty, except for the number of holders."""
+        """Whether nothing but the number of holders is left of its state."""
         return self.holder is None and self.next is None and self.closed is None and not self.ended
 
     def is_shown(self, text: str = "") -> bool:
@@ -190,9 +190,9 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
         return text in f"{self.name} {'' if job is None else job.job} {id} {following}"
 
     def job_after(self, id: str) -> str:
-        """The id of the job that holds the key now or gets it next, if that isn't the job with this id; else "".
+        """The id of the job that has the key now or gets it next, unless it is the job with this id; else "".
 
-        A job that runs again after the present run keeps its id, if the caller chose the id.
+        A job that runs again after its present run may keep its id.
         """
         holder, kept = self.holder, None if self.next is None else self.next.message.id
         if holder is not None and holder.id != id:
@@ -201,19 +201,19 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
 
     @property
     def closed_until(self) -> float | None:
-        """The Unix seconds until which an enqueue with this key is refused or postponed; None if no time is set."""
+        """When enqueues are no longer refused or postponed, in Unix seconds; None if that isn't a fixed time."""
         if self.holder is not None:
             return self.holder.until
         return None if self.closed is None else self.closed.until
 
     @property
     def alarm(self) -> float | None:
-        """The Unix seconds at which time next changes its stored state; None for never."""
+        """When its stored state next changes by itself, in Unix seconds; None for never."""
         return self.due if self.next is not None and self.holder is None else None
 
     @property
     def over(self) -> float | None:
-        """The Unix seconds at which the key becomes free automatically; None if it doesn't."""
+        """When it becomes free by itself, in Unix seconds; None for never."""
         if self.next is not None or (self.holder is not None and self.holder.until is None):
             return None
         until = [one.until for one in self.ended]
@@ -225,7 +225,7 @@ class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     def from_plain(cls, plain: Any) -> Self:
         holder = plain.get("holder")
         if holder:
-            # JSON creates a new string and a new 0.0 for each key.
+            # JSON creates a new string and a new float for each key.
             repeated = {name: shared(holder[name]) for name in _REPEATED if holder.get(name)}
             plain = {**plain, "holder": {**holder, **repeated, "linger": holder.get("linger") or 0.0}}
         return super().from_plain(plain)
@@ -237,12 +237,12 @@ _REPEATED = ("job", "queue", "tenant", "worker")
 
 @lru_cache(maxsize=1_024)
 def shared(text: str) -> str:
-    """An equal string, the same object for all keys: there may be 100,000 keys of one job and queue."""
+    """The same object for equal strings, since 100,000 keys may name the same job and queue."""
     return text
 
 
 class KeyRequest(PlainWithMessages, frozen=True, kw_only=True):
-    """The request for a key, made by the enqueue of a job."""
+    """An enqueue's request for a key."""
 
     key: str
     message: Message

@@ -1,8 +1,8 @@
 """The rules for keys of unique jobs: how each event changes a key. All brokers apply them.
 
-Pure: a key, the event and the time are arguments; the changed key, the jobs to publish in the same transaction, and
-the answer are results. The broker stores all of them or none. docs/internals/decisions/unique-jobs.md explains why the
-end of a run is stored before its job is acknowledged.
+Pure: a key, the event and the time are arguments. The results are the changed key, the jobs to publish with it, and the
+answer; the broker stores all of them in one transaction. docs/internals/decisions/unique-jobs.md explains why the end
+of a run is stored before its job is acknowledged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,16 +25,16 @@ from palermo.core.unique_keys import (
     shared,
 )
 
-#: Options for a second enqueue: answer with the first job, raise, replace the arguments of the first job if it still
-#: waits (otherwise run after it), or run the job again after the present run.
+#: What a second enqueue does: return the first job, raise, replace the first job's arguments if it still waits
+#: (otherwise run after it), or run the job again after the present run.
 RETURN, RAISE, REPLACE, RERUN = ON_DUPLICATE = ("return", "raise", "replace", "rerun")
 
 DEBOUNCE, THROTTLE = ("debounce", "throttle")
 
-#: Seconds for which a finished job is remembered, in case the broker delivers it again.
+#: Seconds for which a finished job is remembered, since the broker may deliver it again.
 REMEMBERED = 60.0
 
-#: The same for a job that no longer holds a key, but has arguments that are stored nowhere else.
+#: The same for a job that no longer holds a key and whose arguments are stored nowhere else.
 REMEMBERED_WITH_CONTENT = 7 * 86_400.0
 
 #: Maximum number of finished jobs that one key remembers.
@@ -59,7 +59,7 @@ class EnqueueAnswer(Struct, frozen=True, kw_only=True):
     id: str
     #: The state of that job: waiting, running, or ended.
     state: str = "waiting"
-    #: The job that won't run because of this one: the one kept before it, for example by a debounce.
+    #: The job that won't run because of this one, for example one that a debounce replaced.
     displaced: str = ""
 
 
@@ -79,7 +79,7 @@ class StartAnswer(Struct, frozen=True, kw_only=True):
     why: StartReason
     #: The other job that holds the key, if any.
     holder: str = ""
-    #: Numbers that the run's end must contain: the holder's serial, and the number of its run.
+    #: The run's end must contain both: the holder's serial, and the number of its run.
     serial: int = 0
     starts: int = 0
     #: Whether the worker must report the run's end.
@@ -105,7 +105,7 @@ class KeyUpdate(Struct, frozen=True, kw_only=True):
 
 
 def current(key: Key, now: float) -> Key:
-    """The key without expired parts. It need not be stored, because later readers compute the same."""
+    """The key without expired parts. It need not be stored, since everyone who reads the key does the same."""
     holder, closed = key.holder, key.closed
     if holder is not None and holder.until is not None and holder.until <= now:
         holder = None
@@ -183,8 +183,8 @@ def start(
 def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
     """The update for a job that an operator requeues, and whether the requeue is permitted.
 
-    The caller publishes the job. A window in which enqueues are refused doesn't prevent it. A run of the same job does:
-    a failing job is in `failed` a moment before its run is over, and until then it would be dropped as a copy.
+    The caller publishes the job. A cooldown doesn't prevent it. A run of the same job does: a job is in `failed` a
+    moment before its run is over, and a requeued one would be dropped as a copy until then.
     """
     key = current(key, now)
     lock, holder = lock_of(message), key.holder
@@ -196,9 +196,9 @@ def readmit(key: Key, message: Message, now: float) -> tuple[KeyUpdate, bool]:
 
 
 def job_removed(key: Key, id: str, now: float, *, drop_next: bool = False) -> KeyUpdate:
-    """The update for a waiting job that is removed, by an operator or with its whole queue.
+    """The update for a waiting job that is removed.
 
-    In the second case `drop_next` also removes the job that was to follow it.
+    With `drop_next` the job that should run after it is removed too, because the whole queue is.
     """
     holder = key.holder
     if holder is None or holder.id != id or holder.phase is not Phase.WAITING:
@@ -216,10 +216,10 @@ def end(
     run_at: float | None = None,
     starts: int | None = None,
 ) -> KeyUpdate:
-    """The update for a run that has ended; it matters only if the job held the key.
+    """The update for a run that has ended; changes nothing unless the job holds the key.
 
     `serial` and `starts` are those of its start. `run_at` is when it runs again, in Unix seconds; None for immediately
-    or never. A repeated report changes nothing, even if the job was started again in the meantime, or the key taken.
+    or never. A report may arrive twice: the second changes nothing, even after another start or with another holder.
     """
     key = current(key, now)
     holder = key.holder
@@ -228,8 +228,7 @@ def end(
             return KeyUpdate(key=key)
         return KeyUpdate(key=replace(key, ended=tuple(_without_content(one, id, now) for one in key.ended)))
     if starts is not None and starts < holder.starts:
-        # The job was started again in the meantime: the broker delivered it to another worker before this end was
-        # known.
+        # The broker had delivered the job to another worker before this end was known, so it was started again.
         return KeyUpdate(key=key)
     if how is RunOutcome.AGAIN:
         known = max(holder.starts, starts or 0)
@@ -247,7 +246,7 @@ def end(
 
 
 def free(key: Key, *, now: float, drop_next: bool = False) -> KeyUpdate:
-    """The update that takes the key from its holder. The job kept for later is published, or dropped by `drop_next`."""
+    """The update that takes the key from its holder. The job to run next is published, or dropped with `drop_next`."""
     key = replace(current(key, now), holder=None, closed=None)
     if drop_next:
         return KeyUpdate(key=replace(key, next=None, due=None))
@@ -288,9 +287,9 @@ def with_arguments_of(message: Message, content: Message) -> Message:
 
 
 def as_they_run(messages: Iterable[Message], keys: Mapping[str, Key], *, max_body: int = MAX_BODY) -> list[Message]:
-    """Waiting messages with the arguments that they will run with: an enqueue may have replaced their own.
+    """Waiting messages with the arguments that they will run with, which a later enqueue may have replaced.
 
-    `keys` are those of `key_names`, as far as they exist. A body of more than `max_body` bytes is cut to one byte more.
+    `keys` are the existing ones of `key_names`. A body of more than `max_body` bytes is cut to one byte more.
     """
     found: list[Message] = []
     for message in messages:
@@ -305,7 +304,10 @@ def as_they_run(messages: Iterable[Message], keys: Mapping[str, Key], *, max_bod
 
 
 def _asked_before(key: Key, claim: KeyRequest) -> EnqueueAnswer | None:
-    """The answer to an earlier attempt of the same call, else None: a client without an answer asks again."""
+    """The answer that an earlier request of the same call got; None if there was none.
+
+    A client repeats unanswered requests.
+    """
     call, holder = claim.call, key.holder
     if holder is not None and holder.call == call:
         return EnqueueAnswer(outcome=EnqueueOutcome.STORED, id=holder.id, state=holder.phase.value)
@@ -320,7 +322,7 @@ def _asked_before(key: Key, claim: KeyRequest) -> EnqueueAnswer | None:
 
 
 def _spread(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, EnqueueAnswer]:
-    """The update and the answer for a debounce or throttle: keep a job until its time, or publish it immediately."""
+    """The update and the answer for a debounce or throttle."""
     id, seconds = claim.message.id, claim.seconds
     if claim.spread == THROTTLE and key.closed is None:
         closed = Cooldown(until=now + seconds, id=id, call=claim.call)

@@ -14,8 +14,8 @@ from palermo.core.workflow_rules import Plan
 #: The headers of a step: the workflow's id, the step's path, its generation, and whether its output is needed.
 WORKFLOW, PATH, GENERATION, OUTPUT = "workflow", "workflow-step", "workflow-generation", "workflow-output"
 
-#: Maximum size in bytes of the steps that one run adds, and of a step's job with the outputs that it uses. In base64,
-#: and with a megabyte of other data, they fit into a message of RabbitMQ 4, which has 16 MiB.
+#: Maximum size in bytes of the steps that one run adds, and of a step's job with the outputs that it uses. In base64
+#: and with a megabyte of other data it fits into RabbitMQ 4's message size of 16 MiB.
 MAX_ADDED = 10 * 1024 * 1024
 
 #: Number of members whose arguments are stored together.
@@ -94,7 +94,7 @@ class StepJob(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AddedStep(Struct, frozen=True, array_like=True):
-    """A step that a run adds; a signal has no job, and only a map has members."""
+    """A step that a run adds. A signal has no job; only a map has members."""
 
     plan: Plan
     job: StepJob | None = None

@@ -1,15 +1,14 @@
-"""The rules of workflows: which steps may run, what an end changes, and what cancel and retry do.
+"""The rules of workflows: which steps may run, what the end of a step changes, and what cancel and retry do.
 
-Pure: no clock, no randomness, no broker. A broker stores the state of a workflow after each end, in one step with the
-jobs that the end makes runnable.
+Pure: no clock, no randomness, no broker. After each end, a broker stores the workflow's state together with the jobs
+that have become runnable.
 
-Law: of several runs of one step, only the first stored end counts, even if another run ends differently or adds other
-steps. No later end reverts it, so the steps that it released stay released.
+Law: if a step runs several times, only the first stored end counts, even if other runs end differently or add other
+steps. No later end reverts it.
 
-A step that adds steps contains a workflow: it is over when they are. Their names are prefixed with its own:
-`pay/charge`; the members of a map have numbers: `resize:17`.
-
-The members of a map are bits, so a map of 100,000 takes 25 kB. They are released through a window.
+The steps that a step adds form a workflow of their own, and the step is over when they are. Their names start with its
+name: `pay/charge`. The members of a map have numbers: `resize:17`. Their state is kept as bits, 25 kB for a map of
+100,000, and they are released a window at a time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 
 
 class When(StrEnum):
-    """The required result of the preceding steps for a step to run."""
+    """The result of the preceding steps that a step requires to run."""
 
     DONE = "done"
     FAILED = "failed"
@@ -37,7 +36,7 @@ class How(StrEnum):
     CANCELLED = "cancelled"
 
 
-#: Maximum number of a map's members released at a time; more are released when half of these have ended.
+#: Maximum number of a map's released members. More are released when half of these have ended.
 WINDOW = 1_000
 
 #: Upper bound of the digits of a member's number.
@@ -81,14 +80,14 @@ class StepEnd(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The members of a map, as bits in the order of their numbers, the first in the lowest bit."""
 
-    #: Number of members that are released, or will be next: it is stored before the release.
+    #: Number of members that are or will be released. It is stored before their release.
     released: int = 0
-    #: All members below this number are over. The bits of `over` start here.
+    #: All members below this number are over, so the bits of `over` start here.
     floor: int = 0
     over: bytes = b""
     #: The members that failed or were cancelled, from number 0.
     failed: bytes = b""
-    #: Members that added steps or run again: they are over in the bits above, and `Flow.ends` decides.
+    #: Members that added steps or run again. Their bits say that they are over; `Flow.ends` has their real state.
     apart: frozenset[int] = frozenset()
 
     @property
@@ -102,7 +101,7 @@ class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return _bits(self.failed).bit_count()
 
     def out(self) -> Iterator[int]:
-        """The released members that are not over, without those in `apart`."""
+        """The released members that are not over, except those in `apart`."""
         over = _bits(self.over)
         return (number for number in range(self.floor, self.released) if not over >> (number - self.floor) & 1)
 
@@ -155,9 +154,9 @@ class Status(Struct, frozen=True):
     """A step's phase, and its effect on the steps behind it."""
 
     phase: Phase
-    #: Whether a step behind it with `when="done"` may run, once this one is over.
+    #: Whether steps with `when="done"` may run after it, once it is over.
     good: bool = False
-    #: Whether something failed or was cancelled, here or before it.
+    #: Whether it, or something before it, failed or was cancelled.
     bad: bool = False
 
     @property
@@ -202,7 +201,7 @@ def ended(flow: Flow, end: StepEnd) -> Flow:
 
 
 def _member_ended(flow: Flow, path: str, members: Members, number: int, end: StepEnd) -> Flow:
-    """The workflow after the end of a member that is a bit."""
+    """The workflow after the end of a member whose state is a bit."""
     over, bit = _bits(members.over), 1 << max(0, number - members.floor)
     if number < members.floor or over & bit:
         return flow
@@ -216,19 +215,19 @@ def _member_ended(flow: Flow, path: str, members: Members, number: int, end: Ste
 
 
 def member_of(path: str) -> tuple[str, int | None]:
-    """The map and the number of a member; the path and None for any other step, also one of another program."""
+    """The map and the number of a member; for any other step its path and None."""
     prefix, slash, name = path.rpartition("/")
     name, _, number = name.partition(":")
     return (prefix + slash + name, int(number)) if number.isdecimal() and len(number) < _DIGITS else (path, None)
 
 
 def is_member(path: str) -> bool:
-    """Whether this is a member of a map, for whose end the steps behind the map rarely wait."""
+    """Whether this is a member of a map. Its end rarely releases other steps."""
     return ":" in path.rpartition("/")[2]
 
 
 def generation_of(flow: Flow, path: str) -> int:
-    """The generation in which a step runs or has run: the highest of its own and those that contain it."""
+    """The generation of a step's current run: the highest of its own and those of the steps that contain it."""
     if not flow.generations:
         return 0
     parts = path.replace(":", "/:").split("/")
@@ -237,7 +236,7 @@ def generation_of(flow: Flow, path: str) -> int:
 
 
 def _tidied(flow: Flow) -> Flow:
-    """The same state, stored more compactly."""
+    """The same state in less space."""
     maps = {path: _with_floor(members) for path, members in flow.maps.items()}
     flow = replace(flow, maps=maps)
     return _without_done(flow) if any(members.apart for members in maps.values()) else flow
@@ -250,7 +249,7 @@ def _with_floor(members: Members) -> Members:
 
 
 def _without_done(flow: Flow) -> Flow:
-    """The workflow without the steps added by members, if all of these are done: their number may be large."""
+    """The workflow without the steps that members of a map added, once they are done. There may be very many."""
     known, ends, maps = view(flow), dict(flow.ends), dict(flow.maps)
     for path, members in flow.maps.items():
         status = {number: known.apart.get(f"{path}:{number}", _PENDING) for number in members.apart}
@@ -268,16 +267,16 @@ def _without_done(flow: Flow) -> Flow:
 
 
 class View(Struct, frozen=True):
-    """The conclusions from the state of a workflow."""
+    """What follows from the state of a workflow."""
 
     #: The status of each added step.
     steps: Mapping[str, Status]
     #: The status of the workflow as a whole.
     whole: Status
-    #: Steps that should be enqueued or running, and awaited signals. Of a map's members only those that added steps or
-    #: run again: `Members.out` has the others.
+    #: Steps that should be enqueued or running, and awaited signals; of a map's members only those in `apart`, see
+    #: `Members.out`.
     out: frozenset[str]
-    #: Maps that may release members, with the numbers of active and of remaining members.
+    #: Maps that may release more members: the numbers of active and of unreleased ones.
     maps: Mapping[str, tuple[int, int]]
     #: The status of each member that added steps or runs again.
     apart: Mapping[str, Status]
@@ -316,7 +315,7 @@ def view(flow: Flow) -> View:
         if path not in flow.ends and path not in flow.maps:
             if path in flow.stopped:
                 return _OF_END[How.CANCELLED]
-            # Decided once all preceding steps are over: no later end changes the decision.
+            # Decided once all preceding steps are over, so that no later end changes the decision.
             if not all(before[name].over for condition in plan.after for name in condition.steps):
                 return _WAITING
             if failing := [condition for condition in plan.after if not _holds(condition, before)]:
@@ -358,7 +357,7 @@ def _holds(condition: Condition, before: Mapping[str, Status]) -> bool:
 
 
 def _is_bad(condition: Condition, before: Mapping[str, Status]) -> bool:
-    """Whether a step is skipped because of a failure, rather than because nothing failed."""
+    """Whether a step is skipped because of a failure, and not because its condition required one."""
     return condition.when is When.DONE and any(before[name].bad for name in condition.steps)
 
 
@@ -368,7 +367,7 @@ def _is_bad(condition: Condition, before: Mapping[str, Status]) -> bool:
 def advanced(flow: Flow, now: float, *, window: int = WINDOW) -> tuple[Flow, View]:
     """The state to store, and its view.
 
-    Releases members of maps with few active ones, and starts the timeouts of signals.
+    Releases more members of maps, and starts the timeouts of signals.
     """
     flow = _tidied(flow)
     known = view(flow)
@@ -402,13 +401,13 @@ def signals_out(flow: Flow, known: View) -> list[str]:
 
 
 def due(flow: Flow) -> float | None:
-    """When time next changes the workflow, in Unix seconds; None for never."""
+    """When the next timeout expires, in Unix seconds; None for never."""
     times = [*flow.alarms.values(), *([] if flow.deadline is None or flow.expired else [flow.deadline])]
     return min(times, default=None)
 
 
 def time_passed(flow: Flow, now: float) -> Flow:
-    """The workflow after the timeouts of its signals and its own, if they are due."""
+    """The workflow after the timeouts that have expired."""
     for path, at in flow.alarms.items():
         if at <= now:
             flow = ended(flow, StepEnd(path=path, how=How.FAILED, generation=generation_of(flow, path)))
@@ -423,9 +422,10 @@ def signalled(flow: Flow, name: str) -> Flow:
 
 
 def cancelled(flow: Flow) -> Flow:
-    """Release only clean-up steps from now on: steps for `failed` or `over` behind steps that have started.
+    """Cancel: from now on, release only clean-up steps.
 
-    A second call stops these too. Signals are no longer accepted. The broker cancels the jobs of released steps.
+    Those are the steps for `failed` or `over` behind steps that have started. A second call stops those too. Signals
+    are no longer accepted. The broker cancels the jobs of released steps.
     """
     flow = replace(flow, cancels=flow.cancels + 1)
     known = view(flow)
@@ -437,7 +437,7 @@ def cancelled(flow: Flow) -> Flow:
 
 
 def _clean_ups(flow: Flow, known: View) -> Iterator[str]:
-    """The waiting steps for `failed` or `over` that are behind a started step."""
+    """The clean-up steps that may still run: unreleased ones for `failed` or `over` behind a started step."""
     for prefix, plans in _graphs(flow):
         begun: set[str] = set()
         for plan in plans:
@@ -450,13 +450,13 @@ def _clean_ups(flow: Flow, known: View) -> Iterator[str]:
 
 
 def _graphs(flow: Flow) -> Iterator[tuple[str, tuple[Plan, ...]]]:
-    """The workflow's own steps, and those that steps added, with the prefix of their paths."""
+    """The workflow's graphs of steps, each with the prefix of its paths: its own, and those that steps added."""
     yield "", flow.plans
     yield from ((f"{path}/", end.adds) for path, end in flow.ends.items() if end.adds is not None)
 
 
 def failed_runs(flow: Flow) -> Iterator[str]:
-    """The steps and members whose jobs are in the failed queue, and made the workflow fail."""
+    """The steps and members whose failed jobs made the workflow fail."""
     yield from (path for path, end in flow.ends.items() if end.adds is None and end.how is How.FAILED)
     for path, members in flow.maps.items():
         failed = _bits(members.failed)
@@ -464,7 +464,7 @@ def failed_runs(flow: Flow) -> Iterator[str]:
 
 
 def has_failed(flow: Flow, path: str) -> bool:
-    """Whether a step or member has failed in its present generation, so that it may run again."""
+    """Whether a step or member has failed and may run again."""
     path_of_map, number = member_of(path)
     members = flow.maps.get(path_of_map)
     if number is not None and (members is None or number not in members.apart):
@@ -474,7 +474,10 @@ def has_failed(flow: Flow, path: str) -> bool:
 
 
 def retried(flow: Flow, paths: Iterable[str]) -> Flow:
-    """Run these failed steps again, and then all steps behind them. Raises ValueError while one of those is active."""
+    """Run these failed steps again, and then the steps behind them.
+
+    Raises ValueError while one of the latter is active.
+    """
     again = set(paths)
     behind = {path for each in again for path in _behind(flow, each)}
     known = view(flow)
@@ -506,7 +509,7 @@ def _highest(flow: Flow, top: str) -> int:
 
 
 def _behind(flow: Flow, path: str) -> Iterator[str]:
-    """The steps that come after this one, in its own graph and behind each step that contains it."""
+    """The steps that run after this one: in its own graph, and after each step that contains it."""
     graphs = dict(_graphs(flow))
     while path:
         prefix, slash, name = path.rpartition("/")

@@ -1,4 +1,4 @@
-"""The common part of the SQLite and Redis brokers: everything that is a read or a step of their data."""
+"""The common part of the SQLite and Redis brokers, built on reads and steps (see steps.py)."""
 
 import abc
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -149,7 +149,7 @@ class StepBroker(abc.ABC, Generic[S, C]):
         return await self._scheduled_jobs.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
 
     async def scheduled_progress(self) -> None:
-        return None  # they are stored in order: `scheduled` reads only one page
+        return None  # stored in order; `scheduled` reads only a page
 
     async def alter_scheduled(
         self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False

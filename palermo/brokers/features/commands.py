@@ -1,4 +1,4 @@
-"""Commands to workers, and cancels of their jobs: messages that each worker reads."""
+"""Commands to workers, and cancels of their jobs, as messages that each worker reads."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from palermo.contract.tasks import spawn, wait_for_any
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerList
 from palermo.errors import BrokerError
 
-#: Seconds between two checks that a worker with an open command is alive.
+#: Seconds between two checks whether the workers that haven't answered are alive.
 _CHECK_EVERY = 0.25
 
 #: Seconds that a stopping worker has for its last replies.
@@ -33,7 +33,7 @@ class _Reply(Struct, frozen=True):
 async def send_command(
     store: StepStore, workers: Callable[[], Awaitable[WorkerList]], command: WorkerCommand, *, timeout: float
 ) -> list[CommandReply]:
-    """See palermo.contract.broker.Broker.command. `workers` lists the living ones."""
+    """See palermo.contract.broker.Broker.command. `workers` lists the living workers."""
     deadline = time.monotonic() + timeout
     channel = f"reply:{secrets.token_hex(8)}"
     answers: dict[str, Mapping[str, Any] | None] = {}
@@ -68,7 +68,7 @@ class CommandListener:
     """Reads and executes the commands to one worker and the cancels of its jobs."""
 
     def __init__(self, store: StepStore, worker: str, on_command: OnCommand, holds: Callable[[str], bool]) -> None:
-        """`holds` is whether the worker holds a job with this id."""
+        """`holds` tells whether the worker has a job with this id."""
         self._store = store
         self._worker = worker
         self._on_command = on_command

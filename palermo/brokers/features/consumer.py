@@ -1,7 +1,7 @@
 """The common part of the SQLite and Redis consumers: waiting for jobs, starting, postponing and settling them.
 
-Starting, postponing and settling a job are single steps, on condition that the claim is still valid. Each broker has
-its own way to claim jobs and to delete plain ones, because both must be fast.
+Each of these is one step, on condition that the claim is still valid. Claiming and deleting jobs must be fast, so each
+broker has its own way.
 """
 
 import abc
@@ -39,7 +39,7 @@ _DONE = Ack()
 
 
 class Claim(Struct, frozen=True):
-    """A consumer's right to a job. A job that is released and claimed again has a new claim."""
+    """A consumer's right to a job, valid until the job is released."""
 
     number: Any
     holder: Any
@@ -66,9 +66,9 @@ class StepConsumer(abc.ABC):
         self._held: dict[int, Claim] = {}
         #: Claims that occupy no slot: companions, and adopted jobs, which another worker runs.
         self._detached: set[Claim] = set()
-        #: Finished jobs that are not deleted yet: the next claim deletes them in its own step.
+        #: Finished jobs, to be deleted in the same step as the next claim.
         self._done: list[Claim] = []
-        #: Workflow steps that have run but whose end is not stored yet.
+        #: Ends of workflow steps that are not stored yet.
         self._endings = Gathered(self._end_all)
         #: By slot: the callback of its last `receive`, which is offered the next plain job first.
         self._takes: dict[int, TakeDelivery | None] = {}
@@ -162,8 +162,7 @@ class StepConsumer(abc.ABC):
         if self._closed:
             return
         self._closed = True
-        # If the session is lost, the worker and its jobs continue. This side may not have noticed a lost connection
-        # yet.
+        # Also a lost connection that this side hasn't noticed yet.
         cut_off = self._lost is not None or self._steps.ended
         with contextlib.suppress(BrokerError):
             await self._commands.end()
@@ -247,13 +246,16 @@ class StepConsumer(abc.ABC):
         self._end(delivery)
 
     def _end_soon(self, delivery: Delivery, ack: Ack) -> bool:
-        """End a step soon, together with others of its workflow, so that its slot is free. False for other jobs."""
+        """Store a step's end soon, together with others of its workflow, so that its slot is free now.
+
+        False for other jobs.
+        """
         claim: Claim = delivery.token
         ending = Ending.of(delivery.message, ack, claim.still_valid, _steps(claim, ack))
         if ending is None:
             return False
-        # If the worker is killed first, members of a map run again. If they were urgent, `benchmarks.workflows map`
-        # would take twice as long.
+        # Waiting costs members a repeated run if the worker is killed. Urgent ones would double the time of
+        # `benchmarks.workflows map`.
         self._endings.add(ending, urgent=not is_member(ending.end.path))
         return True
 
@@ -294,7 +296,7 @@ class StepConsumer(abc.ABC):
         return await self._change(delivery, key_report(delivery, later), conditions, [moved, *changes, *rest])
 
     def _offered(self, delivery: Delivery) -> bool:
-        """Offer a plain delivery to its slot's callback; return whether the callback took it."""
+        """Offer a plain job to its slot's callback; return whether the callback accepted it."""
         take = self._takes.get(delivery.slot)
         if take is None or delivery.redelivered or delivery.cancelled or not is_plain(delivery.message):
             return False
@@ -319,7 +321,7 @@ class StepConsumer(abc.ABC):
         self._work_soon()
 
     def _delete_soon(self, claim: Claim) -> None:
-        """Delete this finished job together with the next claim."""
+        """Delete this finished job in the same step as the next claim."""
         self._done.append(claim)
         self._work_soon()
 
@@ -385,7 +387,7 @@ class StepConsumer(abc.ABC):
 
     def _check(self) -> None:
         if self._lost is not None:
-            # Whatever the error, the session is lost, and its jobs are released.
+            # Any error means that the session is lost and its jobs are released.
             raise BrokerUnavailable(str(self._lost))
 
 
@@ -395,7 +397,7 @@ def _steps(claim: Claim, settlement: Settlement) -> list[Step]:
     match settlement:
         case Ack():
             return [(*drop, "")]
-        # Store first: a script that stops with an error keeps the changes it has made.
+        # Store first, since a script that stops with an error keeps the changes that it has made.
         case Fail(message, queue):
             return [put(message, queue), (*drop, "")]
         case Reschedule(message):

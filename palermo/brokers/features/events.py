@@ -1,7 +1,7 @@
 """Events: one step publishes an event to the queues of all subscribed groups.
 
-Retained events are also entries of a log. A group that wants earlier events subscribes in a step that also stores the
-position of the newest one. It receives later events as they are published, and the earlier ones in steps: each event
+Kept events are also entries of a log. A group that wants earlier events subscribes in a step that also stores the
+position of the newest entry. Later events reach it as they are published, and the earlier ones in batches: each event
 once.
 """
 
@@ -26,10 +26,11 @@ from palermo.core.topics import Event
 #: Number of earlier events that a group receives in one step.
 _BATCH_SIZE = 500
 
-#: The positions of the last earlier event that a group has received, and of the last one that it should receive.
+#: Two positions in the log for a group: of the last earlier event that it has received, and of the last one that it
+#: should receive.
 _TOLD = re.compile(r"(\d+) (\d+)")
 
-#: Name of the version entry in the table of groups, which changes with every group. No group can have this name.
+#: An entry in the table of groups that changes with every group. No group can have this name.
 VERSION = "~version"
 
 
@@ -119,7 +120,7 @@ class StepEvents:
     async def _tell_old(self, subscription: Subscription) -> int | None:
         """Send a group some of its earlier events; return their number, or None once it has all.
 
-        If a worker is interrupted, another or later worker of the group continues.
+        If the worker stops in between, another or later worker of the group continues.
         """
         group = subscription.group
         (state,) = await self._store.states("groups-told", [group])
@@ -128,7 +129,7 @@ class StepEvents:
         places = _TOLD.fullmatch(text_of(state))
         entries: Sequence[Entry] = ()
         after: Step = ("unset", "groups-told", group)
-        if places is not None:  # otherwise another program wrote it: the group gets new events only
+        if places is not None:  # written by another program: the group gets new events only
             told, newest = map(int, places.groups())
             entries = await self._store.entries("events", told + 1, newest, _BATCH_SIZE)
             if entries:
@@ -155,7 +156,7 @@ class StepEvents:
 
 
 def _stored_message(entry: Entry) -> Message | None:
-    """The message of a retained event; None, with a warning, if it is unreadable."""
+    """The message of a kept event; None, with a warning, if it is unreadable."""
     remedy = "it is not replayed"
     return read_record(message_from_plain, entry.body, what="a kept event", name=entry.place, remedy=remedy)
 

@@ -1,4 +1,4 @@
-"""Values that are stored together, because each disk write costs more than everything else.
+"""Values that are stored together, because each disk write is expensive.
 
 Law: a value waits only while other values are being stored, or for 10 ms if it isn't urgent.
 """

@@ -1,7 +1,7 @@
 """Find jobs by id. The search is complete.
 
-Neither database has an index of ids, which would cost each job one more write. The search reads all jobs instead, in
-steps of bounded size. Per 100,000 jobs this takes about 0.1 s in SQLite and 0.4 s in Redis.
+Neither database has an index of ids, since it would cost one more write per job. The search reads all jobs in batches,
+in about 0.1 s per 100,000 jobs in SQLite and 0.4 s in Redis.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from palermo.core.topology import is_failed
 
 
 async def find_jobs(store: StepStore, ids: Collection[str], *, failed: bool, beginnings: bool) -> list[JobLocation]:
-    """The jobs with these ids, or with `beginnings` with these id prefixes. Failed jobs only if `failed`."""
+    """The jobs with these ids, or with `beginnings` with these prefixes. Includes failed jobs if `failed`."""
     places: list[JobLocation] = []
     for found in await store.find(ids, beginnings=beginnings):
         message = found.message

@@ -1,4 +1,4 @@
-"""The journal as a log: each entry is a batch."""
+"""The journal as a log with one entry per batch."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from palermo.contract.tasks import wait_for_any
 from palermo.core.journal_records import decode
 from palermo.errors import BrokerError
 
-#: The channel with a message for each batch.
+#: The channel that gets a message for each batch.
 BELL = "bell:journal"
 
 #: Number of batches read at once.

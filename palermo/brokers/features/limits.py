@@ -1,7 +1,6 @@
 """Limits and rates, applied in the step that lets a job run or postpones it.
 
-A permit ends in the step that deletes or releases its job. In the same step it goes to the job that has waited longest
-for it.
+The step that deletes or releases a job also ends its permit, and gives it to the job that has waited longest for it.
 """
 
 import json
@@ -13,7 +12,7 @@ from palermo.contract import clock
 from palermo.contract.limits import stored_limit
 from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, RateState, RunLater, RunNow
 
-#: Approximate number of keys read in one batch when all are read: a batch blocks Redis for other clients.
+#: Approximate number of keys read in one batch, which blocks Redis for other clients.
 _LOOK_AT = 200
 
 
@@ -30,7 +29,7 @@ async def decide(
         if not has:
             conditions.append(("running", permit, running))
             if running >= demand.limit:
-                # Usually a permit comes from an ending job; this is for one that was freed in another way.
+                # Usually an ending job passes its permit on. This is for a permit that became free in another way.
                 return RunLater(now + MAX_POSTPONEMENT), conditions, [_saved(demand, rate_state)]
     decision: RunNow | RunLater = RunNow()
     if demand.rate is not None:
@@ -60,8 +59,8 @@ async def list_limits(store: StepStore) -> list[LimitInfo]:
 async def forget_idle(store: StepStore, cursor: Stored) -> Stored:
     """Delete keys without information: no job has or awaits one of their permits, and their rates have expired.
 
-    Reads some keys from the cursor on, and continues while most of them are such keys. Returns the next cursor. An
-    empty cursor is the start, and is returned after the last key.
+    Reads some keys from the cursor on, and continues while most of them can be deleted. Returns the next cursor, which
+    is empty at the start and after the last key.
     """
     while True:
         now = clock.now()

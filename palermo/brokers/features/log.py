@@ -1,4 +1,4 @@
-"""Logs that are bounded by age and size: the journal, and the retained events."""
+"""Logs that are bounded by age and size: the journal, and the kept events."""
 
 from palermo.brokers.features.steps import Step
 

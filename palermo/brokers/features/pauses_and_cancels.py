@@ -1,4 +1,4 @@
-"""Pauses of queues, and marks of cancelled jobs. A mark has an author and a Unix second until which it applies."""
+"""Pauses of queues, and marks of cancelled jobs: the user, and the Unix second up to which enqueues are affected."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from palermo.contract import clock
 from palermo.core.message import Message
 from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
 
-#: Maximum number of cancel marks kept: older ones, for unknown jobs, are deleted.
+#: Maximum number of cancel marks; the oldest ones are deleted.
 MAX_CANCEL_MARKS = 100_000
 
 #: Number of jobs cancelled in one step.
@@ -25,7 +25,7 @@ def paused_in(names: Iterable[Stored]) -> PausedQueues:
 async def cancel(store: StepStore, ids: Iterable[str], by: str, created_at: int | None) -> None:
     """Mark jobs as cancelled, free the keys that they hold while waiting, and notify the workers."""
     chosen = list(dict.fromkeys(ids))
-    # The mark is deleted with its job. So a mark with a future time never applies to a later job with the same id.
+    # A mark is deleted with its job, so one with a future time doesn't affect a later job with the same id.
     mark = f"{max(int(clock.now()), created_at or 0)} {by}"
     for first in range(0, len(chosen), _CANCEL_STEP):
         await _cancel(store, chosen[first : first + _CANCEL_STEP], mark, by)
@@ -48,6 +48,6 @@ async def cancelled(store: StepStore, messages: Sequence[Message]) -> frozenset[
 def cancelled_by(mark: Stored | None, message: Message) -> str | None:
     """The user who cancelled a job with this mark; None if it isn't cancelled, or was enqueued after that."""
     at, _, by = text_of(mark or "").partition(" ")
-    if not at.isdecimal():  # no mark, or one by another program
+    if not at.isdecimal():  # missing, or written by another program
         return None
     return by if message.created_at is None or int(message.created_at) <= int(at) else None

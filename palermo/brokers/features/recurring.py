@@ -7,10 +7,10 @@ from palermo.contract import clock
 from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
 from palermo.core.message import Message
 
-#: Maximum number of entries that one step fires, and of jobs after which it fires no further entry.
+#: Maximum number of entries that one step fires, and of jobs after which it stops.
 _BATCH_SIZE = 200
 
-#: Seconds until a recurring job that is unreadable here is tried again.
+#: Seconds until the next attempt at an entry that this version can't read.
 _RETRY_AFTER = 60.0
 
 
@@ -21,7 +21,7 @@ class Recurring:
         self._store = store
 
     async def all(self) -> list[RecurringEntry]:
-        """All entries by name, without those that are unreadable here."""
+        """All readable entries by name."""
         states = await self._store.fields("recurring")
         found = (RecurringEntry.from_stored(name, state) for name, state in states.items())
         return [entry for entry in found if entry is not None]
@@ -47,7 +47,7 @@ class Recurring:
         await self._store.retried(attempt)
 
     async def fire(self, now: float) -> list[Message]:
-        """Publish and return due jobs; if there are too many, the next call continues."""
+        """Publish and return the due jobs; if there are too many, the next call continues."""
 
         async def attempt() -> list[Message]:
             jobs, conditions, steps = list[Message](), list[Step](), list[Step]()
@@ -73,7 +73,7 @@ class Recurring:
         return await self._store.retried(attempt)
 
     async def mend(self, now: float) -> None:
-        """Make entries that fired early because of a fast clock fire again at their times."""
+        """Repair entries that a process with a fast clock has fired, so that they fire at their times again."""
         for name, state in (await self._store.fields("recurring")).items():
             entry = RecurringEntry.from_stored(name, state)
             if entry is not None and entry.is_ahead(now):

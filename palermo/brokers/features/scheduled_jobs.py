@@ -1,6 +1,6 @@
 """Scheduled jobs: moves them to their queues when they are due, lists and changes them.
 
-Each job moves in one step, so any number of sessions may move due jobs concurrently.
+Moving a job is one step, so any number of sessions may do this concurrently.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _AFTER_ERROR = 2.0
 #: Number of jobs moved, read or changed in one step.
 _STEP = 500
 
-#: Seconds between two checks for idle limited keys and for recurring jobs to repair.
+#: Seconds between two checks for unused limited keys, and for recurring jobs to repair.
 _FORGET_EVERY, _MEND_EVERY = 5.0, 60.0
 
 
@@ -94,7 +94,7 @@ class ScheduledJobs:
             await self._store.unlisten("bell:due", on_message)
 
     async def show(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
-        """A page of the chosen jobs, and how many there are."""
+        """A page of the matching jobs, and their number."""
         found, total = await self._store.later_page(chosen, offset, limit)
         messages = tuple(await as_they_run(self._store, found))
         return ScheduledPage(messages=messages, total=total, cancelled=await cancelled(self._store, found))
@@ -108,9 +108,9 @@ class ScheduledJobs:
         failed_per_queue: bool = False,
         edit: JobEdit | None = None,
     ) -> list[AlteredJob]:
-        """Change the chosen jobs that exist when this begins, in steps.
+        """Change the matching jobs that exist at the start, in steps.
 
-        `edit` is for "move": it changes more of the jobs than their instant.
+        `edit` is for "move", and changes more than the due time.
         """
         altered: dict[str, AlteredJob] = {}
         some: list[tuple[Any, Message]] = []
@@ -129,7 +129,7 @@ class ScheduledJobs:
         return sorted(altered.values(), key=lambda one: one.run_at)
 
     async def _put_in_queues(self, fired: OnJobs) -> float | None:
-        """Put into their queues all that is due now; returns when the next is due, None for never."""
+        """Move everything that is due to its queue; returns when the next is due, None for never."""
         while True:
             now = clock.wall_clock()
             jobs, keys, recurring, workflows = await self._store.put_due(now, _STEP)
@@ -153,7 +153,7 @@ class ScheduledJobs:
         failed_per_queue: bool,
         edit: JobEdit | None,
     ) -> list[Message]:
-        """Change these jobs; returns those that were there."""
+        """Change these jobs; returns those that still existed."""
         now = clock.wall_clock()
         if action == GIVE_UP:
             messages = await as_they_run(self._store, [message for _, message in some])

@@ -7,7 +7,7 @@ from palermo.core.queue_selection import PausedQueues, QueueRank, QueueSelection
 
 
 class ServedQueues:
-    """The queues that a worker serves, as of the version of the queues that was read last."""
+    """The queues that a worker serves, as of the last version that was read."""
 
     def __init__(self, selection: QueueSelection) -> None:
         self._selection = selection
@@ -22,7 +22,7 @@ class ServedQueues:
         return self._selection.shared
 
     def order(self) -> tuple[str, ...]:
-        """The queues, in the order in which to look for the next job."""
+        """The queues in the order of the next poll."""
         return draw_order(self._places, random.random) if self.shared else tuple(self._places)
 
     def __contains__(self, queue: str) -> bool:

@@ -1,10 +1,10 @@
 """The steps by which SQLite and Redis change their data: conditions and changes, applied together or not at all.
 
-A feature reads what it needs, decides in Python, and requests its changes on condition that the data it read is
-unchanged. Otherwise it reads and decides again.
+A feature reads, decides in Python, and requests changes on condition that the data it read is unchanged. If the
+condition fails, it starts again.
 
 A condition or a change is a tuple of a name and values. brokers/redis/scripts/change.lua and brokers/sqlite/steps.py
-implement and list them all.
+list and implement them.
 """
 
 import abc
@@ -22,7 +22,7 @@ T = TypeVar("T")
 #: A condition or a change: its name and its values.
 Step = tuple[Any, ...]
 
-#: Receives states as stored, None for a missing one; returns conditions and changes.
+#: Receives stored states, None for a missing one; returns conditions and changes.
 Decide = Callable[[Sequence[str | bytes | None]], tuple[Sequence[Step], Sequence[Step]]]
 
 #: Number of states read in one batch when all are read.
@@ -33,19 +33,19 @@ Stored = str | bytes
 
 
 def text_of(name: Stored) -> str:
-    """A stored name as text. If it isn't UTF-8, because another program wrote it, its bytes are escaped."""
+    """A stored name as text. Bytes of another program that aren't UTF-8 are escaped."""
     return name if isinstance(name, str) else name.decode(errors="backslashreplace")
 
 
 class Job(Struct, frozen=True):
-    """A job in a step: its message and its destination, None for the message's own queue."""
+    """A job in a step: its message, and its queue, None for the message's own."""
 
     message: Message
     queue: str | None = None
 
 
 def put(message: Message, queue: str | None = None) -> Step:
-    """The change that puts a job into this queue or its own, or schedules it if it is due later."""
+    """The change that puts a job into this queue, or schedules it if it is due later."""
     return ("put", Job(message, queue))
 
 
@@ -55,7 +55,7 @@ def puts(jobs: Iterable[Message]) -> list[Step]:
 
 
 def unchanged(table: str, name: Stored, state: Stored | None) -> Step:
-    """The condition that a table has this state under this name, or None for no state."""
+    """The condition that the state under this name is unchanged; None for no state."""
     return ("field", table, name, False if state is None else state)
 
 
@@ -64,28 +64,28 @@ class Refused(Exception):
 
 
 class Outcome(Struct, frozen=True):
-    #: The number of the first condition that failed, from 1; 0 if the changes were made.
+    #: The number, from 1, of the first condition that failed; 0 if the changes were made.
     failed: int
-    #: The result of each change.
+    #: The results of the changes.
     answers: list[Any]
 
 
 class Extent(Struct, frozen=True):
-    """The number of jobs waiting in a queue at one moment, and their places."""
+    """The jobs that wait in a queue at one moment."""
 
-    #: The highest job number at that moment; later jobs have higher ones.
+    #: The highest job number at that moment. Jobs that arrive later have higher ones.
     last: int
     total: int
-    #: The places that have jobs of the queue.
+    #: The places in which the queue has jobs: see sweep.py.
     places: tuple[str, ...]
 
 
 class Part(Struct, frozen=True):
-    """Some jobs of one place."""
+    """Some of the jobs in one place."""
 
     #: Whether the place has no more jobs.
     ends: bool
-    #: Number of jobs read, including those without a requested id.
+    #: Number of jobs read, including those that weren't asked for.
     seen: int
     #: Start of the next part.
     after: Any
@@ -114,9 +114,9 @@ class Found(Struct, frozen=True):
 
 
 class StepStore(abc.ABC):
-    """The data of one exchange: tables of states by name, and the jobs, which change only in steps."""
+    """The data of one exchange: jobs, and tables of states by name. It changes only in steps."""
 
-    #: The channels for commands to workers and for cancelled jobs.
+    #: The channels for commands to workers, and for cancelled jobs.
     commands = "commands"
     cancels = "cancelled"
 
@@ -132,12 +132,12 @@ class StepStore(abc.ABC):
     async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Any, Any]]]:
         """About `most` states from a cursor on, each with its name, and the next cursor.
 
-        An empty cursor is the start, and is returned after the last state. A state that changes during the scan may be
-        returned twice or not at all.
+        The cursor is empty at the start and after the last state. A state that changes during the scan may be returned
+        twice or not at all.
         """
 
     async def scan(self, table: str) -> AsyncIterator[tuple[Any, Any]]:
-        """All states of a large table, read by `some`."""
+        """All states of a large table, in batches."""
         cursor: Stored = ""
         while True:
             cursor, found = await self.some(table, cursor, _SCAN_SIZE)
@@ -152,7 +152,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def permit_counts(self, permits: Sequence[Stored]) -> Sequence[tuple[int, int, int]]:
-        """For each permit, the number of jobs that run with it, are queued with it, and wait for it."""
+        """For each permit, the numbers of jobs that run with it, have it and are queued, and wait for it."""
 
     @abc.abstractmethod
     async def absent(self, ids: Collection[str]) -> set[str]:
@@ -160,7 +160,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
-        """The names that are due now, longest overdue first."""
+        """The names of due states, longest overdue first."""
 
     @abc.abstractmethod
     async def flow_data(self, workflow: str, names: Sequence[str]) -> list[bytes | None]:
@@ -168,15 +168,15 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def entries(self, log: str, first: int, last: int | None, most: int) -> Sequence[Entry]:
-        """The first entries of a log between two positions, inclusive; `last` is None for the end."""
+        """The entries of a log between two positions, inclusive, at most `most`; `last` is None for the end."""
 
     @abc.abstractmethod
     async def newest(self, log: str, count: int = 1) -> int | None:
-        """The position of the first of the last `count` entries of a log; None for an empty log."""
+        """The position of the oldest of the last `count` entries of a log; None for an empty log."""
 
     @abc.abstractmethod
     async def place_at(self, log: str, instant: float) -> int:
-        """A position after all entries that were appended before this instant, in Unix seconds."""
+        """A position after all entries older than this instant, in Unix seconds."""
 
     @abc.abstractmethod
     async def size(self, log: str) -> int:
@@ -189,7 +189,7 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function for each message of a channel, and whenever there may be news."""
+        """Call the function for each message of a channel, and whenever messages may have been missed."""
 
     @abc.abstractmethod
     async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
@@ -203,7 +203,7 @@ class StepStore(abc.ABC):
     async def put_due(self, now: float, most: int) -> Sequence[float | None]:
         """Move due scheduled jobs to their queues.
 
-        Returns when the next one is due, None for never, of each of: jobs, keys, recurring jobs and workflows.
+        Returns when the next one is due (None for never), for each of jobs, keys, recurring jobs and workflows.
         """
 
     @abc.abstractmethod
@@ -238,15 +238,15 @@ class StepStore(abc.ABC):
 
     @abc.abstractmethod
     async def find(self, ids: Collection[str], *, beginnings: bool) -> list[Found]:
-        """The jobs with these ids, or with `beginnings` with these id prefixes."""
+        """The jobs with these ids, or with `beginnings` with these prefixes."""
 
     @abc.abstractmethod
     async def extent(self, queue: str) -> Extent:
-        """The extent of the queue now. Raises NotFound."""
+        """The jobs that are in the queue now. Raises NotFound."""
 
     @abc.abstractmethod
     async def part(self, queue: str, place: str, after: Any, last: int, ids: Collection[str]) -> Part:
-        """The next jobs of a place up to the number `last`; with `ids`, only those."""
+        """The next jobs of a place, up to the number `last`; with `ids`, only those."""
 
     @abc.abstractmethod
     async def purge_some(
@@ -254,8 +254,8 @@ class StepStore(abc.ABC):
     ) -> tuple[int, bool, list[tuple[str, Any, Message]]]:
         """Remove some of the jobs waiting in these places, up to the number `last`.
 
-        Returns the number of removed jobs, whether there may be more, and place, number and message of the jobs with a
-        key, if `leave_keyed` keeps them.
+        Returns the number of removed jobs and whether there may be more. With `leave_keyed`, jobs with a unique key
+        stay, and the place, number and message of each are returned too.
         """
 
     @abc.abstractmethod
@@ -265,10 +265,10 @@ class StepStore(abc.ABC):
     async def try_decide(
         self, table: str, names: Sequence[Stored], decide: Decide, conditions: Sequence[Step], changes: Sequence[Step]
     ) -> Outcome:
-        """Apply these changes and those from `decide`, if these conditions and its own hold.
+        """Apply these changes and those of `decide`, if these conditions and its own hold.
 
-        `decide` receives the states under these names. If another session changes one in the meantime, one of its own
-        conditions fails.
+        `decide` receives the states under these names. Its conditions must fail if another session changes them in the
+        meantime.
         """
         own, more = decide(await self.states(table, names) if names else [])
         if not changes and not more:
@@ -276,14 +276,14 @@ class StepStore(abc.ABC):
         return await self.try_change([*conditions, *own], [*changes, *more])
 
     async def change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> list[Any]:
-        """Apply the changes if all conditions hold; return the result of each change. Raises Refused."""
+        """Apply the changes if all conditions hold; return their results. Raises Refused."""
         outcome = await self.try_change(conditions, changes)
         if outcome.failed:
             raise Refused(f"condition {outcome.failed}")
         return outcome.answers
 
     async def retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Read, decide and change; repeat while other sessions change the same data concurrently."""
+        """Repeat an attempt to read, decide and change while other sessions change the same data."""
         while True:
             try:
                 return await attempt()

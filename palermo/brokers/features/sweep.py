@@ -1,7 +1,7 @@
 """Sweep and purge a queue, in steps of bounded size.
 
-A sweep visits the places of a queue in turn. In Redis these are the jobs without a tenant, by priority and age, and
-then the jobs of each tenant. In SQLite all jobs of a queue are in one place.
+The jobs of a queue are in places, visited in turn. In Redis one place has the jobs without a tenant, by priority and
+age, and each tenant has another. In SQLite a queue is a single place.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from palermo.core.unique_keys import lock_of
 from palermo.core.workflow import step_of
 from palermo.errors import NotFound
 
-#: Number of tenants' places that one step of a purge visits.
+#: Number of places that one step of a purge visits.
 _PLACES_AT_ONCE = 500
 
 
@@ -34,9 +34,9 @@ async def sweep(
     *,
     ids: Collection[str],
 ) -> SweepProgress:
-    """Broker.sweep. Each step's removals and moves are atomic: an interruption leaves all or none of them done.
+    """Broker.sweep. The removals and moves of a step are atomic.
 
-    Jobs with a unique key have steps of their own. With `ids`, only messages with these ids are passed to the caller.
+    Each job with a unique key has a step of its own. With `ids`, the caller gets only messages with these ids.
     """
     extent = await store.extent(queue)
     swept = SweepProgress(total=extent.total)
@@ -100,14 +100,17 @@ async def _purge(
     return removed
 
 
-#: A message that leaves the queue: its number, the message, and its move, or None to remove it.
+#: A message that leaves the queue: its number, itself, and its move, or None to remove it.
 _Change = tuple[Any, Message, Move | None]
 
 
 def _decided(
     jobs: Sequence[tuple[int, Any, Message]], count: int, decide: Callable[[Message], SweepDecision]
 ) -> tuple[list[_Change], int, bool]:
-    """Decide about these messages: the changes, how many of the step's `count` were read, and whether to continue."""
+    """Ask about these messages.
+
+    Returns the changes, how many of `count` messages were read, and whether to continue.
+    """
     changes: list[_Change] = []
     for seen, number, message in jobs:
         match decide(message):
@@ -125,7 +128,7 @@ def _decided(
 async def _apply(
     store: StepStore, workflows: Workflows, queue: str, place: str, changes: Sequence[_Change]
 ) -> tuple[int, int]:
-    """Change those messages that still wait; return the numbers of removed and of moved ones."""
+    """Change those messages that still wait; return the numbers of removed and moved ones."""
     plain: list[_Change] = []
     freed: list[tuple[Message, Step, Step]] = []
     steps_gone: list[tuple[Message, Step, Step]] = []
@@ -162,10 +165,7 @@ def _moved(queue: str, place: str, number: Any, message: Message) -> Step:
 
 
 async def _readmit(store: StepStore, waits: Step, removal: Step, move: Move) -> int:
-    """Requeue a job with a key; return 1 if it was moved.
-
-    A failed job stays in place if another job holds its key.
-    """
+    """Requeue a job with a key; return 1 if it was moved. It stays in place if another job holds its key."""
     while True:
         states = await read_states(store, keys_of([move.message]))
         if not readmit(states, move.message):

@@ -1,4 +1,4 @@
-"""List the tenants with jobs waiting in a queue, and remove the jobs of one tenant."""
+"""List the tenants of a queue, and remove the jobs of one."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,6 @@
 """Keys of unique jobs: a key changes in the step that stores, starts or deletes its job.
 
-palermo/core/unique_rules.py decides. The decision is written only if no other session has changed the key in the
-meantime.
+palermo/core/unique_rules.py decides. A decision is written only if the key is unchanged since it was read.
 """
 
 import json
@@ -26,7 +25,7 @@ _BATCH_SIZE = 200
 
 
 class KeyStates:
-    """Some keys' states as read, with the conditions and changes that result from decisions about them."""
+    """The states of some keys as read, and the steps that result from decisions about them."""
 
     def __init__(self, read: Mapping[str, Stored | None]) -> None:
         self._read = read
@@ -38,7 +37,7 @@ class KeyStates:
         return self._keys[name]
 
     def update(self, step: KeyUpdate, *, always: bool = False) -> None:
-        """Record a decision about a key; it is written if it changes the key, or if `always`."""
+        """Record a decision about a key. It is written if it changes the key, or if `always`."""
         if always or step.key != self._keys[step.key.name]:
             self._changed[step.key.name] = None
         self._keys[step.key.name] = step.key
@@ -50,7 +49,7 @@ class KeyStates:
 
     @property
     def conditions(self) -> list[Step]:
-        """That the changing keys are still in the states that were read."""
+        """The condition, for each key to write, that its state is the one that was read."""
         return [unchanged("keys", name, self._read[name]) for name in self._changed]
 
     @property
@@ -187,10 +186,10 @@ async def change_keys(
     conditions: Sequence[Step] = (),
     changes: Sequence[Step] = (),
 ) -> int:
-    """Write what `decide` decides about these keys, together with other changes, if the other conditions hold.
+    """Write the decisions of `decide` about these keys, together with other changes, if the other conditions hold.
 
-    `decide` is called again if another session changes a key in the meantime. Returns the number, from 1, of the other
-    condition that failed, or 0.
+    Calls `decide` again if another session has changed a key. Returns the number, from 1, of the other condition that
+    failed, or 0.
     """
     wanted = list(dict.fromkeys(names))
 
@@ -210,7 +209,7 @@ async def remove_keyed(
 ) -> list[Message]:
     """Remove jobs and their keys in one step; return the jobs that still existed.
 
-    Takes, for each job, the condition that it exists and the change that removes it.
+    Each job comes with the condition that it exists, and the change that removes it.
     """
     left = list(jobs)
     while left:
@@ -225,7 +224,7 @@ async def remove_keyed(
 
 
 def start_run(states: KeyStates, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer:
-    """Decide whether a worker may start a job that it holds."""
+    """Decide whether a worker may start a job that it has claimed."""
     lock = lock_of(message)
     if lock is None:
         return StartAnswer(why=StartReason.RUN)
@@ -235,7 +234,7 @@ def start_run(states: KeyStates, message: Message, *, worker: str, run: str, aga
 
 
 def end_run(states: KeyStates, message: Message, run_end: KeyReport) -> None:
-    """Decide about the key after a run of its job."""
+    """Decide about a job's key after a run."""
     lock = lock_of(message)
     if lock is not None:
         states.update(
@@ -252,7 +251,7 @@ def end_run(states: KeyStates, message: Message, run_end: KeyReport) -> None:
 
 
 def jobs_removed(states: KeyStates, messages: Iterable[Message], *, drop_next: bool = False) -> None:
-    """Decide about the keys of these jobs, which are removed while waiting."""
+    """Decide about the keys of waiting jobs that are removed."""
     for message in messages:
         lock = lock_of(message)
         if lock is not None:
@@ -261,7 +260,7 @@ def jobs_removed(states: KeyStates, messages: Iterable[Message], *, drop_next: b
 
 
 def readmit(states: KeyStates, message: Message) -> bool:
-    """Decide whether an operator may requeue the job; if so, the job takes its key."""
+    """Decide whether an operator may requeue the job, which then takes its key."""
     lock = lock_of(message)
     if lock is None:
         return True
@@ -271,7 +270,7 @@ def readmit(states: KeyStates, message: Message) -> bool:
 
 
 def jobs_cancelled(states: KeyStates, held: Iterable[tuple[str, str]]) -> None:
-    """Decide about the keys that cancelled jobs hold: jobs that still wait won't run."""
+    """Decide about the keys of cancelled jobs that still wait: they won't run."""
     for id, name in held:
         states.update(unique_rules.job_removed(states[name], id, clock.now()))
 

@@ -1,6 +1,6 @@
 """The stored parts of a workflow: its state, the arguments of its steps, and their outputs.
 
-This module builds the jobs of released steps and the record of a workflow's end. It stores nothing.
+Builds the jobs of released steps, and the record of a workflow's end. Stores nothing.
 """
 
 import logging
@@ -33,7 +33,7 @@ _AT_ONCE = 500
 #: Maximum number of steps named in the record of a workflow's end.
 _MOST_NAMED = 300
 
-#: Maximum number of steps with displayed jobs, and maximum bytes of a displayed output.
+#: Maximum number of steps whose jobs are displayed, and maximum bytes of a displayed output.
 _MOST_SHOWN, _MAX_SHOWN = 1_000, 2_000
 
 #: Reads the data of a workflow under some names; None for a missing value.
@@ -44,7 +44,7 @@ class StoredFlow(Struct, frozen=True, kw_only=True):
     """A workflow as it is stored."""
 
     flow: Flow
-    #: The message that started it, without its arguments, in the form of core/plain.py.
+    #: The message that started it, without its arguments, as in core/plain.py.
     root: dict[str, Any]
     began_at: float
 
@@ -58,7 +58,7 @@ class Data:
     """The arguments and outputs of one workflow's steps."""
 
     def __init__(self, id: str, read: ReadData, fresh: Mapping[str, bytes]) -> None:
-        """`fresh` is data that is stored together with the change that reads it."""
+        """`fresh` is data that is not stored yet, and will be together with the change."""
         self._id = id
         self._read_data = read
         self._fresh = fresh
@@ -73,12 +73,12 @@ class Data:
         return [self._fresh[name] if name in self._fresh else self._read[name] for name in names]
 
     async def job(self, path: str) -> StepJob | None:
-        """A step's job. None if another program deleted it: then the workflow waits until it is cancelled."""
+        """A step's job. None if another program deleted it; the workflow then waits until it is cancelled."""
         found: StepJob | None = await self._part(f"j:{path}", StepJob)
         return found
 
     async def members(self, path: str, portion: int) -> tuple[Member, ...]:
-        """Members of a map."""
+        """A portion of a map's members."""
         found: tuple[Member, ...] = await self._part(f"m:{path}#{portion}", tuple[Member, ...]) or ()
         return found
 
@@ -109,7 +109,7 @@ class Data:
         return values[0] if use.members is None else Output(members=tuple(values))
 
     async def filled(self, prefix: str, value: Value) -> Value:
-        """A value with the outputs of this prefix's steps filled in."""
+        """A value with the outputs that it uses, from the graph with this prefix."""
         if not value.uses:
             return value
         outputs = [await self.output(prefix, use) for use in value.uses]
@@ -117,7 +117,7 @@ class Data:
 
 
 def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
-    """The parts of a graph, by their storage names."""
+    """The parts of a graph, each with the name under which it is stored."""
     for added in graph.steps:
         path = prefix + added.plan.name
         if added.job is not None:
@@ -131,7 +131,10 @@ def data_of(prefix: str, graph: Graph) -> Iterator[tuple[str, bytes]]:
 async def released(
     data: Data, before: StoredFlow | None, after: StoredFlow, out: Collection[str], now: float
 ) -> AsyncIterator[Message]:
-    """The jobs of these steps, and of newly released members. Members to run again use their own jobs."""
+    """The jobs of these steps, and of members released between the two states.
+
+    Members that run again use their own jobs.
+    """
     async for message in _of_steps(data, after, out, now):
         yield message
     for path, members in after.flow.maps.items():
@@ -141,7 +144,7 @@ async def released(
 
 
 async def jobs_again(data: Data, stored: StoredFlow, now: float) -> AsyncIterator[Message]:
-    """The jobs of all waiting and running steps and members, as they would be released now."""
+    """The jobs of all waiting and running steps and members, as released now."""
     out = view(stored.flow).out
     async for message in _of_steps(data, stored, out, now):
         yield message
@@ -259,7 +262,7 @@ def _why_failed(flow: Flow, known: View) -> str:
 
 
 def _plain(value: Value) -> Value:
-    """The output itself, if the value is just the output of one step."""
+    """The output itself, if the value is nothing but one step's output."""
     if len(value.outputs) == 1 and value.outputs[0].value is not None and len(value.body) <= len(value.mark) + 5:
         return _plain(value.outputs[0].value)
     return value
@@ -342,7 +345,7 @@ async def _with_job(path: str, step: StepInfo, data: Data) -> StepInfo:
 
 
 def location_of(stored: StoredFlow) -> JobLocation:
-    """The location of a workflow in a job search: a running job with its progress, or a failed job."""
+    """The location of a workflow for a job search: a running job with progress, or a failed job."""
     known, root = view(stored.flow), stored.message
     if known.whole.over:
         why = _why_failed(stored.flow, known)

@@ -1,10 +1,10 @@
-"""Workflows: a workflow's state changes in the step that settles, removes or requeues one of its jobs.
+"""Workflows: a workflow's state changes in the database step that settles, removes or requeues one of its jobs.
 
-Promise: the step that makes a workflow step runnable also enqueues it, so it is neither lost nor enqueued twice. An end
-is counted by the step's path and generation, so a repeat changes nothing.
-Cost: the end of a workflow step reads and writes the workflow's state, in a second database step; map members that end
-within 10 ms of each other share it. Arguments and outputs are stored separately, and read when needed.
-If a process dies there is nothing to repair: the database has the state before the database step, or after it.
+Promise: a workflow step is enqueued in the same database step that makes it runnable, so it is neither lost nor
+enqueued twice. Its end is counted once per path and generation.
+Cost: an end takes a second database step, which reads and writes the workflow's state; map members that end within
+10 ms of each other share it. Arguments and outputs are stored separately, and read when needed.
+If a process dies there is nothing to repair.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ log = logging.getLogger("palermo.broker")
 #: Seconds that a worker has to end a job whose workflow has timed out.
 _END_WITHIN = 1.0
 
-#: Number of due workflows handled in one turn.
+#: Maximum number of due workflows handled at a time.
 _DUE = 100
 
 
@@ -80,7 +80,7 @@ class Ending(Struct, frozen=True):
     workflow: str
     end: StepEnd
     output: StoredResult | None
-    #: The condition that the claim is still valid, None if that is known; and the changes that delete the job.
+    #: The condition that the claim is still valid, None if that is known, and the changes that delete the job.
     still_valid: Step | None
     changes: Sequence[Step]
 
@@ -95,14 +95,14 @@ class Ending(Struct, frozen=True):
         return cls(workflow, StepEnd(path=path, how=how, generation=generation), ack.output, still_valid, changes)
 
 
-#: Decides about a workflow (None if it doesn't exist); returns the changed one, or None to leave it as it is.
+#: Receives a workflow, None if it doesn't exist; returns the changed one, or None for no change.
 Decide = Callable[[StoredFlow | None], StoredFlow | None]
 
 #: Cancels jobs by id, also running ones.
 CancelJobs = Callable[[Sequence[str]], Awaitable[None]]
 
 
-#: Ends the run of a unique workflow: the conditions and changes that free its key.
+#: Ends the run of a unique workflow: returns the conditions and changes that free its key.
 EndKey = Callable[[Message, KeyReport], Awaitable[tuple[Sequence[Step], Sequence[Step]]]]
 
 
@@ -172,7 +172,7 @@ class Workflows:
         return (await self._store.try_change(conditions, changes)).failed
 
     async def end_together(self, id: str, endings: Sequence[Ending]) -> list[Ending]:
-        """End steps of one workflow whose runs added no steps; return those whose claims were no longer valid."""
+        """End steps of one workflow whose runs added no steps; return those whose claims had become invalid."""
         left, lost = list(endings), list[Ending]()
 
         def decide(stored: StoredFlow | None) -> StoredFlow | None:
@@ -202,7 +202,7 @@ class Workflows:
         *,
         graph: Graph | None = None,
     ) -> int:
-        """End a step without running it, or after its run, which added `graph`. Returns the same as `settle`."""
+        """End a step, after a run, which may have added `graph`, or without one. Returns the same as `settle`."""
         id, path, generation = step_of(message.extra) or (message.id, "", 0)
         fresh = {} if graph is None else dict(data_of(f"{path}/" if path else "", graph))
         plans = None if graph is None else tuple(added.plan for added in graph.steps)
@@ -221,16 +221,16 @@ class Workflows:
         return await self._change(id, decide, conditions, changes, fresh)
 
     async def remove(self, jobs: Iterable[tuple[Message, Step, Step]], *, how: How = How.CANCELLED) -> list[Message]:
-        """Remove jobs of steps that do not run; return the jobs that still existed.
+        """Remove jobs of steps that won't run; return the jobs that still existed.
 
-        Takes, for each job, the condition that it exists and the change that removes it.
+        Each job comes with the condition that it exists, and the change that removes it.
         """
         return [message for message, there, removal in jobs if not await self.end(message, how, [there], [removal])]
 
     async def requeue(self, message: Message, conditions: Sequence[Step], put: Callable[[Message], Step]) -> bool:
         """Run a failed step again; `put` builds the change that enqueues its job.
 
-        Returns False if the job no longer exists, its step is not failed any more, or a later step still runs.
+        Returns False if the job no longer exists, its step isn't failed any more, or a later step still runs.
         """
         found = step_of(message.extra)
         assert found is not None
@@ -245,8 +245,8 @@ class Workflows:
                 return None
             now = generation_of(stored.flow, path)
             if now == generation + 1 and path in view(stored.flow).out:
-                # An earlier requeue changed the state, but its job did not reach its queue: RabbitMQ needs two steps
-                # for that.
+                # On RabbitMQ the state and the job need two steps. An earlier requeue changed the state, but its job
+                # did not reach its queue.
                 changes[:] = [put(replace(message, extra={**message.extra, GENERATION: now}))]
                 return None
             if not has_failed(stored.flow, path) or generation != now:
@@ -265,7 +265,7 @@ class Workflows:
         return may and not failed
 
     async def put_again(self, jobs: Iterable[Message]) -> None:
-        """Enqueue lost jobs of steps again, but cancel the steps of cancelled workflows."""
+        """Enqueue the lost jobs of steps again; those of cancelled workflows are cancelled."""
         again = list[Message]()
         for job in jobs:
             id, _, _ = step_of(job.extra) or ("", "", 0)
@@ -311,7 +311,7 @@ class Workflows:
         await self._change(id, decide, fresh={f"s:{name}": pack(Value.of(value))})
 
     async def pass_time(self, now: float) -> None:
-        """Time out the signals and workflows that are due."""
+        """Apply the timeouts of signals and workflows that have expired."""
         for name in await self._store.due("flows", now, _DUE):
             out: list[str] = []
 
@@ -373,7 +373,7 @@ class Workflows:
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
     ) -> list[JobLocation]:
-        """These jobs, and the workflows with the other ids: as running jobs, or as failed ones if these are wanted."""
+        """Add the workflows with the other ids to these jobs: as running jobs, or, if wanted, failed ones."""
         jobs = list(found)
         states = await self._states(sorted(set(ids) - {job.id for job in jobs}))
         flows = [stored for state in states if (stored := read_flow(state)) is not None]
@@ -381,7 +381,7 @@ class Workflows:
         return jobs + [place for place in places if failed or place.state == JobState.WORKING]
 
     async def next_due(self) -> float | None:
-        """When time next changes a workflow, if that time has come."""
+        """When the next timeout of a workflow expired; None if none has."""
         return clock.now() if await self._store.due("flows", clock.now(), 1) else None
 
     async def _states(self, ids: Sequence[str]) -> list[Stored | None]:
@@ -400,9 +400,9 @@ class Workflows:
         placed: str = "",
         wanted: Callable[[], bool] = lambda: True,
     ) -> int:
-        """Change a workflow together with other changes, if these conditions hold; `changes` are read after `decide`.
+        """Change a workflow together with other changes, if these conditions hold. `decide` may still add to `changes`.
 
-        `fresh` is data to store with it. The job of the step `placed` is among the changes.
+        `fresh` is data to store with it. `changes` already contain the job of the step `placed`.
         """
         lock = self._locks.setdefault(id, asyncio.Lock())
         async with lock:

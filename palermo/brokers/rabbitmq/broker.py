@@ -56,14 +56,14 @@ from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Maximum number of channels of a worker's consuming connection that belong to no slot.
+#: Maximum number of channels, besides the slots', of a worker's consuming connection.
 _OTHER_CHANNELS = 40
 
-#: Number of entries of the log of failed jobs that are read to check that they are readable.
+#: Number of entries of the log of failed jobs that are checked for readability.
 _EXAMINED = 20_000
 
-#: With up to this number of slots each ack is sent immediately, so that RabbitMQ has work while the worker handles the
-#: others; with more, the acks of one turn of the loop are sent together. Both were measured by benchmarks.drain.
+#: Up to this number of slots each ack is sent immediately, so that RabbitMQ has work while the worker handles the
+#: others; with more, the acks of one turn of the loop are sent together. Both measured by benchmarks.drain.
 _FEW_SLOTS = 4
 
 
@@ -132,7 +132,7 @@ class RabbitmqBroker:
         on_command: OnCommand = ignore_command,
         prefetch: int = 1,
     ) -> Consumer:
-        # A program that only enqueues does not import these. benchmarks.idle import: 195 ms of CPU, 226 with them.
+        # A program that only enqueues need not import these. benchmarks.idle import: 195 ms of CPU, 226 with them.
         from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
         from palermo.brokers.rabbitmq.consuming.poll import PollSource
         from palermo.brokers.rabbitmq.consuming.push import PushSource
@@ -200,7 +200,7 @@ class RabbitmqBroker:
         )
 
         async def appear() -> None:
-            # The inbox first: every counted worker must be able to answer.
+            # The inbox first, since every counted worker must be able to answer.
             await worker_control.listen(connection)
             await together(steering.begin(), worker_control.begin())
 
@@ -216,7 +216,7 @@ class RabbitmqBroker:
 
     async def overview(self) -> Overview:
         await self._registration.done()
-        # First, because during a known alarm the calls below don't wait for blocked operations.
+        # First, since the calls below don't wait for blocked operations during a known alarm.
         alarm = await self._find_alarm()
         (paused, probes), apart, workers, limit = await together(
             self._probe_all(), self._apart(), self.workers(), self._find_limit()
@@ -241,18 +241,18 @@ class RabbitmqBroker:
         await self.workflows.leaving(jobs)
 
     async def _apart(self) -> Mapping[str, int]:
-        """By job queue, the number of jobs waiting in its tenants' queues; empty if the leader can't be asked."""
+        """By job queue, the number of jobs waiting in its tenants' queues; empty if the leader doesn't answer."""
         try:
             return await self.tenants.totals()
         except (BrokerBlocked, BrokerRefused):
             return {}
 
     async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:
-        """The paused queues, and the state in RabbitMQ of these and all registered ones, by name."""
+        """The paused queues, and the state in RabbitMQ of these and all registered queues, by name."""
         connection = await self._connections.to_consume()
         known = await self._facts.read(connection)
         names, paused = known.queues, known.paused
-        # Names that start with ~ are marks of migrations, see migrate.
+        # Names that start with ~ are marks of migrations, see `migrate`.
         paused = replace(paused, names=frozenset(name for name in paused.names if not name.startswith("~")))
         shown = sorted(name for name in names | {FAILED_QUEUE} | paused.names if not name.startswith("~"))
         return paused, await self._facts.probe(connection, shown)
@@ -347,7 +347,7 @@ class RabbitmqBroker:
     async def recurring(self) -> list[RecurringEntry]:
         connection = await self._connections.to_consume()
         if not (await self._missing.probe(connection, internal(self._exchange, "recurring"))).exists:
-            return []  # no leader is needed for that
+            return []  # no leader is needed
         return [entry.value for entry in await self._leader_client.ask(operations.ListRecurring())]
 
     async def change_recurring(self, change: EntryChange) -> None:
@@ -379,8 +379,8 @@ class RabbitmqBroker:
             failed_log=self._outbox.failed_log if is_failed(queue) else None,
         )
         needed = await migration.is_needed()
-        # A mark that a migration paused the queue. A later call that finishes an interrupted migration reads it too.
-        # All queues may be resumed during the migration, so the mark tells whether this queue was paused by name.
+        # A pause of this name records that a migration paused the queue. A call that continues an interrupted
+        # migration needs it, to decide whether to resume the queue at the end.
         ours, paused = f"~migrating.{queue}", (await self._paused()).names
         if needed and queue not in paused:
             await self.pause(ours, by="palermo migrate")
@@ -408,7 +408,10 @@ class RabbitmqBroker:
         return await Diagnosis(self._session, connection, self._facts, self.workflows, self._unreadable).run()
 
     async def _unreadable(self) -> Mapping[str, int]:
-        """Number of records that this session and the workers could not read, by stream or queue; skips history."""
+        """Number of unreadable records found by this session and the workers, by stream or queue.
+
+        Records in the history are not counted.
+        """
         connection = await self._connections.to_consume()
         await together(
             self._facts.read(connection),

@@ -1,8 +1,8 @@
 """The two connections of one session: one for publishing, and one for consuming.
 
-There are two because during a memory or disk alarm RabbitMQ stops reading from a connection that has ever published,
-acks included; the consuming one continues. A session without a worker opens the consuming connection when it first
-needs it, so a program that only enqueues has one connection.
+During a memory or disk alarm RabbitMQ stops reading from a connection that has ever published, acks included, so
+consuming needs its own. A session without a worker opens it on first use: a program that only enqueues has one
+connection.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ async def open_connections(session: SessionParameters) -> "Connections":
     count = 2 if session.takes else 1
     tasks = [asyncio.ensure_future(open_connection(session, session.name)) for _ in range(count)]
     try:
-        # Each attempt ends by itself even after the other failed: a cancelled TLS handshake would log its own failure.
+        # Each attempt ends by itself, even after the other has failed, because a cancelled TLS handshake logs its own
+        # error.
         await asyncio.wait(tasks)
         return Connections(session, *(task.result() for task in tasks))
     except BaseException:
@@ -49,7 +50,7 @@ class Connections:
         async with self._opening:
             if self.consuming is None:
                 opened = await open_connection(self._session, self._session.name)
-                if self._closed:  # closed in the meantime: nothing else would close this connection
+                if self._closed:  # closed in the meantime, and this connection with nothing else
                     await opened.close()
                     raise BrokerUnavailable(f"the session with RabbitMQ at {opened.where} is closed.")
                 self._consume_on(opened)
@@ -75,8 +76,8 @@ class Connections:
         return any(each is not None and each.error is not None for each in (self.publishing, self.consuming))
 
     async def close(self) -> None:
-        """Close both. From now on none is opened, and `lost` does not return."""
+        """Close both. After this `lost` doesn't return."""
         self._closed = True
         connections = [self.publishing] if self.consuming is None else [self.consuming, self.publishing]
-        # Both concurrently: if both are silent, the second must not wait for the first.
+        # Concurrently: if both are silent, the second must not wait for the first.
         await asyncio.gather(*(connection.close() for connection in connections))

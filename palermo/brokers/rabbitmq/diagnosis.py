@@ -1,7 +1,7 @@
-"""Check a RabbitMQ server for problems, with a test queue of its own that is removed at the end.
+"""Check a RabbitMQ server for problems, with a temporary test queue.
 
 Publishing is tested on a separate connection: during an alarm the server stops reading from a connection that has
-published, and the test queue must still be removed.
+published, but the test queue must still be removed.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from palermo.errors import PalermoError
 
 
 async def look_at_events(session: SessionParameters, connection: Connection, facts: Facts) -> list[Finding]:
-    """One finding if everything is fine, or one for each problem. Raises PalermoError."""
+    """The finding that events work, or one finding for each problem. Raises PalermoError."""
     found: list[Finding] = []
     there = 0
     for name, kind in ((gateway(session.prefix), "fanout"), (distributor(session.prefix), "topic")):
@@ -60,21 +60,21 @@ async def look_at_events(session: SessionParameters, connection: Connection, fac
 #: Maximum seconds of one publish before it counts as a problem.
 _PATIENCE = 2.0
 
-#: Number of jobs at the head of a queue without priorities that are checked for a priority.
+#: Number of jobs at the head of a queue without priorities that are checked for priorities.
 _FIRST_FEW = 10
 
 #: Milliseconds after which the server removes the test queue if this process dies.
 _EXPIRES_MS = 60_000
 
-#: Tolerated clock error in seconds: instants on the wire are whole seconds.
+#: Tolerated clock difference in seconds, since instants on the wire are whole seconds.
 _CLOCK = 2.0
 
 _PERMISSIONS = "rabbitmqctl set_permissions -p VHOST USER '.*' '.*' '.*', or the patterns of docs/guides/deploying.md."
 
-#: Bytes of workflows above which the leader's memory, and the next leader's time to read them, matter.
+#: Size of stored workflows, in bytes, above which the leader's memory and the next leader's start suffer.
 _MUCH = 100_000_000
 
-#: Differences from our own queues that make a queue lose jobs, and how.
+#: Arguments, other than ours, that make a queue lose jobs, and how.
 _LOSING = {
     "durable": "its jobs are lost when the server restarts",
     "auto_delete": "it is deleted with its jobs when its last worker ends",
@@ -97,7 +97,7 @@ class Diagnosis:
         workflows: RabbitmqWorkflows,
         unreadable: Callable[[], Awaitable[Mapping[str, int]]],
     ) -> None:
-        """`unreadable` counts the unreadable records, by stream or queue."""
+        """`unreadable` has the numbers of unreadable records, by stream or queue."""
         self._session = session
         self._exchange = session.exchange
         self._kind = session.queue_type
@@ -145,7 +145,7 @@ class Diagnosis:
 
     @asynccontextmanager
     async def _noting(self, check: str) -> AsyncIterator[None]:
-        """Convert a PalermoError raised inside to a finding."""
+        """Convert a PalermoError in the block to a finding."""
         try:
             yield
         except PalermoError as error:
@@ -170,17 +170,17 @@ class Diagnosis:
     async def _look_at_queues(self, queues: list[str]) -> None:
         named = {queue: amqp_queue(self._exchange, queue) for queue in queues}
         probes: dict[str, Probe] = {}
-        with suppress(PalermoError):  # if RabbitMQ answers nothing for one of them, each is queried separately
+        with suppress(PalermoError):  # without an answer from RabbitMQ to all, each is queried separately
             probes = await probe_all(self._connection, named.values())
         for queue, name in named.items():
             async with self._noting(f"queue {queue}"):
                 probe = probes.get(name) or await self._connection.probe(name)
-                if probe.exists:  # otherwise it is created when needed
+                if probe.exists:  # otherwise it is created on demand
                     await self._look_at_queue(queue, probe)
 
     async def _look_at_queue(self, queue: str, probe: Probe) -> None:
         name = amqp_queue(self._exchange, queue)
-        # A group's queue is declared as other programs declare it.
+        # A group's queue is declared in the same way by other programs.
         kind = CLASSIC if EventTopology(self._session.prefix).is_group(queue) else self._kind
         if difference := await self._connection.declare(name, versions.arguments(kind, self._connection.version)):
             self._found.append(differing(queue, difference, self._connection.version, ours=kind))
@@ -192,7 +192,7 @@ class Diagnosis:
             self._found.append(Finding.ok(f"queue {queue}", what))
 
     async def _hold_priorities(self, name: str, waiting: int) -> bool:
-        """Whether one of the first jobs of a queue has a priority. The jobs are requeued, as after `browse`."""
+        """Whether one of the first jobs of a queue has a priority. The jobs are requeued, as by `browse`."""
         if not waiting:
             return False
         channel = await self._connection.channel()
@@ -235,7 +235,7 @@ class Diagnosis:
             async with asyncio.timeout(_PATIENCE):
                 await publisher.send(exchange, name, properties, b"")
                 took = (time.monotonic() - began) * 1_000
-                # Twice, since during an alarm the first publish blocks its connection and is stored anyway.
+                # Twice, since during an alarm the first one is stored, and only then blocks the connection.
                 await publisher.send(exchange, name, properties, b"")
         except TimeoutError:
             self._found.append(self._unconfirmed(connection))
@@ -270,7 +270,7 @@ class Diagnosis:
         self._found.append(clock(got.properties.timestamp, time.time()))
 
     async def _remove(self, name: str, exchange: str) -> None:
-        # Each on its own channel: if one deletion is refused, the other must still be done.
+        # Each on its own channel, so that a refused deletion doesn't prevent the other.
         with suppress(PalermoError):
             channel: Channel = await self._connection.channel()
             await channel.call(channel.raw.queue_delete, name)
@@ -283,7 +283,7 @@ class Diagnosis:
 
 
 def records(unreadable: Mapping[str, int]) -> list[Finding]:
-    """The findings about unreadable records: one for each stream or queue, or that there are none."""
+    """The findings about unreadable records: one for each stream or queue, or one that there are none."""
     return [
         Finding.warning(
             "records",
@@ -297,7 +297,7 @@ def records(unreadable: Mapping[str, int]) -> list[Finding]:
 
 
 def workflows(size: int) -> list[Finding]:
-    """The finding about stored workflows, if they are large."""
+    """The finding about stored workflows, if they are too large."""
     if size <= _MUCH:
         return []
     text = f"running and failed workflows take {size / 1_000_000:,.0f} MB of a worker's memory"
@@ -306,7 +306,7 @@ def workflows(size: int) -> list[Finding]:
 
 
 def differing(queue: str, difference: Difference, server: str, *, ours: str) -> Finding:
-    """The finding about a queue that exists with other arguments than ours."""
+    """The finding about a queue with other arguments than ours."""
     name, theirs = difference.argument or "unknown", difference.theirs or difference.text
     if name == "x-queue-type":
         kind = next((kind for kind in QUEUE_TYPES if kind in theirs), "")
@@ -341,6 +341,6 @@ def clock(stamped: float | None, now: float) -> Finding:
 
 
 def _digits(theirs: str) -> str:
-    """The number in the server's text about an argument, such as: the value '9' of type 'byte'."""
+    """The number in the server's text about an argument, such as "the value '9' of type 'byte'"."""
     found = re.search(r"\d+", theirs)
     return found[0] if found else theirs

@@ -1,8 +1,7 @@
-"""The event log: a stream that retains events for a while.
+"""The event log: a stream that keeps events for a while.
 
-The gateway exchange routes the events of all publishers to it. With this stream a mandatory publish is never returned,
-because the stream accepts every event. An entry has the exchange that it was published to, and its topic as the routing
-key.
+The gateway exchange routes all events to it, so that no mandatory publish of an event is ever returned. An entry has
+the exchange that the event was published to, and the topic as its routing key.
 """
 
 import logging
@@ -29,19 +28,19 @@ from palermo.errors import BrokerUnavailable, NotFound
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: The header that a stream adds.
+#: The header with an entry's offset, which the stream adds.
 _OFFSET = "x-stream-offset"
 
 
 class Found(Struct, frozen=True):
-    """One event of the log."""
+    """One event in the log."""
 
     entry: Got
     offset: int
 
     @property
     def at(self) -> float | None:
-        """When it was published, in Unix seconds, by its headers or timestamp; None if they don't contain it."""
+        """When it was published, in Unix seconds, according to its headers or timestamp; None if they don't say."""
         headers = self.entry.properties.headers or {}
         for said in (headers.get("queued-at"), headers.get("created-at"), self.entry.properties.timestamp):
             if isinstance(said, int | float) and not isinstance(said, bool):
@@ -63,7 +62,7 @@ class EventLog:
         self._connection = connection
         self._wiring = wiring
         self.wanted = session.keep_events
-        #: Whether the stream is bound to the gateway, as far as this session knows.
+        #: Whether this session has found the stream bound to the gateway.
         self._bound = session.keep_events
         self._stream = Stream(
             internal(session.exchange, "events"),
@@ -74,9 +73,9 @@ class EventLog:
         )
 
     async def bind(self) -> bool:
-        """Bind the stream to the gateway, which then fills it; unbind it if events should not be retained.
+        """Bind the stream to the gateway, which fills it; or unbind it if events should not be kept.
 
-        Returns False if the stream is broken and events are not retained, although they should be: groups get them.
+        Returns False if events should be kept but the stream is broken; groups get them anyway.
         """
         if self.wanted:
             try:
@@ -98,7 +97,7 @@ class EventLog:
         try:
             await channel.bind(self._stream.name, self._wiring.gateway)
         except NotFound:
-            self._stream.made = False  # deleted since this session saw it
+            self._stream.made = False  # it was deleted
             await self._stream.make()
             channel = await self._connection.channel()
             await channel.bind(self._stream.name, self._wiring.gateway)
@@ -115,26 +114,26 @@ class EventLog:
             # Up to 4.2 the bindings of a broken stream can't be changed, and RabbitMQ skips it.
 
     async def count(self, connection: Connection) -> int:
-        """Number of events, marks included, by offsets, since the length that RabbitMQ reports is late."""
+        """Number of events and marks. Counts offsets, because the length that RabbitMQ reports is out of date."""
         end = await self.end(connection)
         if end < 1:
             return 0
         async with aclosing(self._stream.deliveries(connection, "first", end)) as entries:
             async for first, _ in entries:
-                # The very first entry only makes the stream non-empty.
+                # The first entry has no meaning.
                 return end - max(1, first) + 1
         return 0
 
     async def end(self, connection: Connection) -> int:
-        """The offset of the newest event; below 0 if there is none."""
+        """The offset of the newest event; negative if there is none."""
         end = await self._stream.end(connection)
         return -1 if end is None else end
 
     async def mark(self, connection: Connection) -> int:
-        """Write a mark. Returns its offset or a later one: everything routed before this call is before the mark.
+        """Write a mark. Returns its offset or a later one. Everything routed before this call has a lower offset.
 
-        A publisher's channel looks up the bindings and sends to the stream in one step. So a message routed by bindings
-        that have changed since arrives before a message that is sent now; but `end` may not show it yet.
+        A publisher's channel looks up bindings and sends to the stream in one step. So a message that was routed by old
+        bindings arrives before a mark sent now, although `end` may not show it yet.
         """
         await self._stream.write({"mark": clock.now()})
         return await self.end(connection)
@@ -142,10 +141,10 @@ class EventLog:
     async def read(
         self, connection: Connection, first: int, last: int, since: float | None = None
     ) -> AsyncGenerator[Found, None]:
-        """The events from one offset to another, without those that are too old to be retained.
+        """The kept events between two offsets, without those that are too old.
 
-        `since` is about where to start, instead of at `first`; something must have been stored after it. An event
-        without an id gets one here, the same at each read. See Stream.deliveries.
+        `since` is approximately where to start, instead of at `first`; something must have been stored after it. An
+        event without an id gets one here, which is always the same. See Stream.deliveries.
         """
         start: int | str | datetime = first or "first"
         if since is not None:
@@ -153,7 +152,7 @@ class EventLog:
         oldest = clock.now() - self._session.events_age
         async with aclosing(self._stream.deliveries(connection, start, last)) as entries:
             async for offset, entry in entries:
-                # An entry without an exchange was written to the stream itself: a mark, or the very first entry.
+                # An entry without an exchange is a mark or the first entry.
                 if offset >= first and entry.exchange:
                     found = self._found(offset, entry)
                     if found.at is None or found.at >= oldest:
@@ -169,6 +168,6 @@ class EventLog:
 
 
 def event_id(entry: Got) -> str:
-    """The id of an event, as it was published or as the job of a group; "" for an event without an id in a queue."""
+    """The id of an event as published, or as the job of a group; "" for an event in a queue without an id."""
     headers = entry.properties.headers or {}
     return str(headers.get(EVENT_ID) or entry.properties.message_id or headers.get("id") or "")

@@ -1,4 +1,4 @@
-"""Events on RabbitMQ: published to a fanout exchange, distributed by topic, retained in a stream.
+"""Events on RabbitMQ: published to a fanout exchange, distributed by topic, kept in a stream.
 
 See palermo.contract.events.
 """
@@ -32,12 +32,12 @@ from palermo.errors import NotFound
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Number of old events that are published and confirmed together, and the approximate bytes of their bodies.
+#: Number of earlier events published and confirmed together, and the approximate bytes of their bodies.
 _BATCH, _BATCH_BYTES = 500, 8 * 1024**2
 
 
 class RabbitmqEvents:
-    """One session's access to the events of one exchange: it publishes and subscribes."""
+    """One session's access to the events of one exchange."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class RabbitmqEvents:
         facts: Facts,
         reading: Callable[[], Awaitable[Connection]],
     ) -> None:
-        """`connection` is for publishing, `reading` returns the one for reading."""
+        """`connection` is for publishing; `reading` returns the one for reading."""
         self._session = session
         self._exchange = session.exchange
         self._connection = connection
@@ -84,7 +84,7 @@ class RabbitmqEvents:
         since = before.since if before is not None else subscription.since or clock.now()
         subscription = replace(subscription, since=since)
         if subscription != before:
-            # Listed before it is bound: then every bound group is listed, whichever process dies in between.
+            # Listed before it is bound, so that every bound group is listed even if a process dies in between.
             await self._store(subscription)
         await self._bind(subscription)
         if before is not None:
@@ -108,7 +108,7 @@ class RabbitmqEvents:
         found = await self._find(group)
         await self._wire()
         connection = await self._reading()
-        # A stream without an entry after `since` would wait for its next one, so a mark is written.
+        # A mark, because a stream without an entry after `since` would wait for its next one.
         last = await self._event_log.end(connection) if old.since is None else await self._event_log.mark(connection)
         return await self._tell(found, 0, last, old, run=uuid.uuid4().hex[:8], progress=progress)
 
@@ -120,7 +120,7 @@ class RabbitmqEvents:
         return (await self._facts.read(await self._reading())).subscriptions
 
     async def deleted(self, queue: str) -> None:
-        """Remove the subscription of the group whose queue was deleted: its bindings are gone too."""
+        """Remove the subscription of the group whose queue was deleted with its bindings."""
         if not self._wiring.is_group(queue):
             return
         self._wiring.topics.pop(queue, None)
@@ -144,11 +144,11 @@ class RabbitmqEvents:
             raise no_subscriber(event) from error
 
     def _unwire(self) -> None:
-        """Record that an exchange or a binding was deleted, or that no group wants an event."""
+        """Record that an exchange or a binding was deleted, or that an event was returned."""
         self._wired, self._rebinds = False, True
 
     async def _wire(self) -> None:
-        """Create the exchanges, the stream and their bindings; bind all groups again if a binding may be missing."""
+        """Create the exchanges, the stream and their bindings. Binds all groups again if a binding may be missing."""
         if self._wired:
             return
         async with self._wiring_now:
@@ -158,7 +158,7 @@ class RabbitmqEvents:
             await self._wiring.make(channel)
             bound = await self._event_log.bind()
             for one in (await self.known()).values() if self._rebinds else ():
-                with suppress(NotFound):  # its queue was deleted: a worker of the group will recreate it
+                with suppress(NotFound):  # the queue was deleted; a worker of the group will recreate it
                     channel = channel if channel.is_open else await self._connection.channel()
                     for topic in one.topics:
                         name = amqp_queue(self._exchange, one.queue)
@@ -189,18 +189,17 @@ class RabbitmqEvents:
             await channel.unbind(name, self._wiring.distributor, routing_key=topic)
         await channel.close()
 
-    # -- old events
+    # -- earlier events
 
     async def _join(self, subscription: Subscription) -> int:
-        """Put the retained events into the queue of a new group and bind the queue, so that the group gets each event
-        once.
+        """Put the kept events into a new group's queue and bind the queue, so that the group gets each event once.
 
-        An event published at about the moment of binding is in the stream, and perhaps in the queue too, so the queue
-        is read. An interrupted join starts again, and skips events that the queue already contains.
+        Events published at about the moment of binding are in the stream and perhaps also in the queue, so the queue is
+        read. If a join is interrupted, the next one starts again, and skips the events that are already in the queue.
         """
         connection, queue = await self._reading(), subscription.queue
         await self._declarer.ensure(queue)
-        # An interrupted join, or another program, may have bound it.
+        # An interrupted join, or another program, may have bound the queue already.
         await self._unbind(subscription, set(subscription.topics))
         last = await self._event_log.end(connection)
         replayed = await self._tell(subscription, 0, last, lying=await self._lying(queue))
@@ -211,7 +210,7 @@ class RabbitmqEvents:
         return replayed
 
     async def _lying(self, queue: str) -> set[str]:
-        """The ids of the events that are in a group's queue."""
+        """The ids of the events in a group's queue."""
         name = amqp_queue(self._exchange, queue)
         reader = Reader(await self._reading(), self._exchange, name=name, only_look=True)
         return await ids_in(reader, id_of=event_id) - {""}
@@ -227,9 +226,9 @@ class RabbitmqEvents:
         lying: Collection[str] = (),
         progress: Callable[[SweepProgress], None] | None = None,
     ) -> int:
-        """Put the events from one offset to another that match `old` into the group's queue. Returns their number.
+        """Put the events between two offsets that match `old` into the group's queue. Returns their number.
 
-        Events with an id in `lying` are left out.
+        Skips events with an id in `queued`.
         """
         batch: list[Message] = []
         size = replayed = seen = 0
@@ -259,7 +258,7 @@ class RabbitmqEvents:
 
 
 def _as_job(found: Found, subscription: Subscription, run: str) -> Message:
-    """The job that an old event becomes."""
+    """The job of an earlier event."""
     message = read(found.entry, subscription.queue)
     event = replace(message, id=str(message.extra[EVENT_ID])) if EVENT_ID in message.extra else message
     return subscription.job(Event(found.entry.routing_key, event), run=run, old=True)

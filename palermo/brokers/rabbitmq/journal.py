@@ -1,8 +1,8 @@
 """The journal as a stream, `<exchange>.~journal`: each message is one batch.
 
-The session reads it on the consuming connection. During an alarm RabbitMQ doesn't read from the publishing connection,
-and a reader must acknowledge to get new credit. RabbitMQ deletes whole segments, so the bounds are accurate to one
-segment.
+The session reads it on the consuming connection, because a reader must acknowledge to get new credit, and during an
+alarm RabbitMQ doesn't read from the publishing connection. RabbitMQ deletes whole segments, so the bounds are accurate
+to one segment.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from palermo.core.journal_records import decode
 from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable
 
-#: The prefetch of a reader, in batches of up to some 100 kB; and how many batches are acknowledged together.
+#: The prefetch of a reader, in batches of up to about 100 kB, and the number of batches acknowledged together.
 _CREDIT, _ACK_EVERY = 100, 25
 
-#: Number of segments of a stream, since RabbitMQ deletes a whole one at a time; and the smallest and largest segment in
-#: bytes.
+#: Number of segments of a stream, of which RabbitMQ deletes one at a time, and the minimum and maximum size of a
+#: segment in bytes.
 _SEGMENTS, _SMALLEST_SEGMENT, _LARGEST_SEGMENT = 16, 1024**2, 64 * 1024**2
 
-#: Number of newest batches that `examine` reads.
+#: Number of batches, the newest, that `examine` reads.
 _EXAMINED = 1_000
 
 
@@ -89,7 +89,7 @@ class StreamJournal:
         return reader
 
     async def examine(self) -> None:
-        """Read the newest batches, if any, in order to count unreadable ones."""
+        """Read the newest batches to count unreadable ones."""
         if await self._stream.exists(await self._reading()):
             reader = await self.read(lambda _: None, ReadFrom(last=_EXAMINED))
             await wait_for_any(reader.caught_up, reader.ended)
@@ -115,13 +115,13 @@ class StreamReader:
         channel.raw.add_on_cancel_callback(self._on_cancelled)
 
     async def start(self, stream: str, start: ReadFrom, stored_at: float) -> None:
-        """Start reading. `stored_at` is when the last batch was stored, by its writer's clock."""
+        """Start reading. `stored_at` is when the last batch was stored, according to its writer."""
         self._stream = stream
         at: Any = "first"
         if start.last is not None:
             at = self.begin = max(0, self.end + 1 - start.last)
         elif start.since is not None:
-            # A reader that starts after the last batch would wait for the next one, and never count as caught up.
+            # A reader that starts after the last batch would wait for the next one, and not count as caught up.
             past = start.since > stored_at
             at = self.end if past else datetime.fromtimestamp(max(0.0, start.since - SKEW), UTC).replace(tzinfo=None)
         elif start.position is not None and start.position <= self.end + 1:

@@ -31,16 +31,16 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, HeadersTooLarge, No
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Number of messages moved together: a kill in between may duplicate this many.
+#: Number of messages moved together. A kill in between may duplicate this many.
 _BATCH = 100
 
 #: Seconds between two log lines about running jobs.
 _SAY = 10.0
 
-#: Attempts to create the new queue before another program creates the old one again.
+#: Maximum number of attempts to create the new queue, since another program may create the old one again first.
 _ATTEMPTS = 20
 
-#: Headers that would route copies, or that the server adds itself.
+#: Headers that would route copies, or that the server adds by itself.
 _DROPPED = ("CC", "BCC", "x-delivery-count")
 
 
@@ -59,9 +59,9 @@ class Migration:
         progress: Callable[[SweepProgress], None],
         failed_log: FailedLog | None = None,
     ) -> None:
-        """`running` returns the number of the queue's running jobs, or None while a living worker does not answer.
+        """`running` returns the number of the queue's running jobs, or None while a living worker doesn't answer.
 
-        `failed_log` is for a failed queue.
+        `failed_log` is needed for a failed queue.
         """
         self._connection = connection
         self._exchange = exchange
@@ -76,8 +76,8 @@ class Migration:
         self._swept = SweepProgress(total=0)
         #: Whether publishing is diverted to the second queue, as far as is known.
         self._led_aside = False
-        #: Identifiable messages that were removed from the old queue during the diversion. If a publisher declares the
-        #: old queue in the meantime, it binds the queue again, and its messages go to both.
+        #: Messages that were removed from the old queue during the diversion, by identity. If a publisher declares the
+        #: old queue in the meantime, it binds it again, and its messages go to both queues.
         self._doubled: Counter[tuple[str, int]] = Counter()
 
     async def is_needed(self) -> bool:
@@ -92,14 +92,13 @@ class Migration:
     async def run(self) -> int:
         """Migrate the queue, which is paused. Returns the number of moved jobs."""
         there, aside = await self._count(self._name), await self._count(self._aside)
-        # An interrupted migration diverted publishing.
+        # an interrupted migration had diverted publishing
         self._led_aside = aside is not None
         self._swept = SweepProgress(total=2 * (there or 0) + (aside or 0))
         self._progress(self._swept)
         if aside is None:
             if self._failed_log is not None:
-                # Only when a migration begins: nothing is shown of a quorum queue until it is one again. A migration
-                # that is run again leaves the log as it is.
+                # Not when a migration is continued. The log is used only for failed queues of type quorum.
                 await self._failed_log.emptied(self._queue)
             arguments = versions.arguments(self._kind, self._connection.version)
             if difference := await self._connection.declare(self._aside, arguments):
@@ -116,7 +115,7 @@ class Migration:
                 " command again. Nothing is lost."
             )
         await self._lead_back()
-        # Twice: a session that waits for a slow quorum queue sends its message only once that queue answers.
+        # Twice, because a session that waits for a slow quorum queue publishes only when that queue answers.
         for _ in range(2):
             await asyncio.sleep(LOOK_EVERY)  # by then all messages diverted before have arrived
             while await self._move(self._aside, self._name, _BATCH):
@@ -129,9 +128,8 @@ class Migration:
     # -- steps -----------------------------------------------------------------------------------
 
     async def _empty(self) -> None:
-        """Divert all messages, and replace the queue."""
-        # First the messages that are there now, while publishers still publish here: that keeps the order, and leaves
-        # few.
+        """Move all messages to the second queue, and replace the first."""
+        # First the present messages, while publishers still publish here: that keeps the order, and leaves few.
         await self._move_all()
         await self._idle()
         await self._lead_aside()
@@ -140,18 +138,18 @@ class Migration:
         await self._drain()
         channel = await self._connection.channel()
         arguments = versions.arguments(self._kind, self._connection.version)
-        # Both without a pause, so that no other program makes the queue first. Publishing is routed aside until the new
-        # queue is bound: a message that no queue takes is lost, unless its program publishes it as mandatory.
+        # Sent together, so that no other program creates the queue in between. Publishing is diverted until the new
+        # queue is bound. A message that no queue takes is lost, unless its program publishes it as mandatory.
         channel.raw.queue_delete(self._name)
-        await channel.declare(self._name, arguments)  # another program may have created it first: `run` checks
+        await channel.declare(self._name, arguments)  # another program may have created it first, which `run` checks
         await channel.close()
         await self._connection.persist_queues()
 
     async def _lead_aside(self) -> None:
-        """Divert publishing to the second queue only, until a publisher declares the old queue again."""
+        """Divert publishing to the second queue, until a publisher declares the old queue again."""
         self._led_aside = True
         channel = await self._connection.channel()
-        # Both without a pause: messages published in between go to both queues.
+        # Sent together: messages published in between go to both queues.
         channel.raw.queue_bind(self._aside, self._exchange, routing_key=self._queue)
         await channel.unbind(self._name, self._exchange, routing_key=self._queue)
         await channel.close()
@@ -166,7 +164,7 @@ class Migration:
     async def _idle(self, *, aside: bool = False) -> None:
         """Wait until no worker has a job of the queue; with `aside`, divert publishing repeatedly.
 
-        A living worker that does not answer may have one.
+        A living worker that doesn't answer may have one.
         """
         loop = asyncio.get_running_loop()
         said = loop.time()
@@ -182,18 +180,17 @@ class Migration:
             await asyncio.sleep(LOOK_EVERY)
 
     async def _drain(self) -> None:
-        """Divert all messages that were published to the queue before the diversion.
+        """Move all messages that were published to the queue before the diversion.
 
-        A publisher that binds the old queue again may continue to fill it. Its messages are diverted too, without
-        waiting for them.
+        A publisher that binds the old queue again may keep filling it. Its messages are moved too, but not awaited.
         """
         await asyncio.sleep(LOOK_EVERY)  # by then all messages routed here before have arrived
         await self._move_all()
-        # Messages on their way into the queue, or back into it, were not counted.
+        # The count did not include messages on their way into the queue, or back into it.
         await self._move(self._name, self._aside, _BATCH)
 
     async def _move_all(self) -> None:
-        """Divert as many messages as exist now. Messages published in the meantime come after them."""
+        """Move the present messages to the second queue. Messages published in the meantime come after them."""
         left = await self._count(self._name) or 0
         while left > 0 and (moved := await self._move(self._name, self._aside, min(left, _BATCH))):
             left -= moved
@@ -204,7 +201,8 @@ class Migration:
         try:
             return await self._move_on(channel, source, target, count)
         finally:
-            # Unstored messages are requeued: a queue is deleted only when no session holds one of its messages.
+            # Requeues the messages that were not stored. A queue must not be deleted while a session holds one of its
+            # messages.
             await channel.close()
 
     async def _move_on(self, channel: Channel, source: str, target: str, count: int) -> int:
@@ -229,16 +227,16 @@ class Migration:
         return len(batch)
 
     def _is_double(self, got: Got) -> bool:
-        """Whether a publisher's message went to both queues, and was diverted from the old one as well."""
-        # A repeated identity does not count: two copies of a job are better than a lost one.
+        """Whether this message of a publisher went to both queues, and its copy was already moved from the old one."""
+        # If in doubt, keep it: two copies of a job are better than a lost one.
         identity = _identity(got) if got.exchange else None
         return identity is not None and self._doubled.pop(identity, 0) == 1
 
     async def _store(self, batch: list[Got], target: str) -> None:
-        """Publish these in order, and retry refused ones. Returns once all are confirmed.
+        """Publish these in order, and retry refused ones; returns once all are confirmed.
 
-        Errors of jobs that don't fit a frame are cut. For other headers that don't fit, raises BrokerRefused with
-        nothing published.
+        Errors of jobs that don't fit a frame are cut. If other headers don't fit, raises BrokerRefused with nothing
+        published.
         """
         for got in batch:
             got.properties.delivery_mode = PERSISTENT
@@ -287,9 +285,9 @@ class Migration:
 
 
 def _identity(got: Got) -> tuple[str, int] | None:
-    """A value that two copies of one message share; None for a message without an id, whose copy is unrecognizable.
+    """A value that copies of one message share; None for a message without an id, whose copies can't be recognized.
 
-    The id alone is not enough: another program may give one id to several jobs.
+    Includes the time, because another program may give one id to several jobs.
     """
     id = got.properties.message_id
     if not id:

@@ -1,7 +1,7 @@
 """The policies that remove jobs from queues, for the doctor.
 
-AMQP doesn't expose policies, neither those of users nor those of operators. RabbitMQ's management plugin does, if it is
-enabled and this user has access. Otherwise policies stay unknown, and the doctor reports that.
+AMQP doesn't expose policies. RabbitMQ's management plugin does, if it is enabled and accessible to this user; otherwise
+the doctor reports that they are unknown.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from palermo.core.text import count
 #: The plugin's default port; and the limits of its answer in seconds and bytes.
 PORT, _PATIENCE, _MOST = 15672, 2.0, 50_000_000
 
-#: What a policy may set, and its effect on jobs.
+#: Settings of policies that remove jobs, and how.
 _TAKES_AWAY = {
     "message-ttl": "jobs that wait longer than {} ms are lost",
     "expires": "a queue that is not used for {} ms is deleted with its jobs",
@@ -29,14 +29,14 @@ _TAKES_AWAY = {
     "dead-letter-exchange": "lost jobs go to exchange {!r}, which no worker serves",
 }
 
-#: The delivery limit of Palermo's quorum queues: no job reaches a limit of this size or more.
+#: Delivery limits from here on are harmless, since no job reaches them. Palermo's quorum queues have this one.
 _HIGH = 1_000_000
 
 Definitions = Mapping[str, Mapping[str, Any]]
 
 
 async def definitions(connection: Connection) -> Definitions | None:
-    """The policies' settings by queue (AMQP name) of the virtual host; None if they are not accessible."""
+    """The settings from policies, by AMQP queue of the virtual host; None if they are not accessible."""
     address = connection.address
     if address.scheme != "amqp":
         return None  # never send the password over a less secure connection than the broker's
@@ -66,7 +66,7 @@ def _ask(host: str, user: str, password: str, vhost: str) -> Definitions:
 def findings(found: Definitions | None, queues: Iterable[str], own: str, where: str) -> list[Finding]:
     """The findings about these AMQP queues, and about Palermo's own, whose names start with `own`."""
     named = {*queues, *(name for name in found or () if name.startswith(own))}
-    # Another RabbitMQ on this machine may use the port, with the same user.
+    # The port may belong to another RabbitMQ on this machine, with the same user.
     if found is None or named.isdisjoint(found):
         return [
             Finding.ok(
@@ -95,7 +95,7 @@ def findings(found: Definitions | None, queues: Iterable[str], own: str, where: 
 
 
 def _harm(definition: Mapping[str, Any]) -> str:
-    """The effect of a queue's policies on its jobs; "" if they lose none."""
+    """How a queue's policies lose jobs; "" if they don't."""
     refuses = str(definition.get("overflow", "")).startswith("reject-publish")
     harms = [
         text.format(definition[key])

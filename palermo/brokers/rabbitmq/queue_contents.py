@@ -1,7 +1,7 @@
 """A session's operations on the jobs in queues: listing, sweeping, purging and deleting.
 
-If the queue has keys, workflows or tenants, its jobs are removed one by one, with everything that belongs to them:
-about 10,000 per second. Otherwise RabbitMQ purges it.
+If jobs of a queue may have keys, workflows or tenants, they are removed one by one together with those, about 10,000
+per second. Otherwise RabbitMQ purges the queue.
 """
 
 import logging
@@ -57,12 +57,12 @@ class QueueContents:
         self._keys = keys
         self._tenants = tenants
         self._workflows = workflows
-        #: Declares on the connection for reading queues, once that exists.
+        #: Declares queues on the connection for reading, once that is open.
         self._declarer: Declarer | None = None
         self._failed_turn = sweeping.FailedTurn(session.exchange)
 
     def forget(self, queue: str) -> None:
-        """Record that the queue may have another type now, or be missing."""
+        """Record that the queue may be missing, or have another type."""
         self._outbox.declarer.forget(queue)
         if self._declarer is not None:
             self._declarer.forget(queue)
@@ -84,7 +84,7 @@ class QueueContents:
             )
         if is_failed(queue):
             if not limit:
-                return Page(messages=(), total=held)  # nothing is read, so there is no wait for other readers
+                return Page(messages=(), total=held)  # nothing to read, so other readers need not be awaited
             async with self._failed_turn.held(connection, only_look=True):
                 return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
         page = await self._tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
@@ -121,13 +121,13 @@ class QueueContents:
             return await self._outbox.failed_log.show(connection, queue, held, decide, tell, ids=ids)
 
         async def store(messages: list[Message]) -> None:
-            # A user who requeues a job wants it to run, and did not see its cancel mark.
+            # The user wants a requeued job to run, and did not see its cancel mark.
             await self.restore(message.id for message in messages)
             await self._outbox.publish_many(messages)
 
         async with self._failed_turn.held(connection, only_look=only_look) as alone:
             if logged:
-                # A worker trims failed jobs, and need not keep their whole log in memory.
+                # A worker trims failed jobs, and should not keep their whole log in memory.
                 corrects = alone and not ids and not self._takes
                 return await self._outbox.failed_log.sweep(
                     reader, queue, decide, store, tell, self._gate(queue), ids=ids, corrects=corrects
@@ -147,11 +147,11 @@ class QueueContents:
         # RabbitMQ would remove the line breaks from the name, and answer for another queue.
         counted = await self._outbox.declarer.count(queue) if _LINE_BREAKS.isdisjoint(queue) else None
         if counted is None and has_controls(queue):
-            # No NotFound, which would show whether such a name is registered.
+            # NotFound would reveal whether such a name is registered.
             await self._facts.remove(QUEUE, queue)
             return 0
         if counted is None:
-            # The name may outlive a queue that another program deleted.
+            # The name may outlive a queue that another program has deleted.
             if queue in (await self._facts.read(self._connections.publishing)).queues:
                 await self._facts.remove(QUEUE, queue)
             raise _missing(queue)
@@ -172,7 +172,7 @@ class QueueContents:
         """Purge or delete the queue; return the number of its jobs, None if it doesn't exist."""
         connection, removed = self._connections.publishing, 0
         if not is_failed(queue) and await self._has_more_than_jobs(queue):
-            await self._workflows.next_due()  # afterwards the jobs of all runnable steps are in the queue
+            await self._workflows.next_due()  # after this the jobs of all runnable steps are in the queue
             removed = await self._tenants.remove(queue)
             if not delete:
                 return removed
@@ -181,7 +181,7 @@ class QueueContents:
         return None if count is None else count + removed
 
     async def _has_more_than_jobs(self, queue: str) -> bool:
-        """Whether the jobs of this queue may have keys or steps, or its tenants their own queues."""
+        """Whether jobs of this queue may have keys or steps, or its tenants their own queues."""
         return await self._keys.exist() or await self._workflows.exist() or bool(await self._tenants.names(queue))
 
     def _gate(self, queue: str) -> sweeping.Gate:
@@ -195,7 +195,7 @@ class QueueContents:
         await self._cancels.restore(ids, await self._cancels.read(await self._connections.to_consume()))
 
     async def _kind(self, connection: Connection, queue: str) -> str:
-        """The type of a queue. Raises BrokerRefused, or NotBrowsable for a job queue."""
+        """The type of a queue. Raises BrokerRefused, and NotBrowsable for a job queue."""
         declarer = self._declarer_on(connection)
         if is_failed(queue):
             return await declarer.kind(queue)

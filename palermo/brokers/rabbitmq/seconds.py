@@ -3,22 +3,22 @@
 #: Until the next attempt after an error.
 AGAIN = 1.0
 
-#: Between two checks of a loop that waits for an instant or for news: the wall clock may jump, and news may get lost.
+#: Between two checks of a loop that waits for an instant or an event: the wall clock may jump, and events may get lost.
 LOOK_EVERY = 0.5
 
-#: The same for non-urgent checks: whether a part is needed at all, and whether something should be tidied.
+#: The same for checks that aren't urgent.
 TIDY_EVERY = 2.0
 
 #: Between two checks whether another process has finished.
 SOON = 0.05
 
-#: Maximum pause before retrying a refusing place for which jobs wait.
+#: Maximum pause before retrying a place that refuses jobs.
 STILL_REFUSED = 5.0
 
-#: Maximum time that closing a part waits for pending work.
+#: Maximum time to wait for pending work when a part is closed.
 LAST_WORDS = 2.0
 
-#: Time limit of operations that are not worth a longer wait.
+#: Time limit of operations that aren't worth a longer wait.
 PATIENCE = 5.0
 
 #: Maximum time that a user or a long request waits for another session or the leader.
@@ -27,7 +27,7 @@ LONG_PATIENCE = 30.0
 #: Between two log lines about a lasting problem.
 SAY_EVERY = 60.0
 
-#: After which a message is requeued or replaced: RabbitMQ requeues messages that are held for half an hour.
+#: Until a held message is requeued or replaced, since RabbitMQ requeues messages held for half an hour.
 HELD = 600.0
 
 #: Tolerated difference between the clocks of two machines.

@@ -19,7 +19,7 @@ from palermo.brokers.redis.connection import translated
 from palermo.core.address import Address
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, UrlInvalid
 
-#: Query parameters that an address may have, with their parsers. The names are redis-py's.
+#: The query parameters of an address, with their parsers. The names are redis-py's.
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     "db": int,
     "socket_connect_timeout": float,
@@ -34,7 +34,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 #: The parameters that name files.
 _FILES = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 
-#: Parameters of our own: the number of replicas that must have a job, and the Sentinel credentials.
+#: Our own parameters: the number of replicas that must have a job, and the Sentinel credentials.
 _OWN: dict[str, Callable[[str], Any]] = {"wait_replicas": int, "sentinel_username": str, "sentinel_password": str}
 
 
@@ -45,7 +45,7 @@ async def connect(address: Address, timeout: float, name: str, key: str) -> tupl
     """
     options = {**_read_query(address), "client_name": name}
     failed: BrokerError = BrokerUnavailable(f"Redis at {address} has no host.")
-    # Each host gets a part of the time, so that a silent one leaves time for the others.
+    # So that a silent host leaves time for the others.
     timeout /= max(1, len(address.hosts))
     for host in address.hosts or (("", 0),):
         one = replace(address, hosts=(host,)) if address.hosts else address
@@ -64,9 +64,9 @@ async def connect(address: Address, timeout: float, name: str, key: str) -> tupl
 
 
 def connect_blocking(address: Address, timeout: float, name: str) -> blocking.AbstractConnection:
-    """A blocking connection to the one server at an address that `connect` has returned.
+    """A blocking connection to the server at an address that `connect` has returned.
 
-    Waits for an answer at most for its timeout. Raises RedisError, OSError.
+    Waits for an answer for at most `timeout` seconds. Raises RedisError, OSError.
     """
     options = {"socket_connect_timeout": timeout, **_read_query(address), "client_name": name}
     made: blocking.AbstractConnection = _connection(address, {**options, "socket_timeout": timeout}, of=blocking)
@@ -109,7 +109,7 @@ async def _opened(
 
 
 def _connection(address: Address, options: dict[str, Any], of: ModuleType = library) -> Any:
-    """An unopened connection of this redis-py module."""
+    """An unopened connection, of redis-py's asyncio or blocking module."""
     common: dict[str, Any] = {
         "username": address.username or None,
         "password": address.password or None,
@@ -126,7 +126,7 @@ def _connection(address: Address, options: dict[str, Any], of: ModuleType = libr
 
 
 def _check(told: dict[bytes, Any], address: Address) -> None:
-    """Check the kind of the server. Raises BrokerRefused, BrokerUnavailable."""
+    """Check that the server is of a supported kind. Raises BrokerRefused, BrokerUnavailable."""
     if told[b"mode"] == b"sentinel":
         raise BrokerRefused(
             f"{address} is a Redis Sentinel, which stores no jobs. Write redis+sentinel://host:26379/NAME, with the"
@@ -137,7 +137,7 @@ def _check(told: dict[bytes, Any], address: Address) -> None:
 
 
 async def _named_by_sentinel(address: Address, timeout: float) -> Address:
-    """The address of the primary, according to the Sentinel at this address."""
+    """The address of the primary, from the Sentinel at this address."""
     ((host, port),) = address.hosts
     own = _read_query(address, of=_OWN)
     options: dict[str, Any] = {"username": own.get("sentinel_username"), "password": own.get("sentinel_password")}

@@ -1,7 +1,7 @@
-"""One connection to Redis that pipelines any number of concurrent calls, and the meaning of its errors.
+"""One connection to Redis that pipelines any number of concurrent calls, and the translation of its errors.
 
-Redis answers commands in order, so each call waits for its own answer only, and cancelling a call disturbs no other.
-A lost connection is never reopened: from then on every call raises BrokerUnavailable.
+Redis answers commands in order, so each call waits only for its own answer, and cancelling a call doesn't affect
+others. A lost connection is never reopened: from then on every call raises BrokerUnavailable.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from palermo.contract.socket_lock import SocketLock
 from palermo.contract.trouble import Trouble
 from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, PublishRefused
 
-#: What is wrong and what to do, by the start of Redis's error text, for a server that currently stores nothing.
+#: Why a server stores nothing now, and the remedy, by the start of Redis's error text.
 _TROUBLES = {
     "OOM": (
         "stores nothing: its memory is full (maxmemory)",
@@ -55,18 +55,18 @@ _TROUBLES = {
     ),
 }
 
-#: Those for which a new session with the same server is useless: it stores nothing for any client.
+#: Errors of a server that stores nothing for any client, so that a new session would not help.
 _FULL = ("OOM", "MISCONF")
 
-#: The same for a server that rejects our login. redis-py raises some of these as connection errors.
+#: Errors of a server that rejects our login. redis-py raises some of these as connection errors.
 _NO_ENTRY = ("NOAUTH", "WRONGPASS", "NOPERM", "no permissions", "DENIED", "invalid username-password", "Authentication")
 
-#: The same for a server that is not (or not yet) the right one, or that has too few replicas at the moment.
+#: Errors of a server that can't serve us now: it is the wrong one, busy, or has too few replicas.
 _NOT_NOW = ("MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "UNKILLABLE")
 
 
 def translated(server: str, error: BaseException) -> BrokerError:
-    """Palermo's error for one of redis-py's or the system's. `server` is the address to display."""
+    """Palermo's error for an error of redis-py or the system. `server` is the address to display."""
     text = str(error).rstrip(".")
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or _begins(text, _NO_ENTRY):
         sentence = text if text.endswith("?") else f"{text}."
@@ -94,7 +94,7 @@ def translated(server: str, error: BaseException) -> BrokerError:
 
 
 def trouble_of(server: str, error: BaseException) -> Trouble | None:
-    """The trouble that an error from Redis indicates."""
+    """The problem that an error from Redis indicates."""
     kind = _kind(error)
     if not kind:
         return None
@@ -111,23 +111,23 @@ def _kind(error: BaseException) -> str:
 
 
 def _begins(text: str, beginnings: Iterable[str]) -> bool:
-    # An error inside a script starts with the name of the script around it; in Redis 6 also with a sign.
+    # An error inside a script starts with the name of the script; in Redis 6 also with a sign.
     return any(text.startswith(one) or f" {one}" in text[:200] or f" -{one}" in text[:200] for one in beginnings)
 
 
 async def _disconnect(raw: library.AbstractConnection) -> None:
-    """Close a connection that no call uses any more."""
+    """Close a connection without pending calls."""
     if raw._writer is not None and raw._writer.transport.get_extra_info("sslcontext") is not None:
-        # uvloop waits for TLS's close_notify, and a client's event loop ends before that.
+        # uvloop would wait for TLS's close_notify, but a client's event loop ends before that.
         raw._writer.transport.abort()
     await raw.disconnect(nowait=True)
 
 
 class _Reader(asyncio.Protocol):
-    """Parses incoming data as it arrives, instead of redis-py's reader with its task and stream.
+    """Parses incoming data as it arrives, in place of redis-py's reader with its task and stream.
 
-    benchmarks.latency: p25 1.89 ms, 2.05 without.
-    Names with a leading underscore are redis-py's; they are the same in 5.1, our minimum, and in 8.1.
+    benchmarks.latency: p25 1.89 ms, 2.05 without. Names with a leading underscore are redis-py's, the same in 5.1, our
+    minimum, and in 8.1.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class _Reader(asyncio.Protocol):
         received: Callable[[Any], None],
         ended: Callable[[Exception], None],
     ) -> None:
-        """`received` is called with each answer, message or error; `ended` with the reason of the end."""
+        """`received` is called with each answer, message or error; `ended` with the reason for the end."""
         self._reader = hiredis.Reader(replyError=raw._parser.parse_error)
         self._received = received
         self._ended = ended
@@ -163,7 +163,7 @@ class Connection:
         self._socket_lock.fill(self._transport)
         #: Pending answers, in the order in which the commands were sent.
         self._waiting: deque[asyncio.Future[Any]] = deque()
-        #: Commands not sent yet, each with its future; None for the rest of a command that another thread has started.
+        #: Unsent commands with their futures; None for the rest of a command that another thread has begun to send.
         self._unsent: list[tuple[bytes, asyncio.Future[Any] | None]] = []
         self._loop = asyncio.get_running_loop()
         #: Why the connection was lost.
@@ -182,14 +182,14 @@ class Connection:
         return future
 
     def try_begin(self, answered: Callable[["asyncio.Future[Any]"], None], *command: Any) -> bool:
-        """`begin` for another thread, which writes by itself; the session's thread calls `answered`.
+        """`begin` for another thread, which writes directly; the session's thread calls `answered`.
 
-        Returns False if nothing was sent because another write is in progress or the connection is lost.
+        Returns False, with nothing sent, if another write is in progress or the connection is lost.
         """
         data = hiredis.pack_command(command)
         future: asyncio.Future[Any] = self._loop.create_future()
         future.add_done_callback(answered)
-        # After an exception in the middle of this the lock stays taken, so the connection ends (SocketLock).
+        # If an exception interrupts the following lines, the lock stays taken and the connection ends (SocketLock).
         if not self._socket_lock.borrow():
             return False
         begun = not (self.lost.done() or self._unsent or self._transport.get_write_buffer_size())
@@ -230,7 +230,7 @@ class Connection:
 
     def _received(self, answer: Any) -> None:
         if isinstance(answer, ConnectionError | AskError | ReadOnlyError):
-            # The server ends the connection, or another server has taken over.
+            # The server is closing the connection, or is no longer the primary.
             self._ended(answer)
         if not self._waiting:
             return

@@ -25,9 +25,9 @@ _CLOCK_DIFFERENCE = 1.0
 #: Fraction of its memory limit above which the server counts as nearly full.
 _NEARLY_FULL = 0.8
 
-#: Types of Palermo's single keys, and of its keys per queue, tenant, worker, limited key and workflow, by the prefix of
-#: their names up to a colon. docs/internals/redis.md describes them. The tokens of attempts, `sent:…`, are missing:
-#: no key names them, and they expire within minutes.
+#: The expected types of Palermo's keys, by name: single keys, and those per queue, tenant, worker, limited key and
+#: workflow, by their prefix up to the colon. docs/internals/redis.md describes them. Tokens, `sent:…`, are missing,
+#: because no key names them and they expire within minutes.
 _ONCE = {
     **dict.fromkeys(("number", "version", "journal-bytes", "events-bytes"), "string"),
     **dict.fromkeys(("jobs", "queues", "marks", "tenant-jobs", "renewals", "claims", "deaths", "runs-at"), "hash"),
@@ -72,7 +72,7 @@ async def diagnose(store: Store) -> list[Finding]:
 
 
 async def warn_of_eviction(store: Store) -> None:
-    """Warn about a server that evicts jobs when its memory is full. No warning if the user may not read the setting."""
+    """Log a warning if the server evicts jobs when its memory is full, as far as this user may read the setting."""
     with suppress(BrokerError):
         found = _eviction(_fields(await store.call("INFO", "memory")))
         if found.level == "problem":
@@ -167,7 +167,7 @@ def _replicas(info: Mapping[str, str], wanted: int) -> list[Finding]:
 
 
 async def _foreign_keys(store: Store) -> list[Finding]:
-    """A problem for each key that another program has replaced by another type."""
+    """A problem for each key that another program has replaced by one of another type."""
     found, asked = list[Finding](), list[tuple[bytes, str]]()
     async for one in _keys(store):
         asked.append(one)
@@ -178,9 +178,9 @@ async def _foreign_keys(store: Store) -> list[Finding]:
 
 
 async def _keys(store: Store) -> AsyncIterator[tuple[bytes, str]]:
-    """Palermo's keys with their types, as far as other Palermo keys name them.
+    """Palermo's keys with their types, as far as other keys of Palermo name them.
 
-    The whole key space is not scanned: another program may have millions of keys there.
+    The keyspace isn't scanned, since another program may have millions of keys there.
     """
 
     def named(kinds: Mapping[str, str], name: bytes) -> list[tuple[bytes, str]]:
@@ -188,7 +188,7 @@ async def _keys(store: Store) -> AsyncIterator[tuple[bytes, str]]:
 
     for name, type in _ONCE.items():
         yield store.key(name).encode(), type
-    with suppress(BrokerRefused):  # the key with these names has a wrong type itself
+    with suppress(BrokerRefused):  # this key has the wrong type itself
         async for queue, _ in store.scan("queues"):
             for one in named(_OF_QUEUE, queue):
                 yield one

@@ -1,11 +1,9 @@
 """The fast path for enqueuing: the calling thread sends a job and reads the answer on a dedicated connection.
 
-The session's connection is read only by the session's thread. A caller on the ordinary path waits for two thread
-switches: to that thread and back. docs/guides/performance.md has the cost.
-
-One connection serves all threads. While a thread uses it the others take the ordinary path, where commands overlap.
-After an error here the command is sent again on the ordinary path, which reports the cause; Redis recognizes the
-command by its token (Attempts in broker.py).
+On the ordinary path, a caller waits for two thread switches: to the session's thread and back.
+docs/guides/performance.md has the cost. One connection serves all threads; while a thread uses it, the others take the
+ordinary path, where commands overlap. After an error here the ordinary path sends the command again and reports the
+cause; Redis recognizes the repeated command by its token (Attempts in broker.py).
 """
 
 import contextlib
@@ -26,9 +24,9 @@ class DirectCalls:
     """The fast path of one session. Thread-safe."""
 
     def __init__(self, open: Callable[[], AbstractConnection]) -> None:
-        """`open` returns a new connection; it runs in a thread of its own, since a name lookup may hang."""
+        """`open` returns a new connection. It runs in its own thread, since a name lookup may hang."""
         self._open = open
-        #: The connection while no thread uses it. A thread that Ctrl-C interrupts does not return it.
+        #: The connection while no thread uses it. A thread interrupted by Ctrl-C does not return it.
         self._idle: deque[AbstractConnection] = deque(maxlen=1)
         #: Held while a connection exists or is being opened.
         self._present = threading.Lock()
@@ -36,7 +34,7 @@ class DirectCalls:
         self._closed = False
 
     def call(self, *command: Any) -> bool | None:
-        """Send a command; return whether Redis ran it, or None if it was not sent and so took no time."""
+        """Send a command; return whether Redis executed it, or None if it wasn't sent, which takes no time."""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -57,7 +55,7 @@ class DirectCalls:
         return True
 
     def close(self) -> None:
-        """Close the connection, or make the thread that uses it close it. Idempotent."""
+        """Close the connection, or have it closed by the thread that uses it. Idempotent."""
         self._closed = True
         with contextlib.suppress(IndexError):
             self._drop(self._idle.pop())
@@ -65,7 +63,7 @@ class DirectCalls:
     def _begin_opening(self) -> None:
         if self._closed or time.monotonic() < self._opens_at or not self._present.acquire(blocking=False):
             return
-        with contextlib.suppress(RuntimeError):  # no thread can be started: the ordinary path remains
+        with contextlib.suppress(RuntimeError):  # no thread can be started, so the ordinary path is used
             threading.Thread(target=self._run, name="palermo-redis-opening", daemon=True).start()
 
     def _run(self) -> None:
@@ -78,7 +76,7 @@ class DirectCalls:
 
     def _give_back(self, connection: AbstractConnection) -> None:
         self._idle.append(connection)
-        if self._closed:  # perhaps just after `close` checked
+        if self._closed:  # perhaps since `close` checked
             self.close()
 
     def _drop(self, connection: AbstractConnection | None) -> None:

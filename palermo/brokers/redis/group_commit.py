@@ -1,7 +1,7 @@
 """Group commit: how long the script that deletes finished jobs waits, so that one disk write serves several jobs.
 
-Without it the slots of a worker with short jobs alternate: while one slot's job is being deleted, the other slot
-finishes its job and waits for a script of its own. With it the slots fall into step.
+Without it the slots of a worker with short jobs alternate: while one slot's job is being deleted, another slot finishes
+its job and needs a script of its own. With it the slots synchronize.
 """
 
 import time

@@ -13,14 +13,14 @@ from palermo.core.topology import DEFAULT_QUEUE, MAX_PRIORITY, is_failed
 from palermo.core.unique_keys import UNIQUE_KEY
 from palermo.core.workflow import WORKFLOW
 
-#: Priority of a job that has already waited for its turn or its permit: it precedes all others in its queue.
+#: Priority of a job that has had its turn or got its permit: it precedes all others in its queue.
 FRONT_PRIORITY = MAX_PRIORITY + 1
 
-#: Exceptions from reading a message that another program has changed.
+#: Errors of reading a message that another program has changed.
 _UNREADABLE = (ValueError, TypeError, AttributeError, msgpack.UnpackException)
 
-#: A job for scripts/publish.lua: queue, tenant, share, priority, "1" with a unique key or of a workflow, due at, id and
-#: message.
+#: A job for scripts/publish.lua: queue, tenant, share, priority, "1" if it has a unique key or belongs to a workflow,
+#: due time, id and message.
 Job = tuple[str, str, str, int, str, str, str, bytes]
 
 
@@ -56,15 +56,15 @@ def to_blob(message: Message) -> bytes:
         message.body,
         0,
     )
-    # Redis's own msgpack, which the scripts use to read the id, has one type for text and bytes.
+    # Redis's own msgpack, with which the scripts read the id, has one type for text and bytes.
     packed: bytes = msgpack.packb(parts, use_bin_type=False)
     return b"-" + packed
 
 
 def from_blob(blob: bytes, taken_from: str | None) -> Message:
-    """The message in these bytes, as taken from this queue; `taken_from` is None for a scheduled job.
+    """The message in these bytes, as taken from this queue, or None for a scheduled job.
 
-    Never raises: `defect` describes an unreadable part. One broken job must not block the jobs behind it.
+    Never raises: `defect` describes an unreadable part, since one broken job must not block the jobs behind it.
     """
     try:
         message_id, content_type, content_encoding, headers, properties, body = _parts(blob)
@@ -101,7 +101,7 @@ def _parts(blob: bytes) -> tuple[str, str, str, str, str, bytes]:
 
 
 def _id_of(blob: bytes) -> str:
-    """An id for an unreadable message: always the same for the same bytes."""
+    """An id for an unreadable message, always the same for the same bytes."""
     return f"unreadable-{hashlib.sha256(blob).hexdigest()[:16]}"
 
 

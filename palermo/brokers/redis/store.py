@@ -1,8 +1,8 @@
-"""One session's view of an exchange in Redis. It reads and changes the data by scripts, each of which is one step.
+"""One session's view of an exchange in Redis. It reads and changes the data by scripts.
 
-Redis runs one script at a time and nothing else during it. So a script's changes are atomic, and no other session sees
-half of them. A decision made in Python is written by the script `change`, which applies it only if the data it is based
-on is unchanged. Otherwise the session reads and decides again.
+Redis runs one script at a time and nothing else in between, so a script's changes are atomic. A decision made in Python
+is written by the script `change`, on condition that the data it is based on is unchanged; otherwise the session reads
+and decides again.
 """
 
 import asyncio
@@ -47,22 +47,23 @@ log = logging.getLogger("palermo.redis")
 
 T = TypeVar("T")
 
-#: Size above which a body is not sent a second time, because it may take long on a slow line.
+#: Size above which a body is not sent twice, since that may take long on a slow line.
 _QUICK_BYTES = 65_536
 
 #: Number of hash fields read in one batch when all are needed.
 _SCAN_SIZE = 500
 
-#: Maximum number of messages, and of their bytes, that a sweep holds in memory; also the batch of a purge.
+#: Maximum number of messages, and of their bytes, that a sweep holds in memory; and the batch size of a purge.
 _STEP, _STEP_BYTES, _PURGE_STEP = 200, 8 * 1024 * 1024, 2_000
 
-#: Tolerated difference of Redis's clock in seconds: reading by time starts this much earlier.
+#: Tolerated difference of Redis's clock in seconds. Reading by time starts this much earlier.
 _CLOCK_DIFFERENCE = 2.0
 
-#: A stream id is milliseconds and a number. A place packs both into one number, with this many digits for the latter.
+#: Number of digits for the second part of a stream id when both parts, milliseconds and a number, are packed into one
+#: integer.
 _DIGITS = 6
 
-#: A number as a script writes it; another program's entry may contain anything.
+#: A number as the scripts write it.
 _NUMBER = re.compile(rb"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -79,7 +80,7 @@ class Store(StepStore):
     """One session's connections to Redis, opened by open_store."""
 
     def __init__(self, connection: Connection, address: Address, session: SessionParameters) -> None:
-        """`address` is the one server that the connection leads to."""
+        """`address` is that of the connected server."""
         self._connection = connection
         self._address = address
         self._session = session
@@ -88,7 +89,7 @@ class Store(StepStore):
         self._messages: Messages | None = None
         self._opening = asyncio.Lock()
         self._thread = threading.get_ident()
-        # Short enough to leave most of the time for the ordinary path.
+        # A short timeout leaves most of the time for the ordinary path.
         self._direct = DirectCalls(lambda: connect_blocking(address, session.timeout / 8, _client_name(session)))
         self._closed = False
         self.server = str(address)
@@ -98,7 +99,7 @@ class Store(StepStore):
         if number:  # all databases of a Redis server share its channels
             self.commands, self.cancels = f"commands:{number}", f"cancelled:{number}"
         self.lost: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
-        #: The trouble that the server last reported to this session.
+        #: The problem that the server last reported to this session.
         self.trouble: Trouble | None = None
         self._watch(connection.lost)
 
@@ -111,7 +112,10 @@ class Store(StepStore):
         return await self._within(self._connection.call(command, *arguments))
 
     async def find_trouble(self) -> Trouble | None:
-        """Store a small value that expires immediately. Raises BrokerUnavailable, BrokerRefused."""
+        """The server's problem, found by storing a small value that expires immediately.
+
+        Raises BrokerUnavailable, BrokerRefused.
+        """
         with contextlib.suppress(PublishRefused, BrokerBlocked):
             await self.call("SET", self.key("trouble"), "", "PX", 1)
             self.trouble = None
@@ -132,7 +136,7 @@ class Store(StepStore):
         key = self.key(f"{table}-due")
         found = await self.call("ZRANGEBYSCORE", key, "-inf", now, "LIMIT", 0, most)
         for name in found:
-            if text_of(name).encode() != name:  # not written by Palermo: it would stay due forever
+            if text_of(name).encode() != name:  # written by another program; it would stay due forever
                 await self.call("ZREM", key, name)
         return [text_of(name) for name in found]
 
@@ -149,7 +153,7 @@ class Store(StepStore):
         return found
 
     async def absent(self, ids: Collection[str]) -> set[str]:
-        # Usually far fewer jobs have keys than there are jobs.
+        # There are usually far fewer jobs with keys than jobs.
         there, cursor, absent = set[str](), b"0", set[str]()
         while True:
             cursor, numbers = await self.call("SSCAN", self.key("keyed"), cursor, "COUNT", _SCAN_SIZE)
@@ -214,7 +218,7 @@ class Store(StepStore):
                     yield one
             return
         low, high = chosen.due or ("-inf", "+inf")
-        # Read all numbers first: jobs come and go during the reading.
+        # Read all numbers first, because jobs come and go in the meantime.
         numbers = await self.call("ZRANGEBYSCORE", self.key("later"), low, high)
         for first in range(0, len(numbers), _SCAN_SIZE):
             for one in await self._jobs_later(numbers[first : first + _SCAN_SIZE]):
@@ -309,11 +313,11 @@ class Store(StepStore):
         return some, more == b"1", left
 
     def begin(self, name: str, *arguments: Any) -> "asyncio.Future[Any]":
-        """Run a script; see Connection.begin. Only for scripts that this session has already run."""
+        """Start a script; see Connection.begin. Only for scripts that this session has already run."""
         return self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
 
     def try_publish(self, message: Message, token: tuple[str, int, int], ended: OnPublished) -> bool:
-        """Send a message that is confirmed by Redis's answer alone; see palermo.contract.broker.Broker.
+        """Send a message for which Redis's answer is a sufficient confirm; see palermo.contract.broker.Broker.
 
         `token` identifies the attempt: see Attempts.begin.
         """
@@ -338,7 +342,10 @@ class Store(StepStore):
         return True
 
     def count(self, value: bytes | None, name: str) -> int:
-        """The integer that Redis has under this name, or 0. Raises BrokerRefused for any other value."""
+        """An integer that Redis has under this name, from its stored value; 0 for none.
+
+        Raises BrokerRefused if invalid.
+        """
         if value is None or value.isdigit():
             return int(value or 0)
         raise BrokerRefused(
@@ -358,7 +365,7 @@ class Store(StepStore):
         return answer
 
     async def reload(self) -> None:
-        """Load the scripts into Redis, which has none yet or lost them at a restart."""
+        """Load the scripts into Redis, which loses them when it restarts."""
         for name in _SCRIPTS:
             await self.call("SCRIPT", "LOAD", _script(name)[0])
 
@@ -429,7 +436,7 @@ class Store(StepStore):
         return translated(self.server, error)
 
     def _note(self, error: BaseException) -> None:
-        """Record the trouble that an error indicates. A server that has become a replica is useless from then on."""
+        """Record the problem that an error indicates. A server that has become a replica ends the session."""
         cause = error.__cause__ or error
         if (trouble := trouble_of(self.server, cause)) is None:
             return
@@ -439,7 +446,7 @@ class Store(StepStore):
 
     async def _wait_for_replicas(self) -> None:
         """Wait until enough replicas have this session's writes. Raises BrokerUnavailable."""
-        # Less than half of the publish timeout, after which the client considers a session silent.
+        # Less than half of the publish timeout, after which the client considers the session silent.
         reached = await self.call("WAIT", self.wanted_replicas, max(1, int(self.timeout * 400)))
         if reached < self.wanted_replicas:
             raise BrokerUnavailable(
@@ -479,16 +486,16 @@ async def open_store(session: SessionParameters) -> Store:
     return store
 
 
-#: All scripts. Each session loads them, since Redis loses them at a restart.
+#: All scripts. Each session loads them, since Redis loses them when it restarts.
 _SCRIPTS = ("publish", "work", "similar", "change", "due", "worker", "look", "purge", "delete")
 
 
-#: The scripts whose data must be on the replicas before the caller gets its confirm.
+#: The scripts whose changes must be on the replicas before the caller gets its confirm.
 _PROMISED = ("publish", "change")
 
 
 def _packed(job: Job) -> Any:
-    """A job of a step in the form that the scripts read."""
+    """A step's job in the form that the scripts read."""
     return to_job(job.message, job.queue)
 
 
@@ -518,5 +525,5 @@ def _prefix(session: SessionParameters) -> str:
 
 
 def _client_name(session: SessionParameters) -> str:
-    """The name of our connections in CLIENT LIST, which must not contain spaces."""
+    """The name of our connections in CLIENT LIST, where it must not contain spaces."""
     return "palermo-" + "".join(sign if sign.isalnum() else "-" for sign in session.name)

@@ -1,8 +1,8 @@
 """Workers in Redis: their leases and their reports.
 
 A worker owns its jobs as long as it renews its lease. When the lease expires, any other worker releases the jobs to
-their queues, and Redis refuses what the late worker still settles. If no worker could renew its lease for a while
-because Redis was down, all workers first get time to reconnect (scripts/worker.lua).
+their queues, and Redis refuses later settlements of them. If no worker could renew its lease for a while because Redis
+was down, all workers first get time to reconnect (scripts/worker.lua).
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from palermo.contract.worker_info import (
     unidentified_worker,
 )
 
-#: Seconds after which a worker that hasn't renewed its lease loses its jobs: a job of a killed worker runs again within
+#: Seconds after which a worker that hasn't renewed its lease loses its jobs. A killed worker's job runs again within
 #: five seconds.
 LEASE = 4.0
 
 #: Number of renewals between two polls for jobs, since a wake-up message may be lost.
 _LOOK_EVERY = 4
 
-#: Seconds without a renewal after which a worker counts as not responding: it is stopped, or swapped out.
+#: Seconds without a renewal after which a worker counts as silent: stopped, or swapped out.
 _SILENT_AFTER = 2.0
 
 
@@ -41,7 +41,7 @@ class LivingWorker(Struct, frozen=True):
 
 
 def living(now: float, rows: list[Any]) -> list[LivingWorker]:
-    """The workers in an answer of scripts/look.lua, which also returns the time."""
+    """The workers in an answer of scripts/look.lua, which includes the time."""
     found: list[LivingWorker] = []
     for number, (lease, tag, selection, report, _) in enumerate(rows):
         if not tag or float(lease) <= now:

@@ -40,7 +40,7 @@ log = logging.getLogger("palermo.sqlite")
 
 
 async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
-    """Open a session with the file at the address, creating the file if it doesn't exist, unless `creates` is False.
+    """Open a session with the file at the address. Creates a missing file if `creates`.
 
     Raises UrlInvalid, StoreInvalid, BrokerUnavailable.
     """
@@ -164,7 +164,7 @@ class SqliteBroker(StepBroker[SqliteSteps, SqliteConsumer]):
         return await diagnose(self._store, self._steps, self._exchange)
 
     async def lost(self) -> BrokerError:
-        # A file doesn't disconnect; the next call raises what happened to it.
+        # A file doesn't disconnect; the next call raises an error if something has happened to it.
         never: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
         return await never
 

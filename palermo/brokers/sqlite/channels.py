@@ -1,6 +1,6 @@
 """Channels, through which the sessions of one file wake each other and exchange messages.
 
-A message is a row, which each session listening to its channel reads. It is deleted after a minute.
+A message is a row that every session listening to its channel reads. It is deleted after a minute.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from palermo.errors import BrokerError
 #: Seconds for which a message is kept.
 _KEPT_FOR = 60.0
 
-#: Seconds between two reads without a wake-up: a session may have died before it woke the others.
+#: Seconds between two reads without a wake-up, because a session may die before it wakes the others.
 _POLL_EVERY = 0.25
 
-#: The watched files: for jobs, for the journal and for messages.
+#: The watched files: one for jobs, and one for the journal and messages.
 _JOBS, _MESSAGES = "bell", "message-bell"
 _BELLS = {_JOBS: _JOBS, BELL: "journal-bell", _MESSAGES: _MESSAGES}
 
@@ -37,7 +37,7 @@ class Channels:
         self.jobs = self._bells[_JOBS]
         self._listeners: list[tuple[str, Callable[..., None]]] = []
         self._rung = asyncio.Event()
-        #: Number of the last message that was read.
+        #: The task that reads messages, and the number of the last one read.
         self._reading: asyncio.Task[None] | None = None
         self._after = 0
 
@@ -46,7 +46,7 @@ class Channels:
         self._bell(channel).notify()
 
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call the function, with the text of a message, whenever there may be news on a channel."""
+        """Call the function for each message of a channel with its text, or whenever something may have changed."""
         bell = self._bell(channel)
         if bell is not self._bells[_MESSAGES]:
             bell.listen(callback)
@@ -97,7 +97,7 @@ class Channels:
 
 
 def send(db: sqlite3.Connection, exchange: str, channel: str, text: str) -> None:
-    """Store a message, if it has a text."""
+    """Store a message, unless its text is empty."""
     if text:
         now = time.time()
         db.execute("delete from message where at < ?", (now - _KEPT_FOR,))

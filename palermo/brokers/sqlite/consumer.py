@@ -1,8 +1,8 @@
 """One worker's consumer: takes jobs from the file and settles them.
 
-Jobs acknowledged in one turn of the event loop are deleted from the file in the next turn. The same transaction claims
-the next job for each free slot. So one disk write serves both purposes, and all slots whose jobs end in one turn. The
-transaction runs on the loop, like all others (see store.py).
+Jobs acknowledged in one turn of the event loop are deleted in the next, in the transaction that claims the next job for
+each free slot. So one disk write serves both purposes, and all slots whose jobs end in one turn. The transaction runs
+on the loop, like all others (see store.py).
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class SqliteConsumer(StepConsumer):
         order: str,
         resumes: bool,
     ) -> None:
-        """`resumes` is whether the holder has jobs of an earlier session (workers.take_over)."""
+        """`resumes` says that the holder has jobs of an earlier session (workers.take_over)."""
         heartbeat = SqliteHeartbeat(store, directory, holder, report, reported, lock.touch, channels.ring)
         super().__init__(SqliteSteps(store, exchange, channels, self._write), heartbeat, on_command, store.display_path)
         self._store = store
@@ -54,7 +54,7 @@ class SqliteConsumer(StepConsumer):
         self._lock = lock
         self._holder = holder
         self._claimer = JobClaimer(exchange, holder, selection, order=order, worker=reported.id, resumes=resumes)
-        #: Claims and deletes jobs while other processes write.
+        #: The task that deletes and claims jobs while other processes write.
         self._working: asyncio.Task[None] | None = None
         #: Whether the last claim left a slot without a job.
         self._idle = False
@@ -77,7 +77,7 @@ class SqliteConsumer(StepConsumer):
         if self._listening:
             self._channels.jobs.unlisten(self._look)
         if cut_off and (self._held or self._detached or self._done or self._claimer.resumes):
-            # The worker continues, and its next session gets the jobs. Writing may be impossible now.
+            # The worker continues, and its next session gets the jobs. It may be impossible to write now.
             self.cut_off = CutOff(self._holder, self._lock, tuple(self._done))
             return
         try:
@@ -85,13 +85,13 @@ class SqliteConsumer(StepConsumer):
                 await self._write(lambda db: workers.remove(db, self._holder))
                 self._channels.ring()
         finally:
-            # In any case: once the lock file is gone, other processes release the jobs that this one held.
+            # In any case, since other processes release this one's jobs when the lock file is removed.
             self._lock.release()
 
     # -- claiming ------------------------------------------------------------
 
     def _work(self) -> None:
-        """Delete finished jobs and claim jobs for the waiting slots; in a task while another process writes."""
+        """Delete finished jobs and claim jobs for the waiting slots; in a task if another process is writing."""
         self._scheduled = False
         if self._lost is not None or self._working is not None:
             return
@@ -103,7 +103,7 @@ class SqliteConsumer(StepConsumer):
         self._listen()
 
     def _may_find(self) -> bool:
-        """Whether there may be a job. If a job is unlikely, read first, since a read blocks no writer."""
+        """Whether there may be a job. If one is unlikely, this reads first, since a read blocks no writer."""
         return not self._idle or self._store.try_read(self._claimer.find) is not None
 
     async def _work_patiently(self) -> None:
@@ -116,7 +116,7 @@ class SqliteConsumer(StepConsumer):
         self._work_soon()
 
     def _claim(self, db: sqlite3.Connection) -> list[Delivery]:
-        """Claim jobs for the waiting slots, as far as there are any."""
+        """Claim jobs for the waiting slots, as many as there are."""
         found: list[Delivery] = []
         slots = self._free_slots()
         for slot in slots:
@@ -137,7 +137,7 @@ class SqliteConsumer(StepConsumer):
         return found
 
     def _listen(self) -> None:
-        """Listen for new jobs only while a slot waits for one, so that a busy worker isn't woken for each job."""
+        """Listen for new jobs only while a slot waits, so that a busy worker isn't woken for each job."""
         wanted = self._idle or bool(self._batches)
         if wanted != self._listening:
             self._listening = wanted

@@ -12,7 +12,7 @@ from palermo.contract.broker import Finding
 from palermo.core.text import count
 from palermo.errors import PalermoError
 
-#: Network file systems: they lack the locks and the shared memory that SQLite needs.
+#: Network file systems, which lack the locks and the shared memory that SQLite needs.
 NETWORK = frozenset(
     {
         *(
@@ -37,7 +37,7 @@ NETWORK = frozenset(
 #: Free bytes below which writes are about to fail, and below which an operator should act.
 _FULL_BELOW, _LOW_BELOW = 100 * 1024**2, 1024**3
 
-#: Size of the write-ahead log in bytes above which some program prevents checkpoints.
+#: Size of the write-ahead log, in bytes, that indicates that some program prevents checkpoints.
 _LONG_WAL = 256 * 1024**2
 
 
@@ -87,7 +87,7 @@ def _settings(db: sqlite3.Connection) -> list[Finding]:
     return [journal, durability, Finding.ok("eviction", "none: a job stays until it is done or removed")]
 
 
-#: Tables that may have a row for each job. Their readers skip no rows.
+#: Tables that may have a row per job. Their readers don't skip invalid rows.
 _LARGE = ("job", "later", "log")
 
 #: Permitted values for each column type.
@@ -124,7 +124,7 @@ def file_system(path: str, mounted: list[tuple[str, str]]) -> Finding:
     kind = ""
     longest = -1
     for place, type in mounted:
-        # The last mount at a mount point hides those before it.
+        # The last of several mounts at one mount point hides the others.
         if _inside(path, place) and len(place) >= longest:
             longest, kind = len(place), type
     if not kind:

@@ -1,8 +1,8 @@
 """The fast path for enqueuing: the calling thread stores a plain job itself, on a connection of its own.
 
-Switching to the session's thread and back costs as much as a third of the transaction. Here one statement is the whole
-transaction. No Python code runs between its start and its end, so a signal handler that also enqueues finds no
-half-finished state. If a job isn't plain or an error occurs, the ordinary path takes over, which also reports errors.
+Switching to the session's thread and back costs a third of the transaction. Here the whole transaction is one
+statement. No Python code runs inside it, so a signal handler that also enqueues finds no half-finished state. Jobs that
+aren't plain, and errors, are left to the ordinary path.
 """
 
 import os
@@ -25,7 +25,7 @@ _INSERT = (
 #: Seconds that a thread retries while other processes write, before it leaves the job to the session.
 _BUSY_TIMEOUT = 0.05
 
-#: Our own generator, so that a program that seeds the global one gets the same numbers again.
+#: Our own generator, so that Palermo doesn't disturb a program that seeds the global one.
 _random = random.Random()
 
 
@@ -38,16 +38,17 @@ class DirectInsert:
         self._notifier = Notifier(side_directory(store.path), store.data_version)
         self._pid = os.getpid()
         self._own_thread = threading.get_ident()
-        #: Held for one statement at a time. Reentrant: a signal handler may acquire it while its thread holds it.
+        #: Held for one statement at a time. Reentrant, because a signal handler may acquire it in the thread that holds
+        #: it.
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
 
     def insert(self, message: Message) -> bool:
-        """Store the message; return whether it was stored.
+        """Store the message; return whether that was done.
 
-        It isn't if the message is not plain, its queue doesn't exist, the file is busy, or the session's own thread
-        calls. Raises EncodeError for a header that can't be stored.
+        It isn't if the message is not plain, its queue doesn't exist, the file is busy, or the caller is the session's
+        own thread. Raises EncodeError for a header that can't be stored.
         """
         is_plain = message.run_at is None and not message.tenant
         may = os.getpid() == self._pid and threading.get_ident() != self._own_thread
@@ -74,11 +75,11 @@ class DirectInsert:
                     return False
             except (UnicodeEncodeError, OverflowError):
                 return False
-            # Sleep here, because SQLite's own busy handler is unfair: see store.py.
+            # SQLite's own busy handler is unfair: see store.py.
             time.sleep(_random.uniform(0.0002, 0.001))
 
     def close(self) -> None:
-        """Wait for threads that are storing a job, and admit no others. Idempotent."""
+        """Wait for threads that are storing a job, and let no others start. Idempotent."""
         if os.getpid() != self._pid:
             return  # the parent's connection, perhaps in use at the fork
         with self._lock:

@@ -22,7 +22,7 @@ class _Insert:
 
 
 class GroupedInserts:
-    """The jobs that concurrent calls of one session store together. Each call returns once its own job is stored."""
+    """Stores jobs of concurrent calls together. Each call returns once its own job is stored."""
 
     def __init__(self, store: Store, exchange: str, channels: Channels) -> None:
         self._store = store
@@ -52,16 +52,16 @@ class GroupedInserts:
         try:
             await self._write(batch)
         except PublishRefused:
-            # One of the jobs may be the one that the file can't store.
+            # One of the jobs may be one that the file can't store.
             for one in batch:
                 try:
                     await self._write([one])
                 except BrokerError as error:
                     one.error = error
-                one.ended = True  # now: after a cancel another call continues with the rest
+                one.ended = True  # now, because after a cancel another call continues with the rest
         except BrokerError as error:
             for one in batch:
-                one.error = type(error)(*error.args)  # a copy per call: a shared one would collect all tracebacks
+                one.error = type(error)(*error.args)  # each call its own: a shared one would collect all tracebacks
         for one in batch:
             one.ended = True
         self._inserts = [one for one in self._inserts if not one.ended]

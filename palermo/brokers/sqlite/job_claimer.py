@@ -13,7 +13,7 @@ from palermo.contract.broker import Delivery
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 
-#: SQLite functions take 127 arguments; the calls are nested for more queues than this.
+#: SQLite functions take up to 127 arguments. For more queues than this, calls are nested.
 _QUEUES_PER_CALL = 50
 
 
@@ -24,7 +24,7 @@ def _next_job_query(numbers: list[int]) -> tuple[str, tuple[int, ...]]:
 
 @cache
 def _first_job(queues: int) -> str:
-    """SQL for the next job, in the first of this many queues that has one.
+    """SQL for the next job, in the first of this number of queues that has one.
 
     coalesce evaluates only as many queues as necessary.
     """
@@ -45,9 +45,9 @@ class JobClaimer:
     def __init__(
         self, exchange: str, holder: int, selection: QueueSelection, *, order: str, worker: str, resumes: bool
     ) -> None:
-        """`order` is the order in which the tenants of a queue are served.
+        """`order` is the order in which a queue's tenants are served.
 
-        `resumes` is whether the holder has jobs that this worker, by its id, claimed in an earlier session.
+        `resumes` says that the holder has jobs which this worker claimed in an earlier session.
         """
         self._worker = worker
         #: Whether some of those jobs may not have been delivered again yet.
@@ -69,7 +69,7 @@ class JobClaimer:
         return _found(db, self._next_job(db))
 
     def queue_of_next(self, db: sqlite3.Connection) -> set[str]:
-        """The queue of the next job; empty if no job waits."""
+        """The queue of the next job, as a set; empty if no job waits."""
         next = _found(db, self._next_job(db))
         query = "select queue.name from job join queue on queue.id = job.queue where job.id = ?"
         return {name for (name,) in db.execute(query, (next,)).fetchall()}
@@ -93,7 +93,7 @@ class JobClaimer:
             self._served.update(version, self._numbers, pauses_and_cancels.paused(db, self._exchange))
 
     def _found_own(self, db: sqlite3.Connection) -> int | None:
-        """The number of a job that the holder has from an earlier session and that has no slot yet."""
+        """The number of a job that the holder has from an earlier session, without a slot so far."""
         if not self.resumes:
             return None
         return _found(db, ("min(id) from job where holder = ? and slot is null", (self._holder,)))

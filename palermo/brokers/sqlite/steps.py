@@ -1,4 +1,4 @@
-"""Apply conditions and changes in one transaction; palermo/brokers/features/steps.py explains them."""
+"""Apply conditions and changes in one transaction. palermo/brokers/features/steps.py explains them."""
 
 import json
 import sqlite3
@@ -113,7 +113,7 @@ class SqliteSteps(StepStore):
         return found
 
     async def place_at(self, log: str, instant: float) -> int:
-        # From the end: nearly all callers want the latest entries.
+        # Searched from the end, since nearly all callers want the latest entries.
         query = "select (select id + 1 from log where exchange = ? and name = ? and at < ? order by id desc limit 1)"
         return int(await self._one(query, self._exchange, log, instant) or 0)
 
@@ -212,7 +212,7 @@ class SqliteSteps(StepStore):
             number = queue_number(db, self._exchange, queue, self._store.display_path)
             if db.execute("select 1 from job where queue = ? and holder is null", (number,)).fetchone():
                 return False
-            # While a worker holds a job the row is only hidden: the job may be released, and then needs its queue.
+            # While a worker holds a job the row is only hidden, because a released job needs its queue.
             db.execute("update queue set hidden = 1 where id = ?", (number,))
             db.execute(
                 "delete from queue where id = ? and not exists (select 1 from job where queue = ?)", (number, number)
@@ -305,7 +305,7 @@ def carry_out(db: sqlite3.Connection, exchange: str, conditions: Iterable[Step],
 
 
 def next_due(db: sqlite3.Connection, exchange: str, table: str) -> float | None:
-    """When the next name is due, or None."""
+    """When the next name is due; None for never."""
     query = f"select min(due) from {_TABLES[table]} where exchange = ? and typeof(name) = 'text' and due < 9e999"
     ((due,),) = db.execute(query, (exchange,)).fetchall()
     return None if due is None else float(due)
@@ -354,7 +354,7 @@ def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
 def _set(
     db: sqlite3.Connection, exchange: str, table: str, name: Stored, state: Stored, due: float | bool | None = None
 ) -> None:
-    """The state of a name. `due` is given for a recurring job or a workflow; False stands for never."""
+    """Set the state of a name, and when it is due if given; False stands for never."""
     query = f"insert or replace into {_TABLES[table]} (exchange, name, state) values (?, ?, ?)"
     db.execute(query, (exchange, name, state))
     if due:
@@ -407,7 +407,7 @@ def _give_back(db: sqlite3.Connection, exchange: str, holder: int, number: int) 
 
 
 def _remove(db: sqlite3.Connection, exchange: str, queue: str, place: str, number: int, job: Job | bool) -> int:
-    """Remove a waiting job, and put another in its place, if it still waits."""
+    """Remove a waiting job if it still waits, and put another in its place."""
     if not _waits(db, exchange, queue, place, number):
         return 0
     if isinstance(job, Job):
@@ -416,7 +416,7 @@ def _remove(db: sqlite3.Connection, exchange: str, queue: str, place: str, numbe
 
 
 def _remove_later(db: sqlite3.Connection, exchange: str, number: int, job: Job | bool) -> int:
-    """Remove a scheduled job, and put another in its place, if it still exists."""
+    """Remove a scheduled job if it still exists, and put another in its place."""
     removed = db.execute("delete from later where id = ?", (number,)).rowcount
     if removed and isinstance(job, Job):
         _put(db, exchange, job)
@@ -440,7 +440,7 @@ def _append(db: sqlite3.Connection, exchange: str, name: str, body: bytes, topic
 
 
 def _trim(db: sqlite3.Connection, exchange: str, name: str, oldest: float, most: int) -> None:
-    """Remove entries of a log that exceed its age or its length."""
+    """Remove the entries of a log that exceed its age or its size."""
     for kept in ("at >= :oldest", f"upto - length(body) >= ({_UPTO}) - :most"):
         db.execute(
             "delete from log where exchange = :exchange and name = :name and id < (select id from log"
@@ -450,7 +450,7 @@ def _trim(db: sqlite3.Connection, exchange: str, name: str, oldest: float, most:
 
 
 def _tell(db: sqlite3.Connection, exchange: str, name: str, group: str) -> None:
-    """Note that a group should get a log's entries up to the newest one, and has received none of them yet."""
+    """Record that a group should get a log's entries up to the newest one, and has received none of them yet."""
     query = "select max(id) from log where exchange = ? and name = ?"
     ((newest,),) = db.execute(query, (exchange, name)).fetchall()
     if newest is not None:

@@ -1,9 +1,9 @@
 """Workers in the file and its side directory: their locks and their heartbeats.
 
 Each worker locks a file of its own as long as its process lives. The kernel drops the lock with the process, however it
-ends. So a reused process id, or the same id in another container, can't mislead. A process that finds a holder's file
-unlocked releases the holder's jobs, and counts a death for each. A worker that shuts down cleanly removes its file,
-which works on a full disk too: its jobs are released without a death.
+ends, so reused process ids don't matter. A process that finds another holder's file unlocked releases that holder's
+jobs, and counts a death for each. A worker that shuts down cleanly removes its file, which works on a full disk too,
+and its jobs are released without a death.
 """
 
 import contextlib
@@ -31,13 +31,12 @@ from palermo.errors import BrokerUnavailable
 
 _SUFFIX = ".lock"
 
-#: Seconds without a heartbeat after which a worker that holds its lock counts as not responding: stopped or swapped
-#: out.
+#: Seconds without a heartbeat after which a worker that still holds its lock counts as silent: stopped or swapped out.
 _SILENT_AFTER = 5.0
 
 
 class WorkerLock:
-    """A locked file with a unique name. It is removed when the process or this object ends.
+    """A locked file with a unique name, removed when the process or this object ends.
 
     A process that is killed before the file has its row leaves an empty file, which is harmless.
     """
@@ -56,11 +55,11 @@ class WorkerLock:
 
     def touch(self) -> None:
         """Set the file's modification time to now."""
-        with contextlib.suppress(OSError):  # the file was removed: then others release this worker's jobs
+        with contextlib.suppress(OSError):  # the file was removed, and others release this worker's jobs
             os.utime(self._path)
 
     def close_file(self) -> None:
-        """Close the file without unlocking or removing it, for a parent process that shares it."""
+        """Close the file without unlocking or removing it, in a process that shares it."""
         if self._end.detach() is not None:
             os.close(self._file)
 
@@ -72,10 +71,10 @@ def _remove_and_close(path: str, file: int) -> None:
 
 
 class CutOff(Struct, frozen=True):
-    """A holder whose session was lost while its worker continues: the worker's next session gets its jobs.
+    """A holder whose session was lost while its worker continues. The worker's next session gets its jobs.
 
-    While the lock is held, no other process considers the worker dead. A lost session may be unable to record this, for
-    example on a full disk.
+    While the lock is held, no other process considers the worker dead. The lost session may have been unable to record
+    this, for example on a full disk.
     """
 
     holder: int
@@ -104,7 +103,7 @@ def _closing_in_child(lock: "weakref.ref[WorkerLock]") -> Callable[[], None]:
 
 
 def _path(directory: str, name: object) -> str:
-    """The path of a holder's lock. For an invalid name, which only another program writes, a path without a file."""
+    """The path of a holder's lock. An invalid name, from another program, gives a path without a file."""
     good = (
         isinstance(name, str) and name.endswith(_SUFFIX) and name.isascii() and name.isprintable() and "/" not in name
     )
@@ -118,7 +117,7 @@ def is_held(directory: str, name: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # probably another user's file: the owner is unknown, so the jobs stay with it
+        return True  # Probably another user's file: its owner may live, so it keeps its jobs.
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -137,9 +136,9 @@ def from_report(directory: str, holder: int, tag: str, report: str, lock: str) -
 
 
 def last_seen(directory: str, lock: str) -> float | None:
-    """Time of the last heartbeat of the worker with this lock, in Unix seconds; None if the worker has just ended.
+    """When the worker with this lock last sent a heartbeat, in Unix seconds; None if it has just ended.
 
-    It is the lock file's modification time.
+    This is the lock file's modification time.
     """
     try:
         return os.stat(_path(directory, lock)).st_mtime
@@ -155,7 +154,7 @@ async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int
     holders = await store.read(
         lambda db: db.execute("select id, lock from holder where id <> ?", (except_for,)).fetchall()
     )
-    # Check that the file exists after checking its lock: a worker that shuts down removes the file first.
+    # Check that the file exists after checking its lock, because a worker that shuts down removes the file first.
     ended = [
         (number, name, last_seen(directory, name) is not None)
         for number, name in holders
@@ -173,7 +172,7 @@ async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int
 def remove(db: sqlite3.Connection, holder: int, *, died: bool = False) -> int:
     """Remove a holder and release its jobs; return the number of jobs.
 
-    If it `died`, its jobs record its name.
+    If it `died`, its name is recorded with the jobs.
     """
     if died:
         db.execute(
@@ -185,16 +184,16 @@ def remove(db: sqlite3.Connection, holder: int, *, died: bool = False) -> int:
     return released
 
 
-#: Heartbeats without one of another worker, after which that worker counts as silent: two seconds.
+#: Number of our heartbeats without one of another worker after which that worker counts as silent: two seconds.
 _SILENT_BEATS = 8
 
 
 class OverdueClaims:
     """Releases jobs that a living but silent worker has held longer than their `rerun_after` allows.
 
-    The wall clock may jump ahead, which would end all such claims immediately. So a claim ends only if its holder is
-    also silent; a responding worker ends the run itself. Silence is counted in checks by this worker: while it is
-    stopped itself, with its machine or by a locked file, it doesn't count.
+    A claim ends only if its holder is also silent, because the wall clock may jump; a responding worker ends the run
+    itself. Silence is counted in checks by this worker, so that time during which this worker is stopped, with its
+    machine or by a locked file, doesn't count.
     """
 
     def __init__(self, store: Store, directory: str, holder: int) -> None:

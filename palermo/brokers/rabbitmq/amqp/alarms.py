@@ -1,7 +1,7 @@
 """Why RabbitMQ stores nothing, creates no queue or refuses commands to workers: alarms, limits, missing permissions.
 
-During an alarm RabbitMQ stops reading from a connection that publishes, including its acks and requests. It continues
-to read from connections that have never published, so a session reads on another connection than it writes on.
+During an alarm RabbitMQ stops reading from any connection that has ever published, including its acks and requests. So
+a session reads on another connection than it writes on.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _ASKING_ADVICE = (
     " docs/guides/rabbitmq.md."
 )
 
-#: Seconds in which RabbitMQ confirms a message or reports that it blocks publishers.
+#: Seconds within which RabbitMQ confirms a message, or reports an alarm.
 _SAID_WITHIN = 1.0
 
 #: A message for no queue, which RabbitMQ drops.
@@ -43,7 +43,7 @@ _NOTHING = Properties(delivery_mode=1, expiration="0")
 
 
 def trouble_of(connection: Connection) -> Trouble | None:
-    """The trouble that RabbitMQ has reported on this connection."""
+    """The problem that RabbitMQ has reported on this connection."""
     reason = connection.blocked
     if not reason:
         return None
@@ -55,7 +55,7 @@ def trouble_of(connection: Connection) -> Trouble | None:
 
 
 def unconfirmed(connection: Connection, what: str, timeout: float) -> BrokerUnavailable:
-    """The error for a message, described by `what`, that RabbitMQ has not confirmed in time."""
+    """The error for a message that RabbitMQ hasn't confirmed in time; `what` describes the message."""
     trouble = trouble_of(connection)
     why = "it is overloaded or unreachable." if trouble is None else trouble.text
     return BrokerUnavailable(f"RabbitMQ at {connection.where} did not confirm {what} within {timeout:g} s: {why}")
@@ -71,7 +71,7 @@ async def confirmed(
 ) -> None:
     """Wait for the confirm of a sent message. Raises its error, and BrokerUnavailable after `timeout` seconds.
 
-    With `patient` it waits as long as an alarm lasts, since giving up would only run a job again.
+    `patient` callers wait as long as an alarm lasts, because giving up would only run a job again.
     """
     loop = asyncio.get_running_loop()
     alarm: asyncio.TimerHandle
@@ -86,7 +86,7 @@ async def confirmed(
         else:
             sent.set_exception(unconfirmed(connection, what, timeout))
 
-    # A plain timer of the loop: asyncio.timeout costs several times as much for every job.
+    # A plain timer is several times cheaper than asyncio.timeout, which matters for every job.
     alarm = loop.call_later(timeout, overdue)
     try:
         await sent
@@ -101,22 +101,23 @@ def no_asking(connection: Connection, exchange: str) -> Trouble:
 
 
 async def find_limit(connection: Connection, queue: str) -> Trouble | None:
-    """Create a queue as each worker does, and delete it: a limit of the virtual host may prevent that."""
+    """The limit of the virtual host that prevents creating a queue, if any. Creates a queue and deletes it."""
     async with connection.spare_channel() as channel:
         try:
             await channel.call(channel.raw.queue_declare, queue, exclusive=True, auto_delete=True)
             await channel.call(channel.raw.queue_delete, queue)
         except BrokerRefused as error:
-            # The text of a missing permission contains the user's name, which may be anything.
+            # A user's name in the text of a missing permission may contain "limit".
             if channel.code != ACCESS_REFUSED and "limit" in str(error):
                 return Trouble(str(error).rstrip("."), _LIMIT_ADVICE, stops_workers=True)
     return None
 
 
 async def find_alarm(connection: Connection, queue: str) -> Trouble | None:
-    """Publish to a queue that doesn't exist, since RabbitMQ reports an alarm only to publishers.
+    """The current alarm, if any.
 
-    None if the user has no permission for that.
+    Publishes to a queue that doesn't exist, since RabbitMQ reports alarms only to publishers. None if the user has no
+    permission for that.
     """
     if connection.blocked:
         return trouble_of(connection)
@@ -124,7 +125,7 @@ async def find_alarm(connection: Connection, queue: str) -> Trouble | None:
     try:
         async with asyncio.timeout(_SAID_WITHIN):
             publisher = await Publisher.open(connection)
-            # Twice: during an alarm RabbitMQ still reads the first message of a connection.
+            # Twice, since during an alarm RabbitMQ still reads a connection's first message.
             for _ in range(2):
                 try:
                     await publisher.send("", queue, _NOTHING, b"")

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 async def together(*works: Awaitable[Any]) -> list[Any]:
-    """Await all of these concurrently; return their results. Raises the first failure, after the others have ended."""
+    """Await all of these concurrently; return their results. Raises the first failure, once all have ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
@@ -44,19 +44,19 @@ async def together(*works: Awaitable[Any]) -> list[Any]:
 
 
 async def finish(work: Awaitable[None]) -> None:
-    """Run this to its end, even if the caller is cancelled again; ignore a lost session."""
+    """Run this to its end, even if the caller is cancelled. Ignores a lost session."""
     await uninterrupted(quietly(work))
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Await this, and let it finish even if the caller is cancelled."""
+    """Await this. If the caller is cancelled, it still runs to its end."""
     task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have been cancelled
     return await asyncio.shield(task)
 
 
 async def quietly(closing: Awaitable[None]) -> None:
-    """Await a closing call, and ignore a lost session."""
+    """Await a call that closes something. Ignores a lost session."""
     try:
         await closing
     except PalermoError:
@@ -72,24 +72,24 @@ _MOST_SPARE = 2
 #: delete a queue of millions.
 CALL_TIMEOUT = 60.0
 
-#: Seconds between two attempts of a temporarily impossible operation, such as reading a stream that is down.
+#: Seconds between two attempts of something that is temporarily impossible, such as reading a stream that is down.
 RETRY_EVERY = 0.1
 
-#: Seconds that a worker waits for a record about its jobs to be stored or read, before it continues without it.
+#: Seconds that a worker waits to store or read a record about its jobs, before it continues without the record.
 STORED_WITHIN = 3.0
 
-#: Maximum bytes that Erlang's disk_log buffers in memory, and bytes of a frame besides the argument.
+#: Maximum bytes that Erlang's disk_log buffers in memory, and bytes of a frame around the argument.
 _DISK_LOG_BUFFER, _FRAME_REST = 66_000, 1_000
 
 
 def fulfil(future: "asyncio.Future[Any]", result: object) -> None:
-    """Set the future's result, unless it is already done, for example because its waiter was cancelled."""
+    """Set the future's result, unless it is already done, for example cancelled."""
     if not future.done():
         future.set_result(result)
 
 
 class Channel:
-    """One AMQP channel. All its calls raise Palermo's errors; after any of them it may be closed."""
+    """One AMQP channel. All its calls raise Palermo's errors, and may leave it closed then."""
 
     def __init__(self, connection: "Connection", raw: Any) -> None:
         self.connection = connection
@@ -99,7 +99,7 @@ class Channel:
         self.error: PalermoError | None = None
         #: The broker's reply code when it closed the channel, else 0.
         self.code = 0
-        #: Whether the broker closed it, or has requeued its deliveries.
+        #: Whether the broker has requeued its deliveries, with or without closing it.
         self.is_taken_back = False
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closers: list[Callable[[], None]] = []
@@ -107,12 +107,12 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is usable. On a lost connection no channel is, although pika closes them one after another."""
+        """Whether it is usable. False for all channels of a lost connection, which pika closes one by one."""
         return bool(self.raw.is_open and not self.connection.raw.is_closed)
 
     @property
     def missing(self) -> bool:
-        """Whether it was closed because the object of its call doesn't exist."""
+        """Whether it was closed because a call named an object that doesn't exist."""
         return isinstance(self.error, NotFound)
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -137,7 +137,7 @@ class Channel:
             self._waiting.discard(future)
 
     def send(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Call a method without an answer. If it fails at the broker, the next `call` raises."""
+        """Call a method that gets no answer. If the broker refuses it, the next `call` raises."""
         try:
             method(*args, **kwargs)
         except (exceptions.AMQPError, exceptions.ChannelError) as error:
@@ -154,12 +154,12 @@ class Channel:
     ) -> str:
         """Subscribe to a queue, and call `on_message` with each message. Returns the consumer tag.
 
-        With `late` the properties of most messages are parsed on demand. Such a subscription is the only one of its
-        channel, and ends with `unsubscribe` or with the channel.
+        With `late` the properties of most messages are parsed on demand. Such a subscription must be the only one of
+        its channel, and end by `unsubscribe` or with the channel.
         """
         tag = f"late.{uuid.uuid4().hex}" if late else ""
         if late:
-            # Fast path. benchmarks.growth one: requeueing one of 50,000 failed jobs takes 5.3 s, 16.2 without.
+            # Fast path. benchmarks.growth one: requeueing one of 50,000 failed jobs takes 5.3 s, 16.2 without it.
             self.connection.raw.deliver_to(self.raw, tag, lambda found, data: on_message(unread(found, data)))
         frame = await self.call(
             self.raw.basic_consume,
@@ -172,7 +172,7 @@ class Channel:
         return str(frame.method.consumer_tag)
 
     async def unsubscribe(self, tag: str) -> None:
-        """End a subscription. Messages that arrive before its end return to their queue."""
+        """End a subscription. Messages that arrive before its end are requeued."""
         self.connection.raw.deliver_no_more(self.raw)
         await self.call(self.raw.basic_cancel, tag)
 
@@ -193,7 +193,7 @@ class Channel:
         self.raw.basic_ack(tag, multiple)
 
     def requeue(self, tag: int, *, multiple: bool = False) -> None:
-        """Return a message to its queue, or with `multiple` all up to this tag; tag 0 means all of the channel."""
+        """Requeue a message, or with `multiple` all up to this tag; tag 0 means all of the channel."""
         self.raw.basic_nack(tag, multiple, requeue=True)
 
     def publish(
@@ -219,9 +219,9 @@ class Channel:
         return (await self.get_each([queue]))[0]
 
     async def get_each(self, queues: Sequence[str]) -> list[Got | None]:
-        """For each of these queues the next message, unacknowledged, or None; requested in one write.
+        """For each of these queues its next message, unacknowledged, or None. All are requested in one write.
 
-        A cancelled call waits for the answers, and requeues the messages. Without answers in time the channel is
+        A cancelled call waits for the answers and requeues the messages; if the answers take too long, the channel is
         closed.
         """
         if not queues:
@@ -263,7 +263,7 @@ class Channel:
         for future in self._waiting:
             if not future.done():
                 future.set_exception(self.error)
-                future.exception()  # a cancelled get only waits for its end, and no other code reads the result
+                future.exception()  # a cancelled get only waits for the future's end, so its result is never read
         self._waiting.clear()
         self.connection.raw.deliver_no_more(self.raw)
         closers, self._closers = self._closers, []
@@ -295,7 +295,7 @@ class Channel:
             self.raw.close()
 
     def take_back(self, error: PalermoError) -> None:
-        """Close the channel because RabbitMQ has requeued its deliveries; its calls then raise `error`."""
+        """Close the channel after RabbitMQ has requeued its deliveries. Its calls then raise `error`."""
         if self.is_open:
             self.error, self.is_taken_back = error, True
             self.raw.close()
@@ -314,7 +314,7 @@ class Channel:
         return Probe(exists=True, ready=int(frame.method.message_count), subscribed=int(frame.method.consumer_count))
 
     def unanswered(self, error: PalermoError) -> Probe:
-        """The state of a queue according to the error. Raises the error if it has another cause."""
+        """The state of a queue that caused this error. Raises the error if it is about something else."""
         if self.missing:
             return Probe(exists=False, error=error)
         if self.code == RESOURCE_LOCKED:
@@ -322,7 +322,10 @@ class Channel:
         raise error
 
     async def counted(self, count: int, ask: Callable[[], None]) -> tuple[list[Probe], PalermoError | None]:
-        """The answers to the `count` declarations that `ask` sends, and the error that closed the channel early."""
+        """The answers to the `count` declarations that `ask` sends.
+
+        If one of them closes the channel, also the error.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         found: list[Probe] = []
 
@@ -345,7 +348,7 @@ class Channel:
         return found, None
 
     async def declare(self, queue: str, arguments: Mapping[str, Any] | None = None) -> Difference | None:
-        """Create a durable queue if it doesn't exist. Returns how an existing one differs (and closes the channel)."""
+        """Create a durable queue. If another one has its name, returns the difference, and the channel is closed."""
         return await self._declare(self.raw.queue_declare, queue, durable=True, arguments=dict(arguments or {}))
 
     async def declare_exchange(self, exchange: str, kind: str) -> Difference | None:
@@ -379,27 +382,27 @@ class Connection:
         self.version = ""
         self.lost = asyncio.Event()
         self.unreadable = Unreadable()
-        #: Why RabbitMQ has stopped reading from it, in its words such as "low on memory"; "" otherwise.
+        #: RabbitMQ's reason for not reading from it now, such as "low on memory"; "" for none.
         self.blocked = ""
         self._spare: list[Channel] = []  #: Open channels that are not in use.
 
     async def another(self, purpose: str) -> "Connection":
-        """Another connection to the same broker, for calls to which RabbitMQ may respond by closing the connection."""
+        """Another connection to the same broker, for calls after which RabbitMQ may close the connection."""
         return await open_connection(self._session, purpose)
 
     def translated(self, error: BaseException) -> PalermoError:
         return translate(error, self.where, user=self.address.username, vhost=self.address.vhost)
 
     async def channel(self) -> Channel:
-        """A new channel. Raises BrokerUnavailable if the connection is lost, or once it has closed if it is closing."""
+        """A new channel. Raises BrokerUnavailable if the connection is lost, or after a closing one has closed."""
         if self.error is not None:
-            raise self.error.with_traceback(None)  # otherwise each raise keeps the callers' objects alive
+            raise self.error.with_traceback(None)  # otherwise each raise would keep the callers' objects alive
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             raw = self.raw.channel(on_open_callback=lambda made: fulfil(opened, made))
         except exceptions.AMQPError as error:
             if isinstance(error, exceptions.ConnectionWrongStateError):
-                # It is closing. A caller that retries until `error` is set must not block the loop.
+                # It is closing. A caller that retries until `error` is set must not busy-wait.
                 await self.lost.wait()
             raise self.error or self.translated(error) from error
         lost = asyncio.ensure_future(self.lost.wait())
@@ -413,16 +416,16 @@ class Connection:
 
     @asynccontextmanager
     async def spare_channel(self) -> AsyncIterator[Channel]:
-        """A channel for calls that leave no state behind. It is reused afterwards, if it is still open.
+        """A channel for calls that leave no state behind. It is reused afterwards if it is still open.
 
-        No other task uses it in the meantime, so an answer that closes the channel affects no other call.
+        No other task uses it in the meantime, so an error that closes the channel affects no other call.
         """
         self._spare = [channel for channel in self._spare if channel.is_open]
         channel = self._spare.pop() if self._spare else await self.channel()
         try:
             yield channel
         except BaseException:
-            # An answer may still arrive, which the next user must not receive.
+            # The next user must not receive an answer that arrives late.
             channel.abandon()
             raise
         if channel.is_open and len(self._spare) < _MOST_SPARE:
@@ -446,11 +449,11 @@ class Connection:
             return await channel.declare_exchange(exchange, kind)
 
     async def persist_queues(self) -> None:
-        """Return once all queues, exchanges and bindings made before this call would survive a kill of RabbitMQ.
+        """Return once all queues, exchanges and bindings made so far would survive a kill of RabbitMQ.
 
-        Before 4.3 RabbitMQ buffers its writes about them in memory for up to two seconds, or until they reach 64 kB
-        (Erlang's disk_log). If a queue is lost that way, so are the confirmed messages in it. To flush the buffer, an
-        exchange with a large argument is created and deleted, which takes about five milliseconds.
+        Before 4.3 RabbitMQ buffers changes of them in memory for up to two seconds, or 64 kB (Erlang's disk_log). A
+        queue lost that way takes its confirmed messages with it. To flush the buffer, this creates and deletes an
+        exchange with a large argument, in about five milliseconds.
         """
         if not versions.forgets_new_queues(self.version):
             return
@@ -459,7 +462,7 @@ class Connection:
         except PalermoError as error:
             if self.error is not None:
                 raise
-            # This user may create the queue but no exchange; the queue exists anyway.
+            # This user may create queues but not exchanges. The queue exists anyway.
             log.warning("a new queue may be lost if RabbitMQ is killed within two seconds error=%r", str(error))
 
     async def _overflow_disk_log(self) -> None:
@@ -491,8 +494,8 @@ class Connection:
     async def delete_unused(self, queue: str) -> bool:
         """Delete the queue unless it has a message or a consumer. Returns whether it no longer exists.
 
-        RabbitMQ supports this for classic queues only: for a quorum queue it closes the connection (540). A quorum
-        queue is first queried and then deleted, so a message that arrives in between is lost.
+        RabbitMQ can do that for classic queues; for a quorum queue it would close the connection (540). So a quorum
+        queue is queried first, and a message that arrives before its deletion is lost.
         """
         difference = await self.declare(queue, versions.arguments(CLASSIC, self.version))
         if difference is not None and difference.argument == "x-queue-type":
@@ -508,7 +511,7 @@ class Connection:
 
     async def _delete_empty(self, queue: str) -> bool:
         channel = await self.channel()
-        # Only a get shows that a slow quorum queue is empty (browsing/sweep.py).
+        # A get is the only reliable check that a slow quorum queue is empty (browsing/sweep.py).
         unused = await channel.get(queue) is None and not (await channel.probe(queue)).consumers
         await channel.close()
         if unused:
@@ -525,7 +528,7 @@ class Connection:
             return None
 
     async def close(self) -> None:
-        """Close with AMQP's handshake; without it if it takes a second, RabbitMQ doesn't read, or this is cancelled."""
+        """Close with AMQP's handshake, unless that takes a second, RabbitMQ doesn't read, or this is cancelled."""
         if self.error is not None:
             return
         try:
@@ -535,12 +538,12 @@ class Connection:
         except (exceptions.AMQPError, TimeoutError):
             self.raw.abort()
         except asyncio.CancelledError:
-            # A call that still waits for an answer must get an error.
+            # Pending calls must get an error.
             self.raw.abort()
             raise
 
     def give_up(self, missing: str) -> None:
-        """End the connection because one of Palermo's own objects was deleted: the next session recreates it."""
+        """End the connection because one of Palermo's own objects was deleted. The next session recreates it."""
         if self.raw.is_open:
             self.raw.close(reply_text=f"{missing} was deleted; a new session will create it again")
 
@@ -556,11 +559,9 @@ class Connection:
 async def open_connection(session: SessionParameters, purpose: str, *, heartbeat: int | None = None) -> Connection:
     """Connect to the first host of the address that accepts it, within the session's timeout for all hosts.
 
-    `heartbeat`, in seconds, is used if the address sets none.
-
-    Raises BrokerRefused if a host refuses our credentials or virtual host (another host of the same cluster would too),
-    or if TLS fails with every host. Otherwise raises BrokerUnavailable, which names all tried hosts. Raises UrlInvalid
-    for an invalid query.
+    `heartbeat`, in seconds, applies if the address sets none. Raises UrlInvalid for an invalid query. Raises
+    BrokerRefused if a host refuses our credentials or virtual host, since other hosts of the cluster would too, or if
+    TLS fails with every host. Otherwise raises BrokerUnavailable, which names all tried hosts.
     """
     deadline = asyncio.get_running_loop().time() + session.timeout
     tried: list[PalermoError] = []
@@ -578,7 +579,7 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
             )
         except (exceptions.AMQPError, OSError, TimeoutError) as error:
             refused = connection.translated(error)
-            # Each host has its own certificate: the next one may be valid.
+            # Each host has its own certificate, and the next one's may be valid.
             if not isinstance(refused, BrokerUnavailable) and not isinstance(error, ssl.SSLError):
                 raise refused from error
             tried.append(refused)

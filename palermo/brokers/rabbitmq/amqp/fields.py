@@ -1,9 +1,8 @@
 """AMQP field tables: the format of headers on the wire.
 
-Palermo has its own code for them, because pika truncates floats, cannot write them, and closes the connection on a
-timestamp after the year 9999 or a name that is not UTF-8: one odd message of another program would stop a worker
-permanently. The types are RabbitMQ's (https://www.rabbitmq.com/amqp-0-9-1-errata.html#section_3), which differ from
-the AMQP 0-9-1 text.
+pika's code for them truncates floats, and closes the connection on a timestamp after the year 9999 or a name that is
+not UTF-8: one message of another program would stop a worker permanently. The types are RabbitMQ's
+(https://www.rabbitmq.com/amqp-0-9-1-errata.html#section_3), which differ from the AMQP 0-9-1 text.
 """
 
 import hashlib
@@ -39,11 +38,11 @@ _KIND_AND_SIZE = struct.Struct(">cI")
 _INT, _LONG_INT, _DOUBLE = struct.Struct(">ci"), struct.Struct(">cq"), struct.Struct(">cd")
 _TEXT = ord("S")
 
-#: Palermo's own header names, by their bytes: a lookup is faster than decoding, and a name is hashed only once.
+#: Palermo's own header names by their bytes, to avoid decoding and hashing a new string for each header.
 _KNOWN = {name.encode(): name for name in KNOWN_HEADERS}
 
-#: Maximum nesting of tables and lists; a deeper value is read as Opaque. Python's stack ends at a thousand calls, and
-#: RabbitMQ has no limit.
+#: Maximum nesting of tables and lists, because of Python's recursion limit; RabbitMQ has none. Deeper values are read
+#: as Opaque.
 MAX_NESTING = 32
 
 #: Maximum length of a short string in bytes.
@@ -108,7 +107,7 @@ def write_value(value: HeaderValue) -> bytes:
         case float() if math.isfinite(value):
             return _DOUBLE.pack(b"d", value)
         case float():
-            # RabbitMQ itself can't decode such a float, and closes the connection with an internal error.
+            # RabbitMQ can't decode such a float either, and closes the connection with an internal error.
             raise ValueError(f"{value} is a number that AMQP headers cannot hold")
         case None:
             return b"V"
@@ -134,13 +133,13 @@ def _long_int(value: int) -> bytes:
     if -(2**63) <= value < 2**63:
         return _LONG_INT.pack(b"l", value)
     if 0 <= value < 2**64:
-        # A timestamp is the only unsigned 64-bit integer that RabbitMQ accepts.
+        # A timestamp is RabbitMQ's only unsigned 64-bit type.
         return b"T" + _TIME.pack(value)
     raise ValueError(f"{value} needs more than the 64 bits of an AMQP integer")
 
 
 def _decimal(value: Decimal) -> bytes:
-    """Encode a decimal. AMQP has a 32-bit integer and a scale; a number that doesn't fit is written as text."""
+    """Encode a decimal: a 32-bit integer and a scale. A number that doesn't fit is written as text."""
     sign, digits, exponent = value.as_tuple()
     if isinstance(exponent, int) and -255 <= exponent <= 0:
         unscaled = int("".join(map(str, digits)) or "0") * (-1 if sign else 1)
@@ -156,7 +155,7 @@ def read_table(data: bytes, offset: int, depth: int = 0) -> tuple[dict[str, Head
     end = offset + size
     table: dict[str, HeaderValue] = {}
     while offset < end:
-        # Names and texts are decoded inline, without a call: nearly all headers are texts.
+        # Names and texts are decoded inline, because nearly all headers are texts.
         start = offset + 1
         offset = start + data[offset]
         raw = data[start:offset]
@@ -181,7 +180,7 @@ def read_table(data: bytes, offset: int, depth: int = 0) -> tuple[dict[str, Head
 def short_text(raw: bytes) -> str:
     """Decode a short string so that it can be written as a short string again.
 
-    A byte that is not UTF-8 becomes an escape like `\\xff`; if the text gets too long, a digest replaces its end.
+    Bytes that are not UTF-8 are escaped, like `\\xff`; if that makes the text too long, a digest replaces its end.
     """
     try:
         return raw.decode()
@@ -261,7 +260,7 @@ def _timestamp(data: bytes, offset: int) -> tuple[HeaderValue, int]:
     try:
         return datetime.fromtimestamp(seconds, UTC), offset + 8
     except (OverflowError, ValueError, OSError):
-        # A timestamp in milliseconds, as JavaScript writes it, is after the year 9999.
+        # in milliseconds, as JavaScript writes it, it is after the year 9999
         return seconds, offset + 8
 
 

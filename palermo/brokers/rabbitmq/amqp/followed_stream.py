@@ -1,7 +1,7 @@
-"""The state that results from a stream's records, kept in memory by one session.
+"""A state that results from a stream's records, kept in memory by each session.
 
-Law: a state is only ever built from the stream. If the stream is deleted, the first session that notices writes it
-again from memory, and the others read it again.
+Law: a state is built only from the stream. If the stream is deleted, the first session that notices rewrites it from
+memory, and the others read it again.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ log = logging.getLogger("palermo.rabbitmq")
 _AGAIN = 2.0
 
 
-#: Seconds that a stream may stay down after RabbitMQ has created another one in its place. It is small and opens fast.
+#: Seconds that a small stream may stay down after RabbitMQ has created another one in its place. It opens fast.
 _GRACE = 0.5
-#: Seconds for which a watcher waits for an unreadable stream.
+#: Seconds that a watcher waits for an unreadable stream before it continues without the state.
 _UNKNOWING = 30.0
 
 
@@ -71,18 +71,18 @@ class FollowedStream(Generic[S]):
         self._reading = asyncio.Lock()
         self._listeners: list[Callable[[S, Record], None]] = []
         self._watching: asyncio.Task[None] | None = None
-        #: Set once a watcher need not wait for the state any longer.
+        #: Set once watchers need not wait for the state any more.
         self._known = asyncio.Event()
 
     async def read(self, connection: Connection) -> S:
-        """The state, including every record stored so far. Raises BrokerUnavailable if the stream stays down."""
+        """The state with every record stored so far. Raises BrokerUnavailable if the stream stays down."""
         async with self._reading:
             if not await self._is_up_to_date(connection):
                 await self._follow(connection)
             return self.state
 
     async def write(self, record: Record) -> None:
-        """Store a record; wait for a stream that is down. Raises BrokerUnavailable after `patience` seconds."""
+        """Store a record, waiting for a stream that is down. Raises BrokerUnavailable after `patience` seconds."""
         try:
             async with asyncio.timeout(self._patience):
                 await self.stream.write_patiently(record)
@@ -92,9 +92,9 @@ class FollowedStream(Generic[S]):
     async def watch(self, connection: Connection, listener: Callable[[S, Record], None]) -> None:
         """Keep the state up to date as long as the connection lasts, even if the stream fails.
 
-        Returns once the state is known, or after 30 seconds: a worker runs jobs even if the stream stays down. From
+        Returns once the state is known, or after 30 seconds, since a worker runs jobs even if the stream is down. From
         then on `listener` is called with the state and each new record, or with an empty record after a complete
-        reread. Raises the connection's error if the connection is lost first.
+        reread. Raises the connection's error if it is lost first.
         """
         self._listeners.append(listener)
         if self._watching is None or self._watching.done():
@@ -155,7 +155,10 @@ class FollowedStream(Generic[S]):
                 self._tell({})
 
     async def _make_unless_blocked(self) -> bool:
-        """Create the stream, unless this user may only read. During an alarm returns False, and creates it later."""
+        """Create the stream, unless this user may only read.
+
+        During an alarm, returns False and creates it in the background.
+        """
         making = asyncio.ensure_future(self.stream.make())
         making.add_done_callback(lambda done: done.cancelled() or done.exception())
         while not making.done() and not self._writing.blocked:

@@ -1,15 +1,14 @@
-"""Read and write the frames of published messages, deliveries, acks and counts, without pika's objects.
+"""Read and write the frames that every job needs, without pika's objects; pika handles all others.
 
-These frames occur for every job; pika handles all others. Pure: bytes in, values out.
+Pure: bytes in, values out.
 
 * A message has a method frame, a header with the properties, and the body in as many frames as the connection's maximum
   frame size requires. RabbitMQ confirms it with basic.ack, a frame of 21 bytes.
-* A delivery is read here if its three frames are adjacent in one buffer, as nearly always. Otherwise a reader returns
-  None, and pika reads it frame by frame: a body of several frames, a heartbeat between the frames, another method, a
-  frame with a wrong end.
-* A worker on several queues sends basic.get, declares and bindings for many queues, and reads the answers.
+* A delivery is read here if its three frames are adjacent in one buffer, as they nearly always are. Otherwise a reader
+  returns None, and pika reads it frame by frame.
+* A worker on several queues sends basic.get, declarations and bindings for many queues, and reads the answers.
 
-Sizes and numbers are those of AMQP 0-9-1, 4.2.3 and 4.2.6, and of the classes basic and queue.
+Sizes and numbers are those of AMQP 0-9-1, sections 4.2.3 and 4.2.6, and of the classes basic and queue.
 """
 
 import struct
@@ -44,18 +43,18 @@ INCOMPLETE: Final = 0
 
 
 class Delivered(NamedTuple):
-    """One delivery, or answer to a basic.get. Its unread properties start at `properties` in the buffer."""
+    """A delivery, or an answer to basic.get. `properties` is where its unparsed properties start in the buffer."""
 
     #: Start of the next frame.
     end: int
-    #: From 1; 0 if the queue is empty: then the fields below have no meaning.
+    #: From 1. 0 in an answer from an empty queue, where the fields below have no meaning.
     tag: int
     redelivered: bool
     exchange: str
     routing_key: str
     properties: int
     body: bytes
-    #: In an answer to a basic.get, the number of messages left in the queue.
+    #: Number of messages left in the queue, in an answer to basic.get.
     left: int = 0
 
 
@@ -64,7 +63,7 @@ class Counted(NamedTuple):
 
     #: Start of the next frame.
     end: int
-    #: The number of waiting messages, without delivered ones, and of consumers.
+    #: The numbers of waiting messages, without delivered ones, and of consumers.
     messages: int
     consumers: int
 
@@ -75,9 +74,9 @@ def ack(channel: int, tag: int) -> bytes:
 
 
 def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
-    """The channel of the frame that starts at `start`, and the start of the next one, possibly beyond the buffer.
+    """The channel of the frame at `start`, and the start of the next frame, which may be beyond the buffer.
 
-    The channel is -1 for a frame that is not a method. None if the header is incomplete, or if this is not a frame.
+    The channel is -1 unless the frame is a method. None if the header is incomplete, or this is not a frame.
     """
     if len(data) - start < FRAME_HEADER or data[start] not in (METHOD, _HEADER, _BODY, _HEARTBEAT):
         return None
@@ -88,8 +87,7 @@ def frame_at(data: bytes, start: int) -> tuple[int, int] | None:
 def read_delivery(data: bytes, start: int, channel: int, consumer: bytes) -> "Delivered | int | None":
     """The delivery whose method frame starts at `start`, on this channel, for this consumer.
 
-    `consumer` is its tag as encoded by `short`. INCOMPLETE for a possible delivery that is incomplete; None if pika
-    must read it.
+    `consumer` is its tag as encoded by `short`. INCOMPLETE if more bytes are needed; None if pika must read it.
     """
     header = start + _FRAME.unpack_from(data, start)[2] + 8
     if header > len(data):
@@ -108,7 +106,7 @@ def read_got(data: bytes, start: int, channel: int) -> "Delivered | int | None":
         return Delivered(header, 0, False, "", "", 0, b"") if data[header - 1] == END else None
     if not data.startswith(_GET_OK, start + 7):
         return None
-    # The number of remaining messages follows the routing key.
+    # the number of remaining messages follows the routing key
     left = int.from_bytes(data[header - 5 : header - 1], "big")
     return _content(data, channel, header, start + 11, header - 5, left)
 
@@ -126,7 +124,7 @@ def read_counted(data: bytes, start: int, channel: int) -> "Counted | int | None
 def _content(
     data: bytes, channel: int, header: int, at: int, route_end: int, left: int = 0
 ) -> "Delivered | int | None":
-    """The message after a method frame: its delivery tag is at `at`, and its header frame starts at `header`."""
+    """The message after a method frame. `at` is where its delivery tag is, `header` where its header frame starts."""
     size = len(data)
     if header + _CONTENT.size > size:
         return INCOMPLETE
@@ -154,7 +152,7 @@ def _content(
 
 @lru_cache(maxsize=1_024)
 def _route(data: bytes) -> tuple[str, str]:
-    """Exchange and routing key, as two short strings. Cached: nearly all jobs of a queue have the same."""
+    """Exchange and routing key. Cached, since nearly all jobs of a queue have the same."""
     key = 1 + data[0]
     return data[1:key].decode(errors="replace"), data[key + 1 : key + 1 + data[key]].decode(errors="replace")
 
@@ -179,7 +177,7 @@ _BIND: Final = 50 << 16 | 20
 _TICKET: Final = b"\x00\x00"
 _NO_ARGUMENTS: Final = b"\x00\x00\x00\x00"
 
-#: The flags of each method: an ack is required; the queue is not created; no answer is expected.
+#: The flags of each method: acks are required; the queue is not created; no answer is expected.
 _ACKED: Final = b"\x00"
 _PASSIVE: Final = b"\x01"
 _DURABLE: Final = b"\x02"
@@ -190,7 +188,7 @@ _CANCEL_NOWAIT: Final = b"\x01"
 
 @lru_cache(maxsize=4_096)
 def get(channel: int, queue: str) -> bytes:
-    """The frame that requests a queue's first message, with an ack required."""
+    """The frame that requests a queue's first message, to be acknowledged."""
     return _method_frame(channel, _GET, _TICKET + short(queue) + _ACKED)
 
 
@@ -201,23 +199,23 @@ def count(channel: int, queue: str) -> bytes:
 
 
 def declare(channel: int, queue: str, arguments: bytes) -> bytes:
-    """The frame that declares a durable queue; `arguments` is an encoded table. It is answered like a count."""
+    """The frame that declares a durable queue; `arguments` is an encoded table. The answer has a count."""
     return _method_frame(channel, _DECLARE, _TICKET + short(queue) + _DURABLE + arguments)
 
 
 def bind(channel: int, queue: str, exchange: str, routing_key: str) -> bytes:
-    """The frame that binds a queue, without an answer."""
+    """The frame that binds a queue. It gets no answer."""
     route = _TICKET + short(queue) + short(exchange) + short(routing_key)
     return _method_frame(channel, _BIND, route + _BIND_NOWAIT + _NO_ARGUMENTS)
 
 
 def consume(channel: int, queue: str, tag: str) -> bytes:
-    """The frame that subscribes the consumer with this tag to a queue. RabbitMQ answers only if it refuses."""
+    """The frame that subscribes the consumer with this tag to a queue. RabbitMQ answers only to refuse it."""
     return _method_frame(channel, _CONSUME, _TICKET + short(queue) + short(tag) + _CONSUME_NOWAIT + _NO_ARGUMENTS)
 
 
 def cancel(channel: int, tag: str) -> bytes:
-    """The frame that ends such a subscription, without an answer."""
+    """The frame that ends such a subscription. It gets no answer."""
     return _method_frame(channel, _CANCEL, short(tag) + _CANCEL_NOWAIT)
 
 
@@ -225,8 +223,8 @@ def _method_frame(channel: int, method: int, arguments: bytes) -> bytes:
     return _METHOD_FRAME.pack(METHOD, channel, 4 + len(arguments), method) + arguments + bytes((END,))
 
 
-#: Bytes of a frame besides its payload: type, channel and size before it, and one byte after it. Bytes of a header
-#: frame besides its properties: also class, weight and the body's size.
+#: Bytes of a frame around its payload (type, channel and size before it, one byte after it), and of a header frame
+#: around its properties (also class, weight and the body's size).
 OVERHEAD = 8
 CONTENT_OVERHEAD = OVERHEAD + 12
 
@@ -235,17 +233,17 @@ _PUBLISH = struct.pack(">HHH", 60, 40, 0)
 _MANDATORY = b"\x01"
 _BASIC = struct.Struct(">HHQ")
 
-#: A whole frame of basic.ack: the frame's head, class 60 and method 80, delivery tag, multiple, the frame's end.
+#: A whole frame of basic.ack: header, class 60 and method 80, delivery tag, multiple, end.
 _CONFIRM = struct.Struct(">BHIHHQBB")
 _CONFIRM_HEAD = (METHOD, 13, 60, 80, 0xCE)
 
-#: Called with a confirm: the delivery tag, and whether it confirms all messages before that too.
+#: Called with a confirm: the delivery tag, and whether it also confirms all messages before.
 Confirmed = Callable[[int, bool], None]
 
 
 @lru_cache(maxsize=4_096)
 def _publish_frame(channel: int, exchange: str, routing_key: str) -> bytes:
-    """The frame of basic.publish. The message is mandatory: RabbitMQ returns it if no queue accepts it."""
+    """The frame of basic.publish. The message is mandatory: RabbitMQ returns it if no queue gets it."""
     payload = _PUBLISH + short(exchange) + short(routing_key) + _MANDATORY
     return _FRAME.pack(METHOD, channel, len(payload)) + payload + _END
 
@@ -253,10 +251,10 @@ def _publish_frame(channel: int, exchange: str, routing_key: str) -> bytes:
 def message(
     channel: int, exchange: str, routing_key: str, properties: bytes, body: bytes, *, frame_max: int
 ) -> list[bytes]:
-    """One message as pieces in the order of the wire; no frame is larger than `frame_max`.
+    """A message as pieces in wire order; no frame is larger than `frame_max`.
 
-    Raises ValueError for a name above 255 bytes of UTF-8, and for properties that don't fit one frame, for which the
-    broker would close the connection.
+    Raises ValueError for a name above 255 bytes of UTF-8, and for properties above one frame, for which the broker
+    would close the connection.
     """
     room = frame_max - OVERHEAD
     if len(properties) > frame_max - CONTENT_OVERHEAD:
@@ -279,8 +277,7 @@ def message(
 
 
 def acks(data: bytes, listening: Mapping[int, Confirmed]) -> int:
-    """Pass the acks at the start of `data` to the listeners of their channels. Returns the length of these acks in
-    bytes.
+    """Pass the acks at the start of `data` to the listeners of their channels; return the acks' length in bytes.
 
     Stops at the first frame that is not an ack, is for a channel without a listener, or is incomplete.
     """

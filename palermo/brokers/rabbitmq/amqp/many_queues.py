@@ -1,8 +1,7 @@
 """Pipelined queries and declarations of many queues, without waiting for each answer.
 
-A queue that is missing, or exists with other arguments, closes the channel, and everything sent after it is lost. So
-the queues are sent in batches, each twice as large as the successful part of the last one: if many are missing, little
-is sent for nothing.
+A queue that is missing, or has other arguments, closes the channel, and everything sent after it is lost. So the first
+batch is small, and each next one is twice as large as the successful part of the last.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,7 +15,7 @@ _TOGETHER = 500
 
 
 async def probe_all(connection: Connection, queues: Collection[str]) -> dict[str, Probe]:
-    """The state of these queues in RabbitMQ; nothing is created. Raises the errors of Connection.probe."""
+    """The state of these queues in RabbitMQ. Creates nothing. Raises the errors of Connection.probe."""
     names, found, portion = list(queues), list[Probe](), _TOGETHER
     while len(found) < len(names):
         async with connection.spare_channel() as channel:
@@ -31,8 +30,8 @@ async def declare_all(
 ) -> dict[str, Probe]:
     """Create durable queues, given with their routing keys, and bind them to the exchange, unless that is "".
 
-    Returns their state in RabbitMQ: an error for a queue that exists with other arguments, which stays unchanged.
-    Raises NotFound if a binding fails.
+    Returns the state of each: an error for an existing queue with other arguments, which is left unchanged. Raises
+    NotFound if a binding fails.
     """
     names, found, portion = list(queues), list[Probe](), _TOGETHER
     while len(found) < len(names):
@@ -57,7 +56,7 @@ async def _declare(
     send = channel.connection.raw.declare_and_bind
     found, error = await channel.counted(len(queues), lambda: send(channel.raw, queues, exchange, arguments))
     if error is None and exchange:
-        # A binding has no answer; this call's answer shows that none was refused.
+        # A binding gets no answer; the answer to this call shows that none was refused.
         await channel.prefetch(0)
     elif error is not None:
         if channel.code != PRECONDITION_FAILED or Difference.parse(str(error)) is None:

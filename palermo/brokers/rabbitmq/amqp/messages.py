@@ -1,4 +1,7 @@
-"""Convert messages to AMQP properties and back, as objects and as bytes: docs/internals/wire.md in pika's terms."""
+"""Convert messages to AMQP properties and back, as pika's objects and as bytes.
+
+docs/internals/wire.md is the specification.
+"""
 
 import json
 import math
@@ -37,7 +40,7 @@ from palermo.core.message import (
 from palermo.core.topics import OCTETS, as_job, group_of
 from palermo.errors import HeadersTooLarge
 
-#: Maximum size of properties, headers included, in one frame, which starts with 12 bytes of its own.
+#: Maximum size of properties with their headers in one frame, after the frame's own 12 bytes.
 MAX_PROPERTIES = 131_064 - 12
 
 _OCTET = struct.Struct(">B")
@@ -53,8 +56,8 @@ _WRITERS: dict[str, Callable[[Any], bytes]] = {
     "longlong": _LONGLONG.pack,
 }
 
-#: All properties in wire order, with flag (AMQP 0-9-1, 4.2.6.1 and the class basic) and type; a "name" is a short
-#: string with few different values.
+#: All properties in wire order, each with its flag (AMQP 0-9-1, 4.2.6.1 and the class basic) and type. A "name" is a
+#: short string with few different values.
 _LAYOUT: tuple[tuple[int, str, str], ...] = (
     (1 << 15, "content_type", "name"),
     (1 << 14, "content_encoding", "name"),
@@ -80,7 +83,7 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 
 _FLAG_OF = {name: flag for flag, name, _ in _LAYOUT}
 
-#: Flags of the short strings before the headers, and between the headers and the message's id.
+#: Flags of the short strings that come before the headers, and between the headers and the message id.
 _SHORTS_BEFORE_HEADERS = _FLAG_OF["content_type"], _FLAG_OF["content_encoding"]
 _SHORTS_BEFORE_ID = _FLAG_OF["correlation_id"], _FLAG_OF["reply_to"], _FLAG_OF["expiration"]
 
@@ -94,7 +97,7 @@ class Properties(spec.BasicProperties):  # type: ignore[misc]
         excess = sum(map(len, pieces)) - room
         headers = vars(self)["headers"]
         if excess > 0 and headers:
-            # Only a message from another program has such headers: the size of jobs enqueued here has been checked.
+            # Only a message from another program can be this large, since enqueued jobs are checked.
             self.headers = without_largest(headers, len(write_table(headers)) - 4 - excess)
             pieces = self._encode()
         return pieces
@@ -120,12 +123,12 @@ class Properties(spec.BasicProperties):  # type: ignore[misc]
 #: The delivery mode of a message that RabbitMQ stores on disk.
 PERSISTENT = 2
 
-#: The properties of our own messages with a JSON body, and of those that a restart of RabbitMQ may lose.
+#: The properties of our own messages with a JSON body: durable ones, and ones that may be lost when RabbitMQ restarts.
 PERSISTENT_JSON = Properties(delivery_mode=PERSISTENT, content_type="application/json")
 TRANSIENT_JSON = Properties(delivery_mode=1, content_type="application/json")
 
-#: Format of the records and requests that this release writes. Readers ignore unknown fields and kinds. A change that
-#: an older reader would misread gets a new kind or a new field.
+#: The format of the records and requests that this version writes. Readers ignore unknown fields and kinds. A change
+#: that an older reader would misread gets a new kind or field.
 FORMAT = 1
 
 
@@ -134,12 +137,12 @@ def write_record(record: Mapping[str, Any]) -> bytes:
     return json.dumps({"format": FORMAT, **record}).encode()
 
 
-#: The queue through which RabbitMQ returns a reply to the requesting connection (direct reply-to).
+#: The pseudo-queue through which RabbitMQ sends a reply to the requesting connection (direct reply-to).
 REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 def request_properties(*, seconds: float, correlation_id: str | None = None, reply: bool = True) -> Properties:
-    """The properties of a request. It expires when no caller waits for the reply any more."""
+    """The properties of a request, which expires when its caller stops waiting."""
     expiration = str(int(seconds * 1_000))
     return Properties(reply_to=REPLY_TO if reply else None, correlation_id=correlation_id, expiration=expiration)
 
@@ -187,13 +190,13 @@ _READERS: dict[str, Read] = {
 }
 
 
-#: AMQP properties that travel unchanged with a job. Deliberately missing: user_id (the broker checks it against the
-#: connection's own user), cluster_id, and expiration (a failed or requeued job must not expire).
+#: AMQP properties that stay with a job. Not included: user_id, which the broker checks against the connection's user;
+#: cluster_id; and expiration, because a failed or requeued job must not expire.
 _KEPT = frozenset({"priority", "correlation_id", "reply_to", "timestamp", "type", "app_id"})
 
 
 class Got:
-    """One message as delivered by RabbitMQ. Its properties are parsed on demand."""
+    """A message as delivered by RabbitMQ. Its properties are parsed on demand."""
 
     __slots__ = ("_at", "_data", "_properties", "body", "exchange", "left", "redelivered", "routing_key", "tag")
 
@@ -210,7 +213,7 @@ class Got:
         data: bytes = b"",
         at: int = 0,
     ) -> None:
-        """Without `properties` they are in `data`, from `at` on."""
+        """If `properties` is None, they start at `at` in `data`."""
         self.tag = tag
         self.redelivered = redelivered
         self.body = body
@@ -227,7 +230,7 @@ class Got:
     def properties(self) -> Properties:
         if self._properties is None:
             self._properties = Properties().decode(self._data, self._at)
-            # The whole receive buffer, up to 256 kB: indexes keep thousands of messages for minutes.
+            # Don't keep the receive buffer of up to 256 kB: indexes keep thousands of messages for minutes.
             self._data = b""
         return self._properties
 
@@ -235,9 +238,10 @@ class Got:
     def encoded(self) -> bytes:
         """Its encoded properties."""
         at = self._at
-        # Fast path: forward them unparsed. Decoding and encoding takes 40 of the leader's 100 us for a tenant's job.
+        # Fast path: forward the encoded properties. Decoding and encoding takes 40 of the leader's 100 µs per tenant's
+        # job.
         if self._properties is None:
-            # The size of the header frame, which includes 12 bytes for class, weight and the body's size.
+            # the size of the header frame minus 12 bytes for class, weight and the body's size
             size = int.from_bytes(self._data[at - 16 : at - 12], "big") - 12
             if size <= MAX_PROPERTIES:
                 return self._data[at : at + size]
@@ -251,7 +255,7 @@ class Got:
         return id
 
     def may_have(self, ids: Collection[bytes]) -> bool:
-        """Whether its id may be one of these, as far as can be seen without parsing all of its properties."""
+        """Whether its id may be one of these, judged quickly without parsing all properties."""
         if self._properties is not None:
             return True
         id = _message_id(self._data, self._at)
@@ -264,13 +268,13 @@ def delivered(method: Any, properties: Properties, body: bytes, *, left: int = 0
 
 
 def unread(found: Delivered, data: bytes) -> Got:
-    """The message of a delivery, or of an answer to a basic.get, whose properties are still in the buffer."""
+    """The message of a delivery, or of an answer to basic.get, with its properties still in the buffer."""
     route = found.exchange, found.routing_key
     return Got(found.tag, found.redelivered, None, found.body, *route, found.left, data=data, at=found.properties)
 
 
 def _message_id(data: bytes, at: int) -> bytes:
-    """The property message_id in the properties that start here; empty if missing."""
+    """The message_id of the properties that start here; empty if missing."""
     flags = data[at] << 8 | data[at + 1]
     at += 2
     for flag in _SHORTS_BEFORE_HEADERS:
@@ -308,9 +312,8 @@ def to_properties(message: Message) -> Properties:
 def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
     """The same properties, encoded. Raises ValueError or struct.error for a value that headers don't support.
 
-    Errors that don't fit into `room`, the bytes in one frame of the connection, are cut. If necessary, a failed job
-    also loses its largest other headers. Otherwise headers are written completely, or raise ValueError if errors were
-    cut. A new job, as nearly all are, is written without pika's object and without a dict of headers.
+    `room` is the maximum size in bytes. To fit it, a failed job's errors are cut, and then its largest other headers
+    dropped. Otherwise nothing is cut, and ValueError is raised if the properties don't fit.
     """
     if message.properties or message.extra or message.failure is not None or message.attempts:
         encoded = b"".join(to_properties(message).encode())
@@ -331,12 +334,12 @@ def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
 
 
 def headers_room(message: Message, room: int) -> int:
-    """Maximum size of a message's headers, if all its properties have `room` bytes."""
+    """Maximum size of a message's headers if all its properties may take `room` bytes."""
     others = Properties(**(vars(to_properties(message)) | {"headers": None}))
     return room - len(b"".join(others.encode()))
 
 
-#: Headers that `written` handles itself, besides the id and those that many messages share.
+#: Headers that `written` writes one by one: all except the id, and those that many messages share.
 _BESIDES = {name: header for name, header in HEADER_OF.items() if name not in ("job", "queue")}
 _besides = attrgetter(*_BESIDES)
 
@@ -381,7 +384,7 @@ def read_delivered(found: Delivered, data: bytes, queue: str) -> Message:
     """The same as `read`, for a delivery whose properties are still in the buffer. Raises UnknownField."""
     properties = read_properties(data, found.properties)
     message = message_of(properties, found.body, taken_from=queue)
-    if message.job and not group_of(found.exchange, queue):  # the usual case
+    if message.job and not group_of(found.exchange, queue):  # usually true
         return message
     return _as_job(message, found.exchange, found.routing_key, queue, typed="content_type" in properties)
 
@@ -389,16 +392,13 @@ def read_delivered(found: Delivered, data: bytes, queue: str) -> Message:
 def _as_job(message: Message, exchange: str, topic: str, queue: str | None, *, typed: bool) -> Message:
     group = group_of(exchange, queue) if queue else ""
     if not group:
-        # A message without a job name is from another program: without a media type it need not be JSON.
+        # Another program's message without a job name and media type need not be JSON.
         return message if typed or message.job else replace(message, content_type=OCTETS)
     return as_job(message if typed else replace(message, content_type=OCTETS), group=group, topic=topic)
 
 
 def read_json(body: bytes) -> Any:
-    """Parse JSON in a message's body. Raises ValueError for a body that isn't JSON or is nested too deep.
-
-    Non-finite numbers are refused. Python reads and writes `NaN`, but no time or count may be one.
-    """
+    """Parse JSON in a message's body. Raises ValueError for invalid JSON, deep nesting, NaN or infinity."""
     try:
         return json.loads(body, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
@@ -412,7 +412,7 @@ def _finite(text: str) -> float:
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a record, a request or a reply; {} for one by a later version or another program."""
+    """The JSON object in a record, request or reply; {} if it is not one."""
     try:
         found = read_json(body)
     except ValueError:

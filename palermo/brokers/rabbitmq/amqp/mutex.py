@@ -1,16 +1,16 @@
 """A lock that at most one session holds: an exclusive queue, which RabbitMQ gives to one connection.
 
-Law: one of all connections holds the lock, and one task of those that use the same `Mutex`, unless they share it.
+Law: at most one connection holds the lock, and at most one of the tasks that use the same `Mutex`, unless they share
+it.
 
-* The holder is killed (kill -9): RabbitMQ deletes the queue with the connection, and the lock is free. That is
-  immediate if the socket is closed, and after the missed heartbeats if the machine or the network is down. No cleanup
-  is needed.
-* The session is lost: the next holder may start before this one notices. So a holder does its protected work through
-  the same connection, whose calls fail from then on; otherwise the work must tolerate two holders for a moment.
-* The holder is cancelled: it releases the lock, and RabbitMQ may still process calls of the holder on another channel.
-  Work for which that is too early is not cancelled (`uninterrupted` in connection.py).
-* RabbitMQ refuses the queue, for example to a user without the permission: no session holds the lock. The caller gets
-  the error, or may choose to continue without the lock.
+* The holder is killed (kill -9): RabbitMQ deletes the queue with the connection, immediately if the socket is closed,
+  otherwise after missed heartbeats.
+* The session is lost: the next holder may start before this one notices. So a holder does its protected work on the
+  same connection, where calls now fail, or the work must tolerate two holders for a moment.
+* The holder is cancelled: it releases the lock, while RabbitMQ may still process its calls on other channels. Work for
+  which that is too early must not be cancelled (`uninterrupted` in connection.py).
+* RabbitMQ refuses the queue, for example because of a missing permission: no session gets the lock, and callers get the
+  error, or choose to continue without the lock.
 
 Waiting tasks and sessions get the lock in no particular order.
 """
@@ -36,25 +36,24 @@ class Mutex:
     """One lock, as one session sees it."""
 
     def __init__(self, queue: str, waits_for: str = "another session") -> None:
-        """`queue` is the AMQP name of the queue; `waits_for` describes the holder in the log of a waiting session."""
+        """`queue` is an AMQP name; `waits_for` describes the holder in the log lines of waiting sessions."""
         self.queue = queue
         self._waits_for = waits_for
-        #: Held by the task of this session that holds the lock, or that starts or ends sharing it.
+        #: Held by the task that holds the lock, or that starts or ends sharing it.
         self._task = asyncio.Lock()
-        #: Number of tasks of this session that share the lock, and the channel that it was taken on.
+        #: Number of tasks of this session that share the lock, and the channel that holds it.
         self._sharing = 0
         self._shared: Channel | None = None
-        #: The end of the last hold, which may outlast the task that held the lock.
+        #: The pending release of the last hold, which may outlast its task.
         self._leaving: asyncio.Future[None] | None = None
 
     @asynccontextmanager
     async def held(
         self, connection: Connection, *, patience: float = math.inf, optional: bool = False
     ) -> AsyncIterator[bool]:
-        """Hold the lock; yields False if another session holds it for longer than `patience` seconds.
+        """Hold the lock. Yields False if another session keeps it for longer than `patience` seconds.
 
-        With `optional` it also yields False, immediately, if RabbitMQ refuses the queue. Otherwise that error is
-        raised.
+        If RabbitMQ refuses the queue, raises that error, or with `optional` yields False immediately.
         """
         until = asyncio.get_running_loop().time() + patience
         if not await self._enter(until):
@@ -69,7 +68,7 @@ class Mutex:
 
     @asynccontextmanager
     async def shared(self, connection: Connection, *, patience: float = math.inf) -> AsyncIterator[bool]:
-        """The same, but tasks of this session that share the lock hold it together until the last one ends."""
+        """Hold the lock together with other tasks of this session, until the last of them ends."""
         until = asyncio.get_running_loop().time() + patience
         held = await self._enter(until)
         if held:
@@ -87,7 +86,7 @@ class Mutex:
                 await self._leave(self._unshare())
 
     async def take(self, connection: Connection) -> Channel | None:
-        """Try once to take the lock until the connection ends. Returns a channel; None if another connection holds it.
+        """Try once to take the lock. Returns the channel that holds it, or None if another connection has it.
 
         Raises BrokerRefused if RabbitMQ refuses the queue, or the error of a lost session.
         """
@@ -98,15 +97,15 @@ class Mutex:
             if isinstance(error, PalermoError) and channel.code == RESOURCE_LOCKED:
                 return None
             if channel.is_open:
-                # The call was cancelled or timed out, and the queue may be ours anyway. If it isn't, RabbitMQ closes
-                # the channel before it reads the delete.
+                # The call was cancelled or timed out, and the queue may be ours. If it is another session's, RabbitMQ
+                # closes the channel before it reads the delete.
                 channel.raw.queue_delete(self.queue, callback=lambda _: None)
                 channel.abandon()
             raise
         return channel
 
     async def _enter(self, until: float) -> bool:
-        """Wait for this session's other tasks; False if that takes too long."""
+        """Wait for other tasks of this session; False if that takes too long."""
         try:
             async with asyncio.timeout_at(None if math.isinf(until) else until):
                 await self._task.acquire()
@@ -132,9 +131,9 @@ class Mutex:
             await asyncio.sleep(RETRY_EVERY)
 
     async def _leave(self, leaving: Coroutine[Any, Any, None]) -> None:
-        """Run this to its end. A cancelled task does not wait for it, but the next one to take the lock does.
+        """Run this to its end. A cancelled task doesn't wait for it, but the next one to take the lock does.
 
-        RabbitMQ may answer late: while an alarm blocks the connection it doesn't read from it.
+        That may take as long as an alarm, during which RabbitMQ doesn't read from the connection.
         """
         self._leaving = asyncio.ensure_future(leaving)
         task = asyncio.current_task()
@@ -156,6 +155,6 @@ class Mutex:
     async def _release(self, channel: Channel | None) -> None:
         if channel is not None and channel.is_open:
             channel.raw.queue_delete(self.queue, callback=lambda _: None)
-            # The answer to the close follows that to the delete. Without it the session is lost, and the lock free.
+            # The close is answered after the delete. Without an answer the session is lost and the lock free.
             with suppress(PalermoError):
                 await channel.close()

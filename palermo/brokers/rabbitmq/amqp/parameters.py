@@ -1,4 +1,4 @@
-"""A connection's parameters for pika: the broker URL's query, TLS, and the connection's name."""
+"""A connection's parameters for pika, from the broker URL, and the connection's name."""
 
 import logging
 import socket
@@ -16,19 +16,19 @@ from palermo.errors import UrlInvalid
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: pika's socket options. They have no effect, since Palermo opens the socket itself.
+#: pika's socket options, which have no effect because Palermo opens the socket itself.
 _OF_SOCKET = frozenset({"connection_attempts", "retry_delay", "socket_timeout", "stack_timeout", "tcp_options"})
 
-#: Options for which this process has already warned that they have no effect.
+#: Options for which this process has already logged a warning.
 _warned: set[str] = set()
 
 
 def connection_parameters(
     session: SessionParameters, host: str, port: int, purpose: str, heartbeat: int | None
 ) -> pika.ConnectionParameters:
-    """The parameters for pika. pika parses the URL, so its query accepts the names in pika's documentation.
+    """The parameters for pika. pika parses the query, so it accepts the names in pika's documentation.
 
-    Only the names of tls.py are handled here. Raises UrlInvalid.
+    The names in tls.py are handled here. Raises UrlInvalid.
     """
     address = session.address
     files, options = _divided(address)
@@ -72,7 +72,7 @@ def _divided(address: Address) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _warn_of_options(names: Iterable[str]) -> None:
-    """Warn, once in this process, about URL options without effect."""
+    """Warn once per process about URL options without effect."""
     if new := _OF_SOCKET.intersection(names) - _warned:
         _warned.update(new)
         log.warning(

@@ -1,4 +1,4 @@
-"""Publish messages, each mandatory and confirmed, and recreate their destinations when these are missing."""
+"""Publish messages, each mandatory and confirmed, and recreate missing destinations."""
 
 import asyncio
 import struct
@@ -18,7 +18,7 @@ from palermo.core.message import Message
 from palermo.core.topology import QUORUM
 from palermo.errors import BrokerRefused, HeadersTooLarge, NotFound, PalermoError, PublishRefused
 
-#: Properties of a message that is dropped unless a consumer can take it immediately.
+#: Properties of a message that is dropped unless a consumer takes it immediately.
 _EMPTY = Properties(delivery_mode=1, expiration="0")
 
 
@@ -27,7 +27,7 @@ class Unroutable(NotFound):
 
 
 class PublishFuture:
-    """A callback of type OnPublished with a future that a coroutine can await."""
+    """A callback of type OnPublished that sets a future."""
 
     __slots__ = ("future",)
 
@@ -41,7 +41,7 @@ class PublishFuture:
             self.future.set_result(None)
         else:
             self.future.set_exception(error)
-            # Mark the error as retrieved: many publishes may fail with the same error, and only the first be awaited.
+            # Mark the error as retrieved: many publishes may fail with the same error, of which only one is awaited.
             self.future.exception()
 
 
@@ -56,8 +56,8 @@ class _Pending(NamedTuple):
 class Publisher:
     """A channel in confirm mode. It ends with its channel; its owner opens another one.
 
-    It also counts as closed after its first nack: a channel that published to a quorum queue while the queue's leader
-    died continues to refuse all messages for that queue, long after there is a new leader (3.10.8).
+    It also counts as closed after its first nack. If a quorum queue's leader dies during a publish, the channel keeps
+    refusing messages for that queue long after there is a new leader (3.10.8).
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -71,10 +71,10 @@ class Publisher:
         self._own_thread = threading.get_ident()
         #: Pending publishes by delivery tag, which increases from 1 by one with each message.
         self._pending: dict[int, _Pending] = {}
-        #: By delivery tag, the reasons of returned messages whose confirm is still pending.
+        #: By delivery tag, why messages were returned whose confirm is still pending.
         self._returned: dict[int, str] = {}
         self._published = 0
-        #: No lower tag is pending.
+        #: No tag below this is pending.
         self._first = 1
         self._nacked = False
         self.is_open = True
@@ -92,25 +92,25 @@ class Publisher:
     async def finds(self, queue: str, body: bytes = b"") -> bool:
         """Whether a queue of this name exists. Raises the session's error.
 
-        Publishes a message with this body. RabbitMQ returns it if there is no queue; otherwise it expires, or a
-        consumer takes it. The alternative, a passive declare of a missing or locked queue, is answered by an error: it
-        closes the channel, costs RabbitMQ a millisecond, and is logged there. For a queue that may have messages and no
-        consumer use Connection.probe: behind another message this one doesn't expire.
+        Publishes a message with this body: RabbitMQ returns it if there is no queue, otherwise it expires or a consumer
+        takes it. A passive declare of a missing or locked queue would close the channel, cost RabbitMQ a millisecond,
+        and be logged as an error. Use Connection.probe for a queue that may have messages and no consumer, where the
+        message would not expire.
         """
         try:
             await self.send("", queue, _EMPTY, body)
         except Unroutable:
             return False
         except PublishRefused:
-            pass  # it exists, and cannot accept a message
+            pass  # it exists but refuses the message
         return True
 
     def send(self, exchange: str, routing_key: str, properties: Properties, body: bytes) -> asyncio.Future[None]:
-        """Send one message; the future is done when the broker has stored it.
+        """Send a message. The future is done when the broker has stored it.
 
-        The future raises Unroutable if no queue is bound, HeadersTooLarge for a message that can't be encoded,
-        PublishRefused if RabbitMQ doesn't store it (the queue is full, or a quorum queue has no leader or majority),
-        and the session's error if the session is lost first.
+        The future raises Unroutable if no queue is bound, HeadersTooLarge if the message can't be encoded,
+        PublishRefused if RabbitMQ doesn't store it (the queue is full, or a quorum queue has no leader or majority), or
+        the session's error.
         """
         ended = PublishFuture()
         try:
@@ -120,7 +120,7 @@ class Publisher:
         return ended.future
 
     def send_job(self, exchange: str, routing_key: str, message: Message) -> asyncio.Future[None]:
-        """Send one job. The future is that of `send`. Errors that don't fit a frame are cut (`written`)."""
+        """Send a job; returns the future of `send`. Errors of a failed job are cut to fit a frame (`written`)."""
         ended = PublishFuture()
         try:
             self.post(exchange, routing_key, written(message, self.room), message.body, ended, message.id)
@@ -129,14 +129,14 @@ class Publisher:
         return ended.future
 
     def forward(self, exchange: str, routing_key: str, got: Got, ended: OnPublished) -> None:
-        """Send a job received from a queue; `ended` is called with the outcome, as for `send_job`."""
+        """Send a job that was received from a queue. `ended` is called with the outcome, as for `send_job`."""
         try:
             self.post(exchange, routing_key, self._properties(got), got.body, ended, got.id)
         except (ValueError, struct.error) as error:
             ended(unfit(got.id, error))
 
     def _properties(self, got: Got) -> bytes:
-        """The properties of a job received from a queue. Errors that don't fit a frame are cut."""
+        """The properties of a job that was received from a queue, with its errors cut to fit a frame."""
         encoded = got.encoded
         if len(encoded) > self.room:
             encoded = written(to_message(got.properties, got.body, taken_from=None), self.room)
@@ -145,16 +145,16 @@ class Publisher:
     def post(
         self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: OnPublished, id: str | None
     ) -> bool:
-        """Send one message; the connection's thread calls `ended` with the outcome, as for `send`.
+        """Send a message; the connection's thread calls `ended` with the outcome, as for `send`.
 
-        `properties` are encoded; `id` is the message's id. Any thread may call this. A thread other than the
-        connection's may get False: nothing was started, because another write is in progress or the channel ends. The
-        connection's thread gets True, and `ended` may be called before this returns. Raises ValueError or struct.error
-        for a message that can't be encoded; nothing has been sent then.
+        `properties` are encoded; `id` is the message's id. May be called in any thread. Returns False, only in other
+        threads than the connection's, if nothing was started because another write is in progress or the channel ends.
+        `ended` may be called before this returns. Raises ValueError or struct.error for a message that can't be
+        encoded, with nothing sent.
         """
         pieces = frames.message(self._number, exchange, routing_key, properties, body, frame_max=self._frame_max)
         wire, own = self._wire, threading.get_ident() == self._own_thread
-        # After an exception in the middle of this the lock stays taken, so the connection ends (SocketLock).
+        # If an exception interrupts the following lines, the lock stays taken and the connection ends (SocketLock).
         held = wire.socket_lock.take() if own else wire.socket_lock.borrow()
         if held and self._raw.is_open and (own or wire.idle):
             self._published += 1
@@ -162,7 +162,7 @@ class Publisher:
             if own:
                 wire.send(pieces)
             else:
-                # Fast path: the thread that waits for the confirm writes; IoThread.send has the gain.
+                # Fast path: the thread that waits for the confirm writes. IoThread.send has the measurement.
                 wire.send_now(b"".join(pieces))
             wire.socket_lock.give_back()
             return True
@@ -175,7 +175,7 @@ class Publisher:
         return own
 
     def check(self, got: Got) -> None:
-        """Raise HeadersTooLarge for a job from a queue that `forward` can't send."""
+        """Raise HeadersTooLarge if `forward` can't send this job."""
         try:
             frames.message(self._number, "", "", self._properties(got), b"", frame_max=self._frame_max)
         except (ValueError, struct.error) as error:
@@ -204,8 +204,8 @@ class Publisher:
             self.channel.abandon()
 
     def _on_return(self, _: object, method: Any, properties: Properties, body: bytes) -> None:
-        # A return precedes its confirm, in the order of publishing. RabbitMQ returns both or neither of two pending
-        # copies with one id to one queue, so their order doesn't matter.
+        # RabbitMQ sends returns before confirms, in the order of publishing. It returns both or neither of two copies
+        # with one id for one queue, so it doesn't matter which of them is found here.
         for tag, pending in list(self._pending.items()):
             if (
                 pending.id == properties.message_id
@@ -228,9 +228,9 @@ class Publisher:
 
 
 class OwnPublisher:
-    """The publisher of one kind of messages, reopened after it has closed.
+    """A publisher for one kind of messages, reopened after it has closed.
 
-    A refusal closes a publisher's channel with everything unconfirmed, so it must not be shared.
+    It isn't shared, because a refusal closes the channel with everything unconfirmed on it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -246,7 +246,7 @@ class OwnPublisher:
             return self._opened
 
     def give_up(self) -> None:
-        """Close its channel, before unconfirmed messages accumulate and RabbitMQ stops reading the connection."""
+        """Close the channel, before unconfirmed messages accumulate and RabbitMQ stops reading from the connection."""
         publisher, self._opened = self._opened, None
         if publisher is not None and publisher.channel.is_open:
             publisher.channel.abandon()
@@ -266,36 +266,36 @@ def _error(pending: _Pending, returned: str) -> PalermoError:
     )
 
 
-#: Seconds during which a record is published repeatedly while a quorum queue refuses it. Such a queue refuses messages
-#: during its creation: its name exists before it has a leader, so a session that finds a queue in creation is refused
-#: (3.10.8).
+#: Seconds during which a record is published again while a quorum queue refuses it. A queue in creation has a name
+#: before it has a leader, and refuses messages until then (3.10.8).
 _REFUSED = 5.0
 
 
 class Destination(Struct, frozen=True):
-    """A queue or an exchange that is created first, and again when it is missing, from one connection's point of view.
+    """A queue or an exchange, created before its first use on a connection, and again when it is found missing.
 
-    Law: this connection creates a destination once, and publishes to it without further checks. Only RabbitMQ's answer
-    to a publish shows that the destination is missing (NotFound): the message was returned (Unroutable), or the
-    exchange doesn't exist. Then the destination is created and the message published again.
+    Law: a connection creates a destination once, and then publishes without further checks. A destination is found
+    missing (NotFound) when RabbitMQ returns a message (Unroutable) or reports that the exchange doesn't exist. Then it
+    is created, and the message published again.
 
     Promise:
 
     * `publish` returns once the message is stored in a queue that existed at that moment.
-    * A refusal (PublishRefused), a destination that is missing twice in a row, and the error of a lost session raise.
-      After a missing exchange or a lost session the message may be stored anyway; a second copy has the same id.
-    * kill -9 of this process: a destination may exist without a message, but a message never without its destination.
+    * It raises if the message is refused (PublishRefused), if the destination is missing twice in a row, or if the
+      session is lost. After a missing exchange or a lost session the message may be stored anyway; a second copy has
+      the same id.
+    * kill -9 of this process leaves at most an empty destination.
 
     Cost: nothing while the destination exists; otherwise its creation, and one more publish.
     """
 
-    #: Creates it, unless this connection has created or found it before.
+    #: Creates it, unless this connection has already created or found it.
     ensure: Callable[[], Awaitable[object]]
     #: Records that it is missing, so that `ensure` creates it again.
     forget: Callable[[], None]
 
     async def publish(self, send: Callable[[], Awaitable[object]]) -> None:
-        """Publish with `send`, which returns once the message is stored. Raises the errors in the class's promise."""
+        """Publish with `send`, which returns once the message is stored. Raises the errors named in the class."""
         await self.ensure()
         try:
             await send()
@@ -305,15 +305,15 @@ class Destination(Struct, frozen=True):
             await send()
 
 
-#: Seconds in which RabbitMQ returns a message for a missing queue, unless an alarm delays it.
+#: Seconds within which RabbitMQ returns a message for a missing queue, unless an alarm delays it.
 _RETURNED_WITHIN = 0.5
 
 
 class MissingQueues:
-    """The queues that one session has not found. It checks them again with Publisher.finds, which causes no error.
+    """Queues that one session has found missing. It checks them again with Publisher.finds, which causes no error log.
 
-    Law: this check is used only after RabbitMQ answered a query with an error, and until the queue is found. So a queue
-    gets at most one empty message of a session, which its readers must ignore.
+    Law: only a queue for which RabbitMQ has answered with an error is checked in this way, until it is found. So each
+    session sends it at most one empty message, which its readers must ignore.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -324,7 +324,7 @@ class MissingQueues:
         self._may_write = True
 
     def found(self, queue: str) -> None:
-        """Note that the queue exists, so that it gets no message as a question."""
+        """Record that the queue exists, so that it gets no more test messages."""
         self._missing.discard(queue)
 
     async def probe(self, connection: Connection, queue: str) -> Probe:
@@ -337,7 +337,10 @@ class MissingQueues:
         return probe
 
     async def _is_missing(self, queue: str) -> bool:
-        """Whether RabbitMQ returns a message to the queue. False also if an alarm or a permission prevents that."""
+        """Whether RabbitMQ returns a message for the queue.
+
+        False too if an alarm or a missing permission prevents the test.
+        """
         if self._connection.blocked or not self._may_write:
             return False
         try:
@@ -354,7 +357,7 @@ class MissingQueues:
 
 
 class RecordQueue:
-    """A durable queue of Palermo's own for records of all sessions. One of another type is used unchanged."""
+    """A durable queue for records of all sessions. An existing one of another type is used unchanged."""
 
     def __init__(
         self,
@@ -375,7 +378,7 @@ class RecordQueue:
         self._destination = Destination(self.ensure, self.forget)
 
     async def exists(self, reading: Connection | None = None) -> bool:
-        """Whether the queue was ever created. `reading` is a connection that never publishes, if there is one."""
+        """Whether the queue was ever created. `reading` is a connection that never publishes, if available."""
         if not self._existed:
             self._existed = (await self._missing.probe(reading or self._connection, self.name)).exists
         return self._existed

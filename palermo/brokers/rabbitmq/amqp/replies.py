@@ -1,4 +1,4 @@
-"""Translate RabbitMQ's replies: its errors, and its answer about a queue.
+"""Translate RabbitMQ's replies: its errors, and its answers about a queue.
 
 No pika exception and no reply code crosses this adapter.
 """
@@ -19,8 +19,8 @@ RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
 NOT_ALLOWED = 530
 
-#: Texts of a 404 and of two 406 that mean "not now": the queue or stream exists, but has no process at all, or none
-#: here.
+#: Parts of the texts of a 404 and of two 406 that mean "not now": the queue or stream exists, but has no process, or
+#: none on this node.
 _DOWN = "down or inaccessible"
 _NOT_RUNNING = "does not have a running replica on the local node"
 _NOT_HERE = "does not have a replica on the local node"
@@ -28,10 +28,10 @@ _NOT_HERE = "does not have a replica on the local node"
 #: The text of a 403 for a queue with an exclusive consumer.
 _IN_USE = "in exclusive use"
 
-#: RabbitMQ's notation for a queue in its texts.
+#: How RabbitMQ names a queue in its texts.
 _QUEUE = re.compile(r"queue '(.+?)' in vhost")
 
-#: A word in the text of every refusal of a virtual host; other refusals have the same code, 530.
+#: A word in every text that refuses a virtual host. Other refusals may have the same code, 530.
 _VHOST = "vhost"
 
 #: The end of the text if the virtual host doesn't exist.
@@ -41,17 +41,17 @@ _NO_VHOST = "not found"
 #: no process.
 _NOT_NOW = ("is reached", "is down")
 
-#: The reply code and text in pika's text for a connection closed by RabbitMQ, in Python's quotes, which are double ones
-#: around a text with quotes in it.
+#: The reply code and text in pika's text for a connection that RabbitMQ has closed. Python quotes the inner text with
+#: double quotes if it contains single ones.
 _REPLY = re.compile(r"""ConnectionClosedByBroker: \((\d+)\) (['"])(?:[A-Z_]+ - )?(.*)\2""")
 
 
 class NotOnThisNode(BrokerUnavailable):
-    """A stream has no replica on the node that this session is connected to."""
+    """The stream has no replica on the node that this session is connected to."""
 
 
 class QueueInUse(BrokerRefused):
-    """Another program uses the queue exclusively: it consumes with `exclusive`, or declared the queue so."""
+    """Another program uses the queue exclusively, as its exclusive consumer or by its declaration."""
 
 
 def reply_code(error: BaseException) -> int:
@@ -68,7 +68,7 @@ def queue_in(error: PalermoError) -> str:
 
 
 def reply_text(error: BaseException) -> str:
-    """RabbitMQ's text for closing a channel or connection, without the code's name."""
+    """RabbitMQ's text for closing a channel or connection, without the name of the code."""
     if isinstance(error, exceptions.ChannelClosed | exceptions.ConnectionClosed):
         return re.sub(r"^[A-Z_]+ - ", "", str(error.reply_text))
     return str(error) or type(error).__name__
@@ -144,14 +144,14 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
 
 
 def _is_in_use(error: exceptions.ChannelClosedByBroker) -> bool:
-    """Whether a queue is exclusive to another consumer or connection: no permission can change that."""
+    """Whether the queue is exclusive to another consumer or connection, which no permission can change."""
     return error.reply_code == RESOURCE_LOCKED or (
         error.reply_code == ACCESS_REFUSED and _IN_USE in str(error.reply_text)
     )
 
 
 def _is_down(error: exceptions.ChannelClosedByBroker) -> bool:
-    """Whether the queue or stream exists, but has no responding process."""
+    """Whether the queue or stream exists, but no process of it responds."""
     text = str(error.reply_text)
     return (error.reply_code == NOT_FOUND and _DOWN in text) or _NOT_RUNNING in text
 
@@ -159,7 +159,7 @@ def _is_down(error: exceptions.ChannelClosedByBroker) -> bool:
 def _login_ended(said: str, where: str, user: str, vhost: str) -> PalermoError:
     """The meaning of a connection's end during the login, of which pika keeps only the text.
 
-    A refusal by RabbitMQ has a reply code. At its shutdown RabbitMQ closes without a text, or with another code.
+    If RabbitMQ refuses the login, it sends a reply code; if it is shutting down, it sends no text or another code.
     """
     reply = _REPLY.search(said)
     code, text = (int(reply[1]), reply[3]) if reply else (0, "")
@@ -193,19 +193,19 @@ def _wrong_vhost(where: str, user: str, vhost: str, said: str) -> BrokerRefused:
     )
 
 
-#: Part of the text of error 406 for a queue or exchange that exists with other arguments, and a pattern for the text.
-#: RabbitMQ names the first different argument.
+#: Part of error 406 for a queue or exchange that exists with other arguments, and a pattern for the first different
+#: argument, which is the only one that RabbitMQ names.
 _DIFFERS = "inequivalent arg"
 _INEQUIVALENT = _DIFFERS + r" '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$"
 
 
 class Probe(NamedTuple):
-    """The answer to a passive declare of a queue, which creates nothing."""
+    """The answer to a query of a queue (a passive declare, which creates nothing)."""
 
     exists: bool
-    #: Whether the queue is exclusive to another connection: RabbitMQ reveals nothing more about such a queue.
+    #: Whether the queue is exclusive to another connection. RabbitMQ reveals nothing more about it then.
     locked: bool = False
-    #: Why there are no counts: the queue doesn't exist, or is locked.
+    #: Why there are no counts, if the queue doesn't exist or is locked.
     error: PalermoError | None = None
     ready: int = 0
     subscribed: int = 0
@@ -230,15 +230,15 @@ class Difference(Struct, frozen=True):
 
     #: The error's whole text.
     text: str
-    #: The first different argument, with the declared and the existing value; "" if RabbitMQ has cut the text, which
-    #: starts with the queue's name.
+    #: The first different argument, with the declared and the existing value; "" if RabbitMQ has cut the text because
+    #: of a long queue name.
     argument: str = ""
     ours: str = ""
     theirs: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Difference | None":
-        """The difference in the text of an error 406; None if that has another reason, such as a limit on queues."""
+        """The difference in the text of an error 406; None for another reason, such as a limit on queues."""
         found = re.search(_INEQUIVALENT, text)
         if found is None:
             return cls(text) if _DIFFERS in text else None

@@ -1,11 +1,10 @@
 """Requests and replies between processes over the broker: bytes to a queue or an exchange, replies by reply-to.
 
-Law, for the requester: a reply is not guaranteed. A request expires after the time that its caller waits for the first
-sign of life. The responder may die after acting and before its reply is sent, so a caller may only repeat a request
-that can safely be executed twice.
+Law: a request may get no reply. It expires after the time that its caller waits for a first sign of life, and the
+responder may die between acting and replying. So a caller repeats only requests that can safely be executed twice.
 
-A reply to `Rpc.ask` may have several parts; the last one has the header `~end`. A responder that needs long for its
-reply sends an empty part every second. Replies to `ask_all` are single messages.
+A reply to `Rpc.ask` may have several parts, of which the last has the header `~end`. While a responder prepares a
+reply, it sends an empty part every second. Replies to `ask_all` are single messages.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.contract.tasks import spawn, wait_for_any
 from palermo.errors import BrokerRefused, PalermoError
 
-#: Seconds between two signs of life while a reply is prepared.
+#: Seconds between two signs of life while a reply is being prepared.
 _ALIVE_EVERY = 1.0
 
 #: The header of the last part, and maximum bytes of a part: RabbitMQ 4 refuses messages above 16 MB.
@@ -46,7 +45,7 @@ class _Request:
 
     def __init__(self, silence: float) -> None:
         self._loop = asyncio.get_running_loop()
-        #: The reply; None if no process takes the request, or it is silent for `silence` seconds.
+        #: The reply; None if no process takes the request, or if it sends nothing for `silence` seconds.
         self.future: asyncio.Future[bytes | None] = self._loop.create_future()
         self._parts: list[bytes] = []
         self._silence = silence
@@ -61,7 +60,7 @@ class _Request:
             fulfil(self.future, b"".join(self._parts))
 
     def fail(self, error: PalermoError | None) -> None:
-        """End the wait, with this error or without a reply."""
+        """Stop waiting, with this error or without a reply."""
         if self.future.done():
             return
         if error is None:
@@ -70,7 +69,7 @@ class _Request:
             self.future.set_exception(error)
 
     def close(self) -> None:
-        """Stop the timer, because no caller waits for the reply any longer."""
+        """Stop the timer, because the caller no longer waits."""
         self._alarm.cancel()
 
     def _look(self) -> None:
@@ -82,7 +81,7 @@ class _Request:
 
 
 class Rpc:
-    """One session's requests to the consumer of one queue: many at the same time, on one channel."""
+    """One session's requests to the consumer of one queue: any number at the same time, on one channel."""
 
     def __init__(self, connection: Connection, queue: str) -> None:
         self._connection = connection
@@ -93,17 +92,17 @@ class Rpc:
         self._numbers = itertools.count()
 
     async def tell(self, body: bytes, *, within: float) -> None:
-        """Send a request that needs no reply; it expires after `within` seconds, and may get lost.
+        """Send a request without a reply. It expires after `within` seconds, and may get lost.
 
         Raises the session's error.
         """
         self._publish(await self._open(), request_properties(seconds=within, reply=False), body, mandatory=False)
 
     async def ask(self, body: bytes, *, silence: float) -> bytes | None:
-        """Send a request and return the reply. None, after which the caller should ask again, if no process takes it,
-        or after `silence` seconds without a sign of life.
+        """Send a request and return the reply. None means to ask again.
 
-        Raises the session's error if the session is lost, and BrokerRefused.
+        That is the result if no process takes the request, or after `silence` seconds without a sign of life. Raises
+        the session's error, and BrokerRefused.
         """
         channel = await self._open()
         name, request = str(next(self._numbers)), _Request(silence)
@@ -150,9 +149,9 @@ async def ask_all(
     timeout: float,
     enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda replies: False,
 ) -> list[dict[str, Any]]:
-    """Collect replies from the processes behind a fanout exchange, until there are `count` or enough, or a timeout.
+    """Collect replies from the processes behind a fanout exchange until there are `count`, or enough, or a timeout.
 
-    None while RabbitMQ doesn't read from the connection. Raises BrokerRefused.
+    Raises BrokerRefused. Returns nothing while RabbitMQ doesn't read from the connection.
     """
     replies: list[dict[str, Any]] = []
     if connection.blocked:
@@ -180,7 +179,7 @@ async def ask_all(
         return replies
     finally:
         if connection.blocked:
-            channel.abandon()  # RabbitMQ doesn't read from the connection, so it answers no close
+            channel.abandon()  # RabbitMQ doesn't read from the connection, so a close would get no answer
         else:
             await channel.close()
 
@@ -206,16 +205,16 @@ async def _reply_channel(
 
 
 class Responder:
-    """Answers the requests to one queue, as long as the channels for requests and replies last."""
+    """Answers the requests to one queue, as long as its channels for requests and replies last."""
 
     def __init__(self, channel: Channel, queue: str, publisher: Publisher) -> None:
-        """`publisher` sends the replies that are not available immediately; it has no other use."""
+        """`publisher` sends the replies that take time, and is used for nothing else."""
         self._channel = channel
         self._queue = queue
         self._publisher = publisher
         self._answering: Answering
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Set once no request arrives any more (queue deleted or channel closed), or no reply can be sent.
+        #: Set once no more requests arrive (queue deleted or channel closed), or replies can't be sent.
         self.ended = asyncio.Event()
 
     @property
@@ -228,7 +227,7 @@ class Responder:
         self._answering = answering
         self._channel.on_cancel(self._channel.abandon)
         self._channel.on_close(self.ended.set)
-        # RabbitMQ closes the channel of a user who has lost the permission to publish.
+        # RabbitMQ closes this channel if the user has lost the permission to publish.
         self._publisher.channel.on_close(self.ended.set)
         await self._channel.consume(self._queue, self._on_request, auto_ack=True)
 
@@ -239,7 +238,7 @@ class Responder:
 
     def _on_request(self, got: Got) -> None:
         if not got.body:
-            return  # an empty message only checks that the queue exists (Publisher.finds)
+            return  # an empty message is only a check that the queue exists (Publisher.finds)
         answer = self._answering(got.body)
         if isinstance(answer, bytes):
             if got.properties.reply_to and self._channel.is_open:
@@ -269,7 +268,7 @@ class Responder:
         if asked.reply_to:
             properties = _reply_properties(asked, end=end)
             sent = self._publisher.send("", str(asked.reply_to), properties, part)
-            sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # the requester may be gone
+            sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # the requester may have ended
 
 
 def _reply_properties(asked: Properties, *, end: bool = True) -> Properties:

@@ -1,20 +1,20 @@
 """State that outlives its leader: records kept unacknowledged in one queue, and read by the next leader.
 
-Law: a record for which `append` or `store` returned is read by every later leader, until a leader acknowledges it. A
-leader acknowledges a record only after the record that replaces it is confirmed, never in one transaction with it, or
-if no replacement is needed.
+Law: a record for which `append` or `store` has returned is read by every later leader, until a leader acknowledges it.
+It does so only after the record that replaces it is confirmed, never in one transaction with it, or if no replacement
+is needed.
 
 * The leader is killed (kill -9), or its session is lost: RabbitMQ requeues all records, and the next leader waits for
-  that (`open`). If the leader died between a confirm and the acknowledgement, the next one reads both the old and the
-  new record, in any order. So records themselves contain their precedence, and `replace` takes all replaced records.
+  that (`open`). If the old one died between a confirm and an acknowledgement, both records are read, in any order. So
+  the records themselves determine which one replaces the other, and `replace` takes all replaced records at once.
 * The queue refuses a record: `append` and `replace` raise PublishRefused, and acknowledge nothing. A quorum queue may
-  have stored that record anyway; then it is read like any other.
-* The broker is killed: the promise of a publisher confirm holds. RabbitMQ loses acknowledgements that were not on disk,
-  so a replaced record may be read again.
+  have stored the record anyway; then it is read like any other.
+* The broker is killed: confirmed records survive. Acknowledgements not yet on disk are lost, so a replaced record may
+  be read again.
 * The queue is deleted: the log closes, and the next `open` creates the queue and reads nothing.
 
-Cost: one confirmed publish for each record. The leader holds at most 65,535 records; it reads more as it replaces them,
-with `store` and `forget`, because RabbitMQ doesn't deliver the records behind them before.
+Cost: one confirmed publish for each record. The leader holds at most 65,535 records. RabbitMQ delivers those behind
+them only as the leader replaces records with `store` and `forget`.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.errors import BrokerUnavailable, PalermoError
 
-#: Maximum number of records that a leader holds: AMQP's highest limit. Without one, RabbitMQ sends 2,000 of a quorum
-#: queue.
+#: Maximum number of records that a leader holds: AMQP's highest prefetch. Without one, RabbitMQ delivers only 2,000 of
+#: a quorum queue.
 _MOST = 65_535
 
-#: Seconds after which a record is written again, because RabbitMQ requeues a message held for half an hour.
+#: Seconds after which a record is written again, because RabbitMQ requeues messages held for half an hour.
 _OLD = 600.0
 
-#: Maximum seconds for a record's way through the queue and back to the leader.
+#: Maximum seconds for a record to get through the queue and back to the leader.
 _PATIENCE = 10.0
 
-#: Hundredths of a second to wait until RabbitMQ has requeued everything that a dead leader held.
+#: Maximum wait, in hundredths of a second, until RabbitMQ has requeued what a dead leader held.
 _SETTLING = 500
 
 
@@ -58,22 +58,22 @@ class Record(Struct, eq=False):
 
     @property
     def is_held(self) -> bool:
-        """Whether the leader still holds it: neither acknowledged, nor requeued by RabbitMQ."""
+        """Whether the leader still holds it, so it was neither acknowledged nor requeued."""
         return self.tag > 0 and self.channel.is_open
 
     @property
     def old_at(self) -> float:
-        """When its owner must replace it, on the loop's clock, before RabbitMQ requeues it."""
+        """When it must be replaced, on the loop's clock, before RabbitMQ requeues it."""
         return self.since + _OLD
 
     @property
     def is_old(self) -> bool:
-        """Whether its owner must replace it."""
+        """Whether it must be replaced now."""
         return asyncio.get_running_loop().time() > self.old_at
 
 
 class StateLog:
-    """One queue of records, from the leader's point of view; see the module's docstring."""
+    """One queue of records, on the leader's side."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class StateLog:
         prepare: Callable[[], Awaitable[None]],
         on_record: Callable[[Record, Any], None],
     ) -> None:
-        """`prepare` is awaited before all records are read again: it creates the queue if it is missing.
+        """`prepare` creates the queue if it is missing. It is awaited before all records are read again.
 
-        `on_record` is called with each record that is read, and with its value from JSON, or with its bytes if they
-        aren't JSON. It is not called with records that this leader has appended. If it raises, the record is counted as
-        unreadable, and stays in the queue.
+        `on_record` is called with each record that is read and its JSON value, or its bytes if they aren't JSON, but
+        not with records that this leader has appended. If it raises, the record counts as unreadable, and stays in the
+        queue.
         """
         self._queue = queue
         self._connection = connection
@@ -97,17 +97,17 @@ class StateLog:
         self._on_record = on_record
         self._opening = asyncio.Lock()
         self._channel: Channel | None = None
-        #: Records on their way through the queue, by their bytes. If two are equal, the first one that arrives stands
-        #: for both.
+        #: Records on their way through the queue, by their bytes. Of two equal ones, the first to arrive counts for
+        #: both.
         self._coming: dict[bytes, asyncio.Future[Record]] = {}
 
     @property
     def is_open(self) -> bool:
-        """Whether the leader has read the records, and holds them."""
+        """Whether the leader has read all records, and holds them."""
         return self._channel is not None and self._channel.is_open
 
     async def open(self) -> None:
-        """Read all records, unless the log is open, and continue to read new ones. Raises NotFound."""
+        """Read all records, unless the log is open, and then new ones as they arrive. Raises NotFound."""
         async with self._opening:
             if self.is_open:
                 return
@@ -118,9 +118,9 @@ class StateLog:
             try:
                 await channel.prefetch(_MOST)
                 await channel.consume(self._queue, partial(self._on_delivery, channel))
-                # Until RabbitMQ has noticed the last leader's end, the records that it held are not in the queue.
+                # Until RabbitMQ has noticed the last leader's end, the queue lacks the records that it held.
                 if (await settled(channel, self._queue, readers=1)).consumers > 1:
-                    # A leader with half of the records would contradict the one with the others.
+                    # Two leaders with half of the records each would contradict each other.
                     raise BrokerUnavailable(
                         f"another program reads the queue {self._queue!r}, or the last leader's session has not"
                         " ended yet."
@@ -131,27 +131,27 @@ class StateLog:
             self._channel = channel
 
     async def catch_up(self) -> None:
-        """Read all records that were confirmed before this call, in any session. Raises NotFound."""
+        """Read all records that any session had confirmed before this call. Raises NotFound."""
         await self.open()
         if self._channel is not None:
             await settled(self._channel, self._queue, readers=1)
 
     def close(self) -> None:
-        """Requeue all records, to be read again."""
+        """Requeue all records, for another leader."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.abandon()
             self._fail(BrokerUnavailable(f"the queue {self._queue!r} is being read again. Try again."))
 
     async def store(self, *values: Any) -> None:
-        """Store records, which are read like those of other sessions; returns once they are confirmed.
+        """Store records, and read them back like those of other sessions; returns once they are confirmed.
 
         Raises PublishRefused if the queue refuses one.
         """
         await self._send([_encode(value) for value in values])
 
     async def append(self, *values: Any) -> list[Record]:
-        """Store records. Returns them once they are confirmed and the leader holds them.
+        """Store records. Returns them once they are confirmed and held.
 
         Raises PublishRefused if the queue refuses one, and BrokerUnavailable if the log is closed in the meantime.
         """
@@ -172,16 +172,16 @@ class StateLog:
         return records
 
     def forget(self, *records: Record) -> None:
-        """Acknowledge records that are replaced or obsolete. Records that RabbitMQ has requeued are read again."""
+        """Acknowledge records that are replaced or obsolete. If RabbitMQ has requeued one, it will be read again."""
         for record in records:
             if record.is_held:
                 record.channel.ack(record.tag)
                 record.tag = 0
 
     async def await_mark(self, channel: Channel | None = None) -> None:
-        """Wait until a mark has come through the queue: then all earlier records are read.
+        """Send a mark through the queue and wait for it, so that all earlier records are read.
 
-        The mark is sent on the publisher's channel, or on this one, behind the unconfirmed records sent on it.
+        The mark is sent on this channel, behind the unconfirmed records on it, or else on the publisher's.
         """
         publisher = await self._publisher()
         mark = _encode({"mark": uuid.uuid4().hex})
@@ -194,7 +194,7 @@ class StateLog:
 
     @asynccontextmanager
     async def _returning(self, bodies: Sequence[bytes]) -> AsyncIterator[list[Record]]:
-        """At the end of the block, wait until the records that it sends have come back; then the list contains them."""
+        """At the end of the block, wait until the records sent in it have been read back into the list."""
         if not self.is_open:
             raise BrokerUnavailable(f"the queue {self._queue!r} is not open.")
         records = list[Record]()
@@ -214,7 +214,7 @@ class StateLog:
         if not channel.is_open:
             return  # RabbitMQ requeues it
         if not got.body:
-            channel.ack(got.tag)  # Publisher.finds: another session checked that the queue exists
+            channel.ack(got.tag)  # Publisher.finds: another session checks that the queue exists
             return
         record = Record(channel, got.tag, asyncio.get_running_loop().time())
         ours = self._coming.pop(got.body, None)
@@ -244,14 +244,15 @@ class StateLog:
 
 
 async def settled(channel: Channel, queue: str, *, readers: int) -> Probe:
-    """Wait until our `readers` are a queue's only consumers, and if there is one, until everything was delivered to it.
+    """Wait until our `readers` are the queue's only consumers.
 
-    Gives up after some seconds. Returns RabbitMQ's last answer about the queue. Raises NotFound if it doesn't exist. If
-    a quorum queue does not answer within 250 ms, RabbitMQ reports no messages and no consumers
-    (rabbit_quorum_queue:stat): while one consumer is ours, that is not a valid answer.
+    If there is one, also waits until everything was delivered to it. Returns RabbitMQ's last answer about the queue,
+    also if it gives up after some seconds. Raises NotFound. A quorum queue that doesn't answer within 250 ms is
+    reported with no messages and no consumers (rabbit_quorum_queue:stat), which is recognizable while one of our
+    consumers exists.
     """
     for _ in range(_SETTLING):
-        # Asked twice: the second answer follows all deliveries that the first one counted as made.
+        # Asked twice, because the second answer arrives after all deliveries that the first one counted.
         await channel.probe(queue)
         probe = await channel.probe(queue)
         if probe.consumers == readers and not (readers and probe.messages):

@@ -1,19 +1,19 @@
-"""A stream of small records that any session may write and follow: the shared knowledge of an exchange's workers.
+"""A stream of small records that any session may write and follow.
 
-A stream is read over AMQP 0-9-1 on its own channel, which is closed and whose consumer is never cancelled: RabbitMQ
-responds to the rejects of a cancelled stream consumer by closing the connection. The first record only makes the stream
-non-empty, since a reader can't distinguish an empty stream from a slow one.
+A stream is read over AMQP 0-9-1 on a channel of its own. To stop, the channel is closed and its consumer never
+cancelled: RabbitMQ closes the connection when a cancelled stream consumer rejects a message. The first record only
+makes the stream non-empty, since a reader can't distinguish an empty stream from a slow one.
 
-A stream exists before it has a leader, and RabbitMQ 3.10.8 closes every connection that writes to it or reads it then
-(541, 506). So the session that creates a stream holds a lock until the first record is stored, and all others wait. A
-cancelled task finishes the creation: RabbitMQ would continue anyway, and the lock would be free before the stream has a
-leader.
+A stream exists before it has a leader. If a session uses it then, RabbitMQ 3.10.8 closes the session's connection (541,
+506). So the session that creates a stream holds a lock until the first record is stored, and all others wait. A
+cancelled task finishes the creation first, because RabbitMQ would continue it, and the lock must not be free before
+there is a leader.
 
 If RabbitMQ is killed within a second after it created its very first stream, it never opens that stream again (3.10 to
 4.3). It answers "home node is down" (up to 4.2, where it can't delete the stream either), or closes the connection of
-each session that uses the stream (4.3: 541, 506). So a session that finds a stream down for some seconds creates
-another one, with the next name: `<stream>.2`. If RabbitMQ can do that while the first one stays down, the first one is
-broken, and all sessions use the new one. The contents of the broken one are lost.
+each session that uses it (4.3: 541, 506). So a session that finds a stream down for some seconds creates another one
+with the next name, `<stream>.2`. If that works while the first stream stays down, the first one is broken and its
+contents are lost, and all sessions use the new one.
 """
 
 import asyncio
@@ -38,39 +38,39 @@ log = logging.getLogger("palermo.rabbitmq")
 
 Record = Mapping[str, Any]
 
-#: The body of the first entry of each stream, which has no meaning: an empty stream never answers.
+#: The body of the first entry of each stream, which has no meaning.
 OPENING = write_record({})
 
 #: One entry of a stream: its properties and its body.
 Entry = tuple[spec.BasicProperties, bytes]
 
-#: An entry with its offset before it.
+#: An entry after its offset.
 Placed = tuple[int, spec.BasicProperties, bytes]
 
 T = TypeVar("T")
 
-#: Seconds within which a broken stream has been replaced.
+#: Seconds within which a broken stream is replaced.
 REPLACED_WITHIN = 15.0
 
 #: The prefetch of a follower, and of a reader of whole jobs.
 _CREDIT, _READ_CREDIT = 1_000, 200
 
-#: Number of entries that a reader of whole jobs acknowledges together.
+#: Number of entries that a reader of whole jobs acknowledges at a time.
 _ACK_EVERY = 100
 
-#: Seconds between two checks for a stream's creation.
+#: Seconds between two checks whether a stream has been created.
 _LOOK_EVERY = 0.02
 
-#: Seconds without a record after which a stream counts as empty.
+#: Seconds without a record after which a stream is considered empty.
 _EMPTY_AFTER = 2.0
 
-#: Seconds for which a stream is down before another one is created: at its start RabbitMQ opens its queues first. Then
-#: seconds between two checks of a stream that is down.
+#: Seconds that a stream must be down before another one is created, since RabbitMQ opens its queues first when it
+#: starts. Then, seconds between two checks of a stream that is down.
 _DOWN_FOR, _CHECK_EVERY = 1.5, 0.5
 
 
 class Stream:
-    """One stream, from one session's point of view."""
+    """One stream, for one session."""
 
     def __init__(
         self,
@@ -82,23 +82,23 @@ class Stream:
         arguments: Mapping[str, Any] | None = None,
         grace: float = 5.0,
     ) -> None:
-        """`patience` is how many seconds reading waits for a stream that is down: RabbitMQ starts its queues first.
+        """`patience` is how many seconds reading waits for a stream that is down.
 
         `holds` describes the contents, for logs and errors; `arguments` bound the stream. `grace` is how many seconds
-        it may stay down after RabbitMQ has created another one in its place.
+        the stream may stay down after RabbitMQ has created another one in its place.
         """
-        #: The name of the stream in use: a later one if the first is broken.
+        #: The name of the stream in use, which changes if the first one is broken.
         self.name = self._first_name = name
         self._publisher = publisher
         self._patience = patience
         self.holds = holds
         self._arguments = dict(arguments or {})
         self._grace = grace
-        #: Initial records of a new stream.
+        #: Creates the initial records of a new stream.
         self.refill: Callable[[], Iterable[Record]] = tuple
-        #: Whether the stream exists and is usable, as far as this session knows.
+        #: Whether this session has found the stream to exist and to be usable.
         self.made = False
-        #: When it was found down, first and last, and the error.
+        #: When it was first and last found down, and the error.
         self._down: tuple[float, float, BrokerUnavailable] | None = None
         self._making = asyncio.Lock()
         prefix, _, suffix = name.rpartition("~")
@@ -107,7 +107,7 @@ class Stream:
 
     @property
     def is_down(self) -> bool:
-        """Whether it was down at this session's last query."""
+        """Whether it was down when this session last used it."""
         return self._down is not None
 
     async def make(self) -> None:
@@ -119,14 +119,14 @@ class Stream:
                     await asyncio.sleep(_LOOK_EVERY)
 
     async def exists(self, connection: Connection) -> bool:
-        """Whether the stream exists; waits for one in creation. Raises BrokerUnavailable while it is down."""
+        """Whether the stream exists. Waits for one that is being created. Raises BrokerUnavailable while it is down."""
         if not self.made:
             self.name = self._first_name
             self.made = await self._find(connection)
         return self.made
 
     async def _find(self, connection: Connection) -> bool:
-        """Whether the stream exists under one of its names: if the first is missing, the session tries the next one."""
+        """Whether the stream exists under one of its names, which are tried in order."""
         if self._down is not None and asyncio.get_running_loop().time() - self._down[1] < _CHECK_EVERY:
             raise self._down[2].with_traceback(None)
         while True:
@@ -157,8 +157,8 @@ class Stream:
         return f"{self._first_name}.{int(number or 1) + 1}"
 
     async def _is_made(self, connection: Connection) -> bool:
-        """Whether the stream exists; waits for one in creation. Raises BrokerUnavailable if it is down."""
-        # The stream is queried before the lock: a stream that exists while the lock is free is complete.
+        """Whether the stream exists. Waits for one that is being created. Raises BrokerUnavailable while it is down."""
+        # Query the stream before the lock: if the stream exists while the lock is free, it is complete.
         found = (await connection.probe(self.name)).exists
         for _ in range(round(self._patience / _LOOK_EVERY) if found else 0):
             if not (await connection.probe(self._mark.queue)).exists:
@@ -167,7 +167,7 @@ class Stream:
         return found
 
     def _bear(self, fault: BrokerUnavailable) -> None:
-        """Record that the stream is down and raise this, until it has been down so long that it may be broken."""
+        """Record that the stream is down, and raise this, unless it has been down for so long that it may be broken."""
         now = asyncio.get_running_loop().time()
         since = self._down[0] if self._down is not None else now
         self._down = since, now, fault
@@ -177,7 +177,7 @@ class Stream:
     async def _replace(self, connection: Connection, following: str) -> None:
         """Create another stream, and use it if this one stays down although RabbitMQ can create streams."""
         async with self._mark.held(connection, patience=0) as held:
-            if held:  # otherwise another session does this
+            if held:  # otherwise another session is doing this
                 broken, self.name = self.name, following
                 await self._declare(connection)
                 await asyncio.sleep(self._grace)
@@ -190,7 +190,7 @@ class Stream:
                     log.error("stream is broken, its records are lost stream=%s next=%s", broken, following)
 
     async def _make_alone(self, connection: Connection) -> bool:
-        """Create the stream, unless another session does. Returns whether this one did."""
+        """Create the stream, unless another session is doing that. Returns whether this one did."""
         async with self._mark.held(connection, patience=0) as held:
             if held and not (await connection.probe(self.name)).exists:
                 await self._declare(connection)
@@ -204,16 +204,16 @@ class Stream:
         await connection.persist_queues()
 
     async def write(self, record: Record) -> None:
-        """Add a record, creating the stream if necessary; return once it is stored."""
+        """Add a record, creating the stream if necessary; returns once it is stored."""
         await self.append([record_entry(record)])
 
     async def write_patiently(self, record: Record) -> None:
-        """The same, but wait for a stream that is down."""
+        """Add a record, waiting for a stream that is down."""
         connection = (await self._publisher()).channel.connection
         await self._patiently(connection, lambda: self.write(record))
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Add these entries in order, creating the stream if necessary; return once all are stored."""
+        """Add these entries in order, creating the stream if necessary; returns once all are stored."""
 
         async def send() -> None:
             await self._publish(await self._publisher(), entries)
@@ -225,11 +225,10 @@ class Stream:
         self.made = False
 
     async def follow(self, connection: Connection, on_record: Callable[[Record], None]) -> "Follower | None":
-        """A reader that has caught up and continues, and passes each record to `on_record`. None without a stream.
+        """Start a reader that passes each record to `on_record`; returns it once it has caught up.
 
-        It starts at the oldest record, and starts again if the stream goes down before it has caught up.
-
-        Raises BrokerUnavailable if the stream is down and stays down.
+        None without a stream. Reads from the oldest record, and again from there if the stream goes down before it has
+        caught up. Raises BrokerUnavailable if the stream stays down.
         """
         return await self._patiently(connection, lambda: self._follow(connection, on_record))
 
@@ -239,14 +238,14 @@ class Stream:
         return None if found is None else found[0]
 
     async def last(self, connection: Connection) -> tuple[int, float] | None:
-        """The offset of the newest entry, and its writer's time or 0; see `end`."""
+        """The offset of the newest entry, and when it was written or 0; see `end`."""
         return await self._patiently(connection, lambda: self._find_last(connection))
 
     async def read(self, connection: Connection, first: int, last: int) -> AsyncGenerator[Placed, None]:
-        """The entries from one offset to another existing one, as far as the stream still has them.
+        """The entries between two existing offsets, as far as the stream still has them.
 
-        Memory is bounded: only a few more entries arrive while the caller doesn't consume them. Raises
-        BrokerUnavailable, also after `patience` seconds without an entry, and NotFound if the stream doesn't exist.
+        Only a few entries are buffered while the caller is busy. Raises BrokerUnavailable, also after `patience`
+        seconds without an entry, and NotFound if the stream doesn't exist.
         """
         async with aclosing(self.deliveries(connection, first or "first", last)) as entries:
             async for offset, one in entries:
@@ -256,7 +255,7 @@ class Stream:
     async def deliveries(
         self, connection: Connection, start: int | str | datetime, last: int
     ) -> AsyncGenerator[tuple[int, Got], None]:
-        """The entries as delivered, perhaps with some shortly before `start`; otherwise like `read`."""
+        """The entries as delivered, possibly with some from shortly before `start`; otherwise like `read`."""
         channel = await connection.channel()
         come: asyncio.Queue[Got | None] = asyncio.Queue()
         channel.on_close(lambda: come.put_nowait(None))
@@ -330,15 +329,15 @@ class Follower:
         self._on_record = on_record
         self._stream = ""
         self._caught_up = asyncio.Event()
-        #: The offset at which it has caught up, and that of the last entry read.
+        #: The offset at which it counts as caught up, and that of the last entry read.
         self._end, self._read = 0, -1
         channel.on_close(self._caught_up.set)
-        # The stream was deleted: this channel has nothing left to read.
+        # The stream was deleted, so there is nothing left to read.
         channel.raw.add_on_cancel_callback(lambda _: channel.abandon())
 
     @property
     def caught_up(self) -> bool:
-        """Whether it has read all entries written before its start."""
+        """Whether it has read all entries that were written before its start."""
         return self._caught_up.is_set()
 
     @property
@@ -347,7 +346,7 @@ class Follower:
         return self._channel.is_open
 
     async def start(self, stream: str, end: int, *, patience: float) -> None:
-        """Read from the first entry on. Returns once the one at offset `end` is read.
+        """Read from the first entry on; returns once the entry at offset `end` is read.
 
         Raises BrokerUnavailable after `patience` seconds without an entry: see `come_to_end`.
         """
@@ -360,10 +359,9 @@ class Follower:
             raise self._channel.error
 
     async def has_come_to(self, end: int, *, within: float) -> bool:
-        """Wait until it has read the entry at this offset. False after a timeout of `within` seconds, or if it has
-        ended.
+        """Wait until it has read the entry at this offset. False after `within` seconds, or if it has ended.
 
-        One caller at a time.
+        Only one caller at a time.
         """
         if self._read < end and self.is_open:
             self._end = end
@@ -394,7 +392,7 @@ class Follower:
 async def come_to_end(end: asyncio.Event, read: Callable[[], int], *, patience: float) -> bool:
     """Wait until a reader has reached its end. False if its offset `read` doesn't change for `patience` seconds.
 
-    The stream may have been recreated since its end was queried, and have fewer entries.
+    A stream that was recreated after its end was queried may have fewer entries.
     """
     while not end.is_set():
         before = read()
@@ -417,13 +415,13 @@ async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] 
 
     try:
         await _read(channel, stream, "last", on_record)
-        # The session that created it may have died before the first record, and an empty stream never answers.
+        # The session that created the stream may have died before the first record, and an empty stream never answers.
         await wait_for_any(first, timeout=_EMPTY_AFTER)
         if channel.error is not None:
             raise channel.error
         if not seen:
             return None
-        # RabbitMQ delivers a chunk as a whole: all records of the last chunk come before this answer.
+        # RabbitMQ delivers a chunk as a whole, so this answer comes after all records of the last one.
         if not (await channel.probe(stream)).exists:
             return None
         return max(seen)
@@ -443,7 +441,7 @@ async def _read(channel: Channel, stream: str, offset: str, callback: Callable[.
 async def _is_sound(connection: Connection, stream: str) -> bool:
     """Whether RabbitMQ serves the stream; False if it is empty. Raises BrokerUnavailable if it is down.
 
-    If a broken stream would end the connection, another connection is used for the test.
+    Where a broken stream ends the connection, another connection is used for the test.
     """
     if not versions.ends_connections(connection.version):
         return (await connection.probe(stream)).exists
@@ -455,7 +453,7 @@ async def _is_sound(connection: Connection, stream: str) -> bool:
 
 
 async def exists(connection: Connection, stream: str) -> bool:
-    """Whether the stream exists, even if it is broken or its node is away."""
+    """Whether the stream exists, even if it is broken or its node is down."""
     try:
         return (await connection.probe(stream)).exists
     except BrokerUnavailable:

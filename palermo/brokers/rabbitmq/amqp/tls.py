@@ -1,7 +1,7 @@
 """TLS to RabbitMQ: the files that a broker URL names, and the errors of a failed handshake.
 
-`cafile` in the URL's query is the authority that the client trusts instead of the system's; `certfile` and `keyfile`
-are the client's own certificate. The files are read again for each connection, so that renewed ones are used.
+`cafile` in the URL's query is a certificate authority to trust instead of the system's; `certfile` and `keyfile` are
+the client's own certificate. Each connection reads the files again, so that renewed ones are used.
 """
 
 import ssl
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, UrlInvalid
 
-#: Query parameters about TLS that are not pika's.
+#: Query parameters that are handled here and not by pika.
 FILES = ("cafile", "certfile", "keyfile")
 
-#: Start of a TLS alert record, with which a server refuses data that isn't TLS.
+#: Start of a TLS alert record, with which a TLS server answers data that isn't TLS.
 _ALERT = b"\x15\x03"
 
 # OpenSSL's numbers for certificate errors (X509_V_ERR_…, x509_vfy.h).
@@ -46,7 +46,7 @@ def client_context(files: Mapping[str, str]) -> ssl.SSLContext:
     key, path = ("certfile", certfile) if keyfile is None else ("keyfile", keyfile)
 
     def refuse() -> str:
-        # Without this OpenSSL would prompt for the passphrase on the terminal.
+        # OpenSSL would prompt for its passphrase on the terminal.
         raise _unusable(key, path, "its private key is encrypted. Give an unencrypted key that only its user can read")
 
     try:
@@ -75,7 +75,7 @@ def _unusable(name: str, path: str | None, why: str) -> UrlInvalid:
 
 
 def is_alert(received: bytes) -> bool:
-    """Whether a server responded to AMQP's first bytes, sent without TLS, with a TLS alert."""
+    """Whether a server answered AMQP's first bytes, sent without TLS, with a TLS alert."""
     return received.startswith(_ALERT)
 
 
@@ -88,7 +88,7 @@ def only_tls(where: str) -> BrokerRefused:
 
 
 def refusal(error: ssl.SSLError, where: str) -> BrokerError:
-    """The meaning of a failed handshake, with a remedy. `where` is `host:port`."""
+    """The error for a failed handshake, with a remedy. `where` is `host:port`."""
     reason = error.reason or str(error)
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return BrokerUnavailable(f"RabbitMQ at {where} closed the connection during the TLS handshake.")
@@ -98,7 +98,7 @@ def refusal(error: ssl.SSLError, where: str) -> BrokerError:
 
 
 def _certificate(error: ssl.SSLCertVerificationError) -> str:
-    """The error in the server's certificate."""
+    """What is wrong with the server's certificate."""
     code, said = error.verify_code, error.verify_message.rstrip(".")
     if code in _UNKNOWN_AUTHORITY:
         return (
@@ -118,7 +118,7 @@ def _certificate(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _alert(reason: str) -> str:
-    """The meaning of the server's alert, or of its data that isn't TLS."""
+    """What the server's alert means, or its data that isn't TLS."""
     own = "Name a valid one in the broker URL: amqps://…?certfile=…&keyfile=…"
     if "CERTIFICATE_REQUIRED" in reason:
         return f"it requires a client certificate. {own.replace(' a valid', '')}"

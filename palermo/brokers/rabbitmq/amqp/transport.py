@@ -1,16 +1,16 @@
 """Opens an AMQP connection, and runs pika's protocol machine on an asyncio transport.
 
-pika's own asyncio adapter includes a connection workflow with threads for name resolution, and its own write path. Here
-asyncio (or uvloop) does the socket, TLS and names, and pika only the protocol. Everything sent in one turn of the loop
-is written together. A thread that waits for the confirm of a single message may write it itself (SocketLock).
+pika's own asyncio adapter resolves names in threads, and has its own write path. Here asyncio or uvloop provides the
+socket, TLS and names. Everything sent in one turn of the loop is written together. A thread that waits for the confirm
+of a single message may write it itself (SocketLock).
 
-The frames that every job needs bypass pika's objects. Our own code reads deliveries requested with `deliver_to` and
-writes their acks, writes published messages and reads their confirms, and writes the requests of a worker on several
-queues and reads the answers (frames.py). pika handles all other frames, in wire order.
+The frames that every job needs bypass pika's objects (frames.py): deliveries requested with `deliver_to` and their
+acks, published messages and their confirms, and the requests of a worker on several queues. pika handles all other
+frames, in wire order.
 
 The names with a leading underscore are pika's: the six hooks that an adapter must implement, the three entry points
-that it feeds, and the attributes in which a channel stores the receivers of answers and deliveries. They are the same
-in 1.3.2 to 1.4; pyproject.toml pins that range, and tests/rabbitmq/test_frames.py covers every path through them.
+that it calls, and the attributes in which a channel stores its callbacks. They are the same from 1.3.2 to 1.4.
+pyproject.toml pins that range, and tests/rabbitmq/test_frames.py covers every path through them.
 """
 
 import asyncio
@@ -51,22 +51,22 @@ Taker = Callable[[Delivered, bytes], None]
 #: Called with each queue's answer to `count`.
 Counter = Callable[[Counted, bytes], None]
 
-#: Reads what starts with the method frame at this place, on this channel. Returns INCOMPLETE if more bytes are needed,
-#: and None for data that pika must read.
+#: Reads what starts with the method frame at this position, on this channel. Returns INCOMPLETE if more bytes are
+#: needed, and None if pika must read it.
 _Read = Callable[[bytes, int, int], Delivered | Counted | int | None]
 
-#: Maximum number of frames that wait for the end of a turn in which acks wait: then RabbitMQ has work in the meantime.
+#: Maximum number of frames held back while acks wait for the end of the turn, so that RabbitMQ isn't idle.
 _TOGETHER = 16
 
-#: Seconds for flushing the buffer after RabbitMQ has closed the connection.
+#: Seconds for sending the rest of the buffer after RabbitMQ has closed the connection.
 _LAST_WORDS = 5.0
 
-#: A content header frame up to its property flags: type, channel, size, class, weight (both two bytes), body size.
+#: A content header frame up to its property flags: type, channel, size, class and weight (two bytes each), body size.
 _HEADER_FRAME = struct.Struct(">BHI4sQ")
 
 
 class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignore[misc]
-    """One AMQP connection on the running loop. Made by `connect`."""
+    """One AMQP connection on the running loop, opened by `connect`."""
 
     #: pika's attribute: bytes of incomplete frames.
     _frame_buffer: bytes
@@ -83,20 +83,20 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes] = []
-        #: Whether the acks of one turn of the loop are written together: for a worker with many slots.
+        #: Whether the acks of one turn of the loop are written together, for a worker with many slots.
         self.acks_together = False
         self._at_end = False
-        #: Why TLS ended the connection, and whether the server refused it because it accepts only TLS.
+        #: Why TLS ended the connection, and whether the server accepts only TLS.
         self.tls_error: ssl.SSLError | None = None
         self.wants_tls = False
-        #: By channel number: pika's channel, the reader of frames that bypass pika, and their receiver.
+        #: By channel number: pika's channel, and the reader and the receiver of frames that bypass pika.
         self._takers: dict[int, tuple[Any, _Read, Callable[[Any, bytes], None]]] = {}
         #: By channel number: the callback for publisher confirms.
         self._listening: dict[int, frames.Confirmed] = {}
-        #: Cleared while the socket's buffer is full; a publisher of many messages waits for it.
+        #: Cleared while the socket's buffer is full; whoever publishes many messages waits for it.
         self.writable = asyncio.Event()
         self.writable.set()
-        #: The socket lock, held by the thread that writes.
+        #: Held by the thread that writes.
         self.socket_lock = SocketLock()
         super().__init__(parameters, on_open, on_error, on_close, internal_connection_workflow=False)
 
@@ -119,7 +119,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self.socket_lock.drop()
         if self._transport is None:
             return
-        # close() flushes the buffer, including CloseOk and acks, but may wait forever for a dead peer; abort() discards
+        # close() sends the buffer, including CloseOk and acks, but may wait forever for a dead peer. abort() discards
         # it.
         if isinstance(self._error, exceptions.ConnectionClosed):
             if self._transport.get_write_buffer_size():
@@ -140,7 +140,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._output += pieces
 
     def flush(self) -> None:
-        """Write the data of this turn of the loop now, so that the answer arrives a turn earlier."""
+        """Write this turn's data now, so that the answer comes a turn earlier."""
         if not self._output or self._transport is None:
             return
         if not self.socket_lock.take():
@@ -155,18 +155,18 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 
     @property
     def room(self) -> int:
-        """The bytes of a message's properties that fit one frame."""
+        """Maximum bytes of a message's properties in one frame."""
         frame_max: int = self.params.frame_max
         return frame_max - frames.CONTENT_OVERHEAD
 
     @property
     def idle(self) -> bool:
-        """Whether the write buffer is empty. The caller holds the socket lock."""
+        """Whether the write buffer is empty. Call it with the socket lock held."""
         transport = self._transport
         return transport is not None and not self._output and not transport.get_write_buffer_size()
 
     def send_now(self, data: bytes) -> None:
-        """Write whole frames from any thread that holds the socket lock, while the connection is idle."""
+        """Write whole frames while the connection is idle, from any thread with the socket lock."""
         sent = self.socket_lock.write(data)
         if sent < len(data):
             self._output.insert(0, data[sent:])
@@ -174,7 +174,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
                 self._loop.call_soon_threadsafe(self.flush)
 
     def _read_frame(self) -> tuple[int, Any]:
-        """pika's reader, except for the frame with the headers, which our own decoder reads."""
+        """pika's reader, with our own decoder for the frame with the headers."""
         data = self._frame_buffer
         if len(data) < _HEADER_FRAME.size or data[0] != spec.FRAME_HEADER:
             result: tuple[int, Any] = super()._read_frame()
@@ -192,7 +192,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
     def deliver_to(self, channel: Any, tag: str, taker: Taker) -> None:
         """Pass the deliveries for this consumer on pika's channel to `taker`, except those that pika must read.
 
-        The caller ends this with `deliver_no_more` before it cancels the consumer.
+        Call `deliver_no_more` before cancelling the consumer.
         """
         self._takers[channel.channel_number] = (channel, partial(read_delivery, consumer=short(tag)), taker)
 
@@ -205,20 +205,20 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._takers[channel.channel_number] = (channel, read_counted, taker)
 
     def deliver_no_more(self, channel: Any) -> None:
-        """Pass all frames of this channel to pika again, which rejects deliveries for a cancelled consumer."""
+        """Let pika read all frames of this channel again. It rejects deliveries for a cancelled consumer."""
         if channel.channel_number in self._takers and self._takers[channel.channel_number][0] is channel:
             del self._takers[channel.channel_number]
 
     def acks_to(self, channel: Any, told: frames.Confirmed) -> None:
-        """Call `told` for publisher confirms on pika's channel, except those that pika must read."""
+        """Call `told` with the publisher confirms on pika's channel, except those that pika must read."""
         self._listening[channel.channel_number] = told
 
     def acks_no_more(self, channel: Any) -> None:
-        """Pass the confirms of this closed channel to pika again."""
+        """Let pika read the confirms of this closed channel again."""
         self._listening.pop(channel.channel_number, None)
 
     def ack(self, channel: Any, tag: int) -> None:
-        """Acknowledge a delivery on pika's channel, after everything sent before; now, unless `acks_together`.
+        """Acknowledge a delivery on pika's channel, after everything sent before; immediately unless `acks_together`.
 
         Raises the errors of pika's basic_ack.
         """
@@ -235,11 +235,11 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._output.append(frame)
 
     def get(self, channel: Any, queue: str, got: Callable[..., None], *, acked: int = 0) -> None:
-        """Request a queue's first message now. In the same write, before it, acknowledge the delivery `acked`, if any.
+        """Request a queue's first message now.
 
-        One call at a time on a channel. The answer goes to the callback of `answers_to`. An answer that pika must read
-        goes to `got` as from pika's basic_get, or to pika's callbacks for GetEmpty. Raises the errors of pika's
-        methods.
+        Before that, in the same write, acknowledge the delivery `acked`, if given. Only one call at a time on a
+        channel. The answer goes to the callback of `answers_to`; if pika must read it, to `got`, as from pika's
+        basic_get, or to pika's callbacks for GetEmpty. Raises the errors of pika's methods.
         """
         if not channel.is_open:
             if acked:
@@ -247,14 +247,14 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             channel.basic_get(queue, got)
             self.flush()
             return
-        # pika did not read the last answer, so its callback may still exist.
+        # pika doesn't know that the last call was answered.
         channel._on_getok_callback = got
         number = channel.channel_number
         asked = frames.get(number, queue)
         self._write(ack(number, acked) + asked if acked else asked)
 
     def get_each(self, channel: Any, queues: Iterable[str], got: Callable[..., None]) -> None:
-        """Request the next message of each of these queues, like `get`; the answers come in the same order."""
+        """Request the next message of each of these queues, like `get`. The answers come in this order."""
         if not channel.is_open:
             raise exceptions.ChannelWrongStateError
 
@@ -266,7 +266,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._write(b"".join(frames.get(channel.channel_number, queue) for queue in queues))
 
     def count(self, channel: Any, queues: Iterable[str]) -> None:
-        """Request the number of waiting messages of each of these queues; the answers come in the same order."""
+        """Request the number of waiting messages of each of these queues. The answers come in this order."""
         self._write(b"".join(frames.count(channel.channel_number, queue) for queue in queues))
 
     def declare_and_bind(
@@ -274,7 +274,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
     ) -> None:
         """Declare durable queues, given with their routing keys, and bind each, unless the exchange is "".
 
-        The answers have the form of those to `count`.
+        The answers have the same form as those to `count`.
         """
         number, table = channel.channel_number, list[bytes]()
         encode_table(table, dict(arguments))
@@ -286,22 +286,22 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._write(b"".join(asked))
 
     def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
-        """Subscribe to queues, given by consumer tag, without waiting; pika passes the deliveries to `callback`.
+        """Subscribe to queues, given by consumer tag, without waiting. pika passes the deliveries to `callback`.
 
-        RabbitMQ does not answer; a missing queue closes the channel.
+        RabbitMQ doesn't answer, but a missing queue closes the channel.
         """
         channel._consumers.update(dict.fromkeys(queues, callback))
         self._write(b"".join(frames.consume(channel.channel_number, queue, tag) for tag, queue in queues.items()))
 
     def listen_no_more(self, channel: Any, tags: Collection[str]) -> None:
-        """End such subscriptions immediately. Until `forget_listening` pika rejects deliveries already on their way."""
+        """End such subscriptions immediately. pika rejects late deliveries until `forget_listening` is called."""
         for tag in tags:
             channel._consumers.pop(tag, None)
         channel._cancelled.update(tags)
         self._write(b"".join(frames.cancel(channel.channel_number, tag) for tag in tags))
 
     def forget_listening(self, channel: Any, tags: Collection[str]) -> None:
-        """Free the tags for reuse, when no delivery for them can be on its way any more."""
+        """Free the tags for reuse. Call it when no more deliveries for them can arrive."""
         channel._cancelled.difference_update(tags)
 
     def _write(self, data: bytes) -> None:
@@ -313,7 +313,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             self._transport.write(data)
 
     def _cut(self, data: bytes) -> None:
-        """Dispatch the received frames in wire order; the rest waits in pika's own buffer."""
+        """Dispatch the received frames in wire order; pika's own buffer keeps an incomplete one."""
         if self._frame_buffer:
             data, self._frame_buffer = self._frame_buffer + data, b""
         start, size = 0, len(data)
@@ -326,7 +326,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
                 raw, read, taker = self._takers[channel]
                 found = read(data, start, channel) if raw.is_open else None
                 if isinstance(found, tuple):
-                    # Otherwise pika would consider a connection with only these frames silent.
+                    # pika would otherwise consider the connection silent
                     self.bytes_received += found.end - start
                     start = found.end
                     taker(found, data)
@@ -394,7 +394,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         """Drop the connection immediately, without AMQP's close handshake."""
         transport, self._transport = self._transport, None
         if transport is not None:
-            # If its opening was cancelled, a transport is closed, raises at each write, and never reports its loss.
+            # A transport whose opening was cancelled is closed, raises at each write, and never reports its loss.
             self.socket_lock.drop()
             transport.abort()
 
@@ -402,10 +402,10 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
 async def connect(
     parameters: pika.ConnectionParameters, *, timeout: float, on_close: Callable[[Exception], None]
 ) -> AsyncioConnection:
-    """An open connection to the one host in `parameters`, after name lookup, socket, TLS and handshake.
+    """Open a connection to the one host in `parameters`: name lookup, socket, TLS and handshake.
 
     `on_close` is called once, with the reason, when the open connection ends. Raises TimeoutError, OSError or a pika
-    exception, and BrokerRefused with an untested version of pika, or if the host accepts only TLS and `parameters` have
+    exception, and BrokerRefused for an untested version of pika, or if the host accepts only TLS and `parameters` have
     none.
     """
     if not is_tested(pika.__version__):
@@ -415,13 +415,13 @@ async def connect(
         )
     loop = asyncio.get_running_loop()
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
-    # The connection's own error may arrive in addition to the caller's, before or after it.
+    # The connection's own error may be set before or after the caller's.
     opened.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def on_error(_: object, error: Exception) -> None:
         if opened.done():
             return
-        # With TLS 1.3 the server verifies our certificate when the connection already counts as open.
+        # With TLS 1.3 the server verifies our certificate after the connection already counts as open.
         if made.tls_error is not None:
             opened.set_exception(made.tls_error)
         elif made.wants_tls:
@@ -453,7 +453,7 @@ async def connect(
             )
             return await opened
     except RuntimeError as error:
-        # asyncio looks up a host name in a thread of its own, and starts none while the program is exiting.
+        # asyncio looks up host names in threads, which can't be started while the program is exiting.
         made.abort()
         opened.cancel()
         raise OSError(f"{error}. Enqueue earlier, or install palermo[fast], which needs no thread for it") from error

@@ -1,8 +1,8 @@
 """The records in Palermo's own streams and queues that a session could not read.
 
-Law: whatever bytes another program, an operator or a faulty disk puts there, the reader skips and counts them, and
-continues with the next record. An exception that escaped from a reader would end the connection with everything active
-on it, and the next session would read the same record.
+Law: whatever another program, an operator or a faulty disk puts there, the reader skips and counts it, and continues
+with the next record. An exception would end the connection with everything on it, and the next session would fail at
+the same record.
 """
 
 import logging
@@ -21,7 +21,7 @@ _MOST = 1_000
 
 
 class Unreadable:
-    """One session's unreadable records, by their stream or queue."""
+    """One session's unreadable records, by stream or queue."""
 
     def __init__(self) -> None:
         self._found: dict[str, set[int]] = {}
@@ -32,14 +32,14 @@ class Unreadable:
         return {source: len(found) for source, found in sorted(self._found.items())}
 
     def skip(self, source: str, record: object, error: object) -> None:
-        """Count a record, unless this session has counted an equal one. Logs the first one of each source."""
+        """Count a record, once if equal ones recur. Logs the first one of each source."""
         try:
             text = repr(record)
         except RecursionError:
             text = "nested too deep"
         found = self._found.setdefault(source, set())
         if not found:
-            # An error of another type, which no bytes explain, is a bug in the reader.
+            # Other errors are never caused by bytes, so they are bugs in the reader.
             bug = error if isinstance(error, Exception) and not isinstance(error, UNREADABLE) else None
             log.warning(
                 "skipping records that cannot be read source=%s error=%.200r record=%.200s",
@@ -50,7 +50,7 @@ class Unreadable:
             found.add(hash(text))
 
     def attempt(self, source: str, record: object, read: Callable[[], T]) -> T | None:
-        """The result of `read` for this record; None, and the record is counted, if it raises."""
+        """The result of `read` for this record; None if it raises, which counts the record."""
         try:
             return read()
         except Exception as error:  # the border: see the module's law

@@ -1,4 +1,4 @@
-"""Derives findings and queue arguments from the server's version, pika's, and a connection's settings; pure."""
+"""Findings and queue arguments that depend on the versions of the server and of pika."""
 
 import re
 import shlex
@@ -11,17 +11,16 @@ Version = tuple[int, ...]
 #: The supported RabbitMQ versions: from the first one, below the second.
 DESIGNED: tuple[Version, Version] = ((3, 10), (5,))
 
-#: The supported pika versions: the adapter builds on its protocol machine (transport.py).
+#: The supported pika versions: the adapter depends on its protocol machine (transport.py).
 PIKA: tuple[Version, Version] = ((1, 3, 2), (1, 5))
 
-#: How often a quorum queue delivers a job before it drops it. Up to 4.2 every requeue counts, so the limit must be out
-#: of reach; from 4.0 on the default is 20. Not -1: that means no limit from 4.0 on, but 3.10 drops a job at its first
-#: requeue (measured, as with 0).
+#: Maximum number of deliveries of a job by a quorum queue, which then drops it. Up to 4.2 every requeue counts, so it
+#: must be out of reach; the default from 4.0 on is 20. It can't be -1: that is unlimited from 4.0 on, but 3.10 then
+#: drops a job at its first requeue (measured, as for 0).
 DELIVERY_LIMIT = 1_000_000
 
-#: Milliseconds that a job may run, set by a queue argument. Servers from 3.12 on enforce it, and earlier ones store it
-#: for a later upgrade. It is the maximum for 32 bits with a sign, 24 days. 0 means immediately or never, depending on
-#: the version.
+#: Milliseconds that a job may run, as a queue argument: the maximum for signed 32 bits, 24 days. Servers from 3.12 on
+#: enforce it; earlier ones store it for a later upgrade. 0 means immediately or never, depending on the version.
 CONSUMER_TIMEOUT_MS = 2**31 - 1
 
 #: Seconds below which too short, a busy machine loses healthy connections, and above which dead ones are noticed late.
@@ -29,7 +28,7 @@ _HEARTBEATS = (5, 300)
 
 
 def parse(text: str) -> Version:
-    """The numbers at the start of a version: (3, 10, 8) for "3.10.8+dirty"; empty if there are none."""
+    """The numbers at the start of a version, (3, 10, 8) for "3.10.8+dirty"; empty without any."""
     found = re.match(r"\d+(?:\.\d+)*", text)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
@@ -66,7 +65,7 @@ def client(text: str) -> Finding:
 
 
 def heartbeat(seconds: int) -> Finding:
-    """Whether a lost connection is noticed in time, and a healthy one kept."""
+    """Whether a lost connection is detected in time, and a healthy one kept."""
     low, high = _HEARTBEATS
     if not seconds:
         return Finding.warning(
@@ -90,24 +89,24 @@ def arguments(kind: str, text: str) -> dict[str, str | int]:
     if kind == QUORUM:
         return told | {"x-delivery-limit": DELIVERY_LIMIT, "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
     version = parse(text)
-    # From 4.3 on jobs in classic queues have no time limit, and RabbitMQ refuses the argument.
+    # From 4.3 on classic queues have no such limit, and RabbitMQ refuses the argument.
     return told | {"x-consumer-timeout": CONSUMER_TIMEOUT_MS} if version and version < (4, 3) else told
 
 
 def loses_consumers(text: str) -> bool:
     """Whether deleting a quorum queue may silently end its consumers, even if the queue is recreated.
 
-    Before 4.0 RabbitMQ's channel may subscribe them to the new queue itself, send no basic.cancel, and then lose the
-    queue: it drops the new queue's deliveries, which stay unacknowledged until the channel closes.
+    Before 4.0 RabbitMQ's channel may subscribe them to the new queue by itself, without basic.cancel, and then ignore
+    that queue's deliveries, which stay unacknowledged until the channel closes.
     """
     return parse(text) < (4,)
 
 
 def cancels_late_consumers(text: str) -> bool:
-    """Whether the server only cancels the consumer of a quorum queue when it requeues a job that runs too long.
+    """Whether the server, when it requeues a job that runs too long, cancels only the consumer (of a quorum queue).
 
-    The channel stays open and remembers the consumer: a second one with its tag would end the connection. Before 4.3
-    the server closes the channel.
+    The channel stays open, and a second consumer with the same tag would end the connection. Before 4.3 the server
+    closes the channel.
     """
     return parse(text) >= (4, 3)
 
@@ -118,7 +117,7 @@ def ends_connections(text: str) -> bool:
 
 
 def forgets_new_queues(text: str) -> bool:
-    """Whether a killed server may lose a queue that it created in the last two seconds.
+    """Whether a killed server may lose a queue created in the last two seconds.
 
     Before 4.3 its database may be Mnesia, which buffers its log for that time. Khepri writes immediately.
     """
@@ -126,7 +125,7 @@ def forgets_new_queues(text: str) -> bool:
 
 
 def consumer_timeout(text: str) -> Finding:
-    """How long a job may run before the server requeues it; AMQP does not expose the server's setting."""
+    """How long a job may run before the server requeues it. AMQP doesn't expose the server's setting."""
     check, version = "consumer_timeout", parse(text)
     days = CONSUMER_TIMEOUT_MS // 86_400_000
     if version >= (4, 3):
@@ -152,12 +151,12 @@ def consumer_timeout(text: str) -> Finding:
 
 
 def _migrate(queue: str, kind: str) -> str:
-    """The command that recreates a queue, quoted for a shell whatever the queue's name is."""
+    """The command that changes a queue's type, quoted for a shell."""
     return f"palermo migrate {shlex.quote(queue)} --type {kind}"
 
 
 def without_priorities(queue: str, kind: str, text: str) -> str:
-    """Why a priority has no effect, or less than requested, in a queue of this type that was created without them."""
+    """Why a priority has little or no effect in a queue of this type that was created without them."""
     if kind != QUORUM:
         return f"it was created without priorities; `{_migrate(queue, PRIORITY)}` recreates it with them"
     if parse(text) >= (4, 3):
@@ -171,7 +170,7 @@ def without_priorities(queue: str, kind: str, text: str) -> str:
 
 
 def of_quorum(kind: str, text: str) -> str:
-    """An addition to a finding about a queue: the extent of its priorities, if it is a quorum queue."""
+    """What a quorum queue does with priorities, to append to a finding about it; "" for other types."""
     if kind != QUORUM:
         return ""
     version = parse(text)
@@ -180,7 +179,7 @@ def of_quorum(kind: str, text: str) -> str:
 
 
 def no_priorities(queue: str, what: str) -> Finding:
-    """The finding that jobs with priorities wait in a classic queue without priorities."""
+    """The finding about jobs with priorities in a classic queue without them."""
     return Finding.warning(
         f"queue {queue}",
         f"{what}, without priorities; it has jobs with a priority, which has no effect",
@@ -189,7 +188,7 @@ def no_priorities(queue: str, what: str) -> Finding:
 
 
 def other_type(queue: str, *, ours: str, theirs: str) -> Finding:
-    """The finding that a queue has another type than queue_type."""
+    """The finding about a queue with another type than queue_type."""
     return Finding.warning(
         f"queue {queue}",
         f"a {theirs} queue, although queue_type is {ours}; used unchanged",

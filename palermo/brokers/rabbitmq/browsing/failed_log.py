@@ -1,16 +1,16 @@
 """The log of failed jobs: a stream that lists the failed jobs of quorum queues without reading the queues.
 
 Every read of a quorum queue delivers its messages, which counts against their delivery limit and changes their order.
-So a session that stores a job in a failed queue of type quorum then writes the same message to the stream
-`~failed-log`. A session that removes a job records that too:
+So a session that stores a job in a failed quorum queue also writes its message to the stream `~failed-log`, and a
+session that removes a job records that:
 
     the job's message, with its queue in the header `failed-in`
     {"queue": name, "gone": [[id, failed-at], …]}
     {"queue": name, "emptied": true}
 
-The queue is the truth and the log is a view of it. A missing record makes the view wrong, but loses no job; a sweep of
-the whole queue corrects the view (FailedLog.sweep). A session remembers the offsets of the jobs in the log
-(FailedOffsets). So its next read continues after the last known entry, and then reads only the requested jobs.
+The log is only a view: a missing record makes it wrong, but loses no job, and a sweep of the whole queue corrects it
+(FailedLog.sweep). A session remembers the offsets of the jobs in the log (FailedOffsets). So it reads the log once, and
+then only new entries and the requested jobs.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from palermo.errors import PalermoError
 
 
 def failure_key(id: str, failed_at: int) -> str:
-    """The log's key for one failure of a job."""
+    """The key, in the log, of one failure of a job."""
     return f"{failed_at} {id}"
 
 
@@ -49,7 +49,7 @@ def split_key(key: str) -> tuple[str, int]:
 
 
 class FailedOffsets:
-    """The copies of failed jobs in their queues, by queue and key; about 300 bytes for each."""
+    """The copies of failed jobs in their queues, by queue and key, about 300 bytes each."""
 
     def __init__(self) -> None:
         #: Offset of the next unread record.
@@ -57,12 +57,12 @@ class FailedOffsets:
         self._there: dict[str, dict[str, tuple[int, ...]]] = {}
 
     def put(self, queue: str, key: str, offset: int) -> None:
-        """Record that a copy was stored in this queue; the log has it at this offset."""
+        """Record a copy in this queue, whose entry is at this offset."""
         copies = self._there.setdefault(queue, {})
         copies[key] = (*copies.get(key, ()), offset)
 
     def gone(self, queue: str, key: str) -> None:
-        """Record that a copy was removed: the first one, if there are several."""
+        """Record that a copy was removed, the first if there are several."""
         copies = self._there.get(queue, {})
         offsets = copies.pop(key, ())
         if len(offsets) > 1:
@@ -73,7 +73,7 @@ class FailedOffsets:
         self._there.pop(queue, None)
 
     def lost(self, queue: str, offsets: set[int]) -> None:
-        """Record that the log no longer has the copies at these offsets."""
+        """Record that the log no longer has the entries at these offsets."""
         copies = self._there.get(queue, {})
         for key, places in list(copies.items()):
             if left := tuple(place for place in places if place not in offsets):
@@ -92,38 +92,39 @@ class FailedOffsets:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: The stream's bounds in bytes; RabbitMQ deletes a segment at a time. No age limit: a failed job may stay for years.
+#: The stream's bounds in bytes; RabbitMQ deletes a segment at a time. No age limit, since a failed job may stay for
+#: years.
 _BOUNDS = {"x-max-length-bytes": 1024**3, "x-stream-max-segment-size-bytes": 64 * 1024**2}
 
-#: Size above which a body is only in the queue. Such a job is listed without its arguments: its entry has another body,
-#: with a content encoding that no reader knows.
+#: Above this size a body is only in the queue, and the job is listed without its arguments: its entry has a substitute
+#: body, with a content encoding that no reader knows.
 MAX_BODY, _OMITTED = 256 * 1024, "omitted"
 
-#: The header that distinguishes a job from a record and names the job's queue; and the header that the stream adds.
+#: The header that marks a job's entry and names its queue, and the header that the stream adds.
 _IN, _OFFSET = "failed-in", "x-stream-offset"
 
-#: Jobs in one record.
+#: Number of jobs in one record.
 _BATCH = 100
 
-#: Seconds without writes after a failed one: a job must not wait for its log.
+#: Seconds without writes after a failed one, since a job must not wait for its log.
 _SILENT = 10.0
 
 #: Number of jobs shown before the event loop runs other tasks.
 _SLICE = 100
 
-#: Maximum number of new log entries read before a sweep: a base, and more for each message of the queue. Reading more
-#: would take longer than the sweep itself, so the log is not corrected then.
+#: Maximum number of new log entries to read before a sweep: a base, and more for each message of the queue. With more
+#: than that, reading them takes longer than the sweep, and the log is not corrected.
 _ENTRIES, _PER_MESSAGE = 5_000, 2
 
-#: With more entries than this between two wanted jobs, seeking is faster than reading them all.
+#: With more entries than this between two wanted jobs, seeking is faster than reading.
 _GAP = 2_000
 
 
 class FailedLog:
-    """The log of failed jobs of one exchange, as one session writes and reads it."""
+    """The log of failed jobs of one exchange, for one session."""
 
     def __init__(self, exchange: str, connection: Connection, *, patience: float) -> None:
-        """`connection` is for writing; reading waits `patience` seconds for a stream that is down."""
+        """`connection` is for writing. Reading waits up to `patience` seconds for a stream that is down."""
         self._connection = connection
         self._publisher = OwnPublisher(connection)
         self._stream = Stream(
@@ -137,7 +138,7 @@ class FailedLog:
         self._reading = asyncio.Lock()
         self._silent_until = 0.0
 
-    # Writing. These methods never raise a PalermoError: the job itself is already stored.
+    # Writing. These methods raise no PalermoError, since the job itself is already stored.
 
     async def stored(self, queue: str, messages: Sequence[Message]) -> None:
         """Log that these jobs were stored in the queue."""
@@ -147,7 +148,7 @@ class FailedLog:
             )
 
     async def gone(self, queue: str, keys: Sequence[str]) -> None:
-        """Log that the jobs with these keys (failed_offsets.key) are no longer in the queue."""
+        """Log that the jobs with these keys (`failure_key`) are no longer in the queue."""
         for start in range(0, len(keys), _BATCH):
             gone = [list(split_key(one)) for one in keys[start : start + _BATCH]]
             await self._write([record_entry({"queue": queue, "gone": gone})])
@@ -170,7 +171,7 @@ class FailedLog:
         except (PalermoError, TimeoutError) as error:
             self._publisher.give_up()
             if clock() < self._silent_until:
-                return  # another write, which failed with this one, has logged it
+                return  # logged by another write, which failed at the same time
             self._silent_until = clock() + _SILENT
             log.warning(
                 "cannot write the log of failed jobs, their list is incomplete for=%gs error=%r",
@@ -185,7 +186,7 @@ class FailedLog:
     ) -> Page:
         """A page of a queue with `held` jobs; see palermo.contract.broker.Broker.browse.
 
-        `held` need not match the log: while a session sweeps the queue, it seems to have fewer jobs, or none.
+        `held` may differ from the log: a queue that is being swept seems to have fewer jobs.
         """
         if not limit:
             return Page(messages=(), total=held)
@@ -206,9 +207,9 @@ class FailedLog:
         *,
         ids: Collection[str] = (),
     ) -> SweepProgress:
-        """Call `decide` for every job of a queue with `held` jobs, until it answers Stop; nothing is removed.
+        """Call `decide` for every job of a queue with `held` jobs, or only those with `ids`, until it returns Stop.
 
-        With `ids`, only for the jobs with these ids.
+        Removes nothing.
         """
         await self._catch_up(connection)
         places = self._offsets.places(queue)
@@ -244,19 +245,19 @@ class FailedLog:
     ) -> SweepProgress:
         """See palermo.contract.broker.Broker.sweep.
 
-        With `corrects` it also compares the log with the whole queue, unless that would take too long: it logs jobs
-        that are missing in the log, and removes entries without a job. They differ after a kill between two writes,
-        after failed log writes, after changes by another program, and for jobs older than the log. No other session may
-        hold messages of the queue, and there must be no `ids`.
+        With `corrects`, also compares the log with the whole queue, unless that would take too long: adds missing jobs
+        to the log and removes entries without a job. They differ after a kill between two writes, failed log writes,
+        changes by another program, and for jobs older than the log. `corrects` requires that no other session holds
+        messages of the queue, and that there are no `ids`.
         """
-        # The entry of a job that has just failed may still be on its way into the log.
+        # The entry of a job that has just failed may not have reached the log yet.
         known, old = None, now() - SKEW
         if corrects:
             most = _ENTRIES + _PER_MESSAGE * await reader.count()
             known = await self.known(reader.connection, queue, most=most)
 
         def is_strange(message: Message) -> bool:
-            """Whether the log has no entry for this copy; an existing entry is used up."""
+            """Whether the log has no entry for this copy. Each entry counts for one copy."""
             assert known is not None
             key = key_of(message)
             known[key] -= 1
@@ -274,7 +275,7 @@ class FailedLog:
         return swept
 
     async def known(self, connection: Connection, queue: str, *, most: int) -> Counter[str] | None:
-        """The number of copies in the log, by key; None if it is unreadable, or has more than `most` new entries."""
+        """The number of copies in the log, by key; None if it is unreadable or has more than `most` new entries."""
         try:
             async with asyncio.timeout(PATIENCE):
                 end = await self._stream.end(connection)
@@ -306,7 +307,7 @@ class FailedLog:
     async def _jobs(
         self, connection: Connection, queue: str, places: Sequence[tuple[int, str]]
     ) -> AsyncGenerator[Message, None]:
-        """The jobs at these offsets of the log, in order, without jobs that the stream has dropped since."""
+        """The jobs at these offsets of the log, in order, except those that the stream has dropped."""
         missing = dict(places)
         for first, last in _ranges(places):
             async with aclosing(self._stream.read(connection, first, last)) as entries:
@@ -315,7 +316,7 @@ class FailedLog:
                         continue
                     headers: dict[str, Any] = dict(properties.headers or {})
                     if (headers.pop(_IN, None), _key(properties)) != (queue, missing.pop(offset)):
-                        # The stream was recreated, so everything read from the old one is invalid.
+                        # The stream was recreated, so everything read before is invalid.
                         self._offsets = FailedOffsets()
                         continue
                     headers.pop(_OFFSET, None)
@@ -331,7 +332,7 @@ def key_of(message: Message) -> str:
 
 
 def _ranges(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
-    """Groups of nearby offsets: the first and the last offset of each."""
+    """Groups of nearby offsets, each as its first and last one."""
     first = last = -1
     for offset, _ in places:
         if first >= 0 and offset - last > _GAP:
@@ -343,7 +344,7 @@ def _ranges(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
 
 
 def _job_entry(queue: str, message: Message, room: int) -> Entry:
-    """The entry of a job. Its properties are cut to `room` bytes, like those of the job in the queue."""
+    """The entry of a job, with its properties cut to `room` bytes, like in the queue."""
     most = headers_room(message, room) - headers_size({_IN: queue}) - len(_OMITTED) - 1
     properties = to_properties(fit_headers(message, most) if message.failure else message)
     properties.headers = {**without_largest(properties.headers or {}, most), _IN: queue}

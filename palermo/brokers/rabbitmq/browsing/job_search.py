@@ -1,14 +1,13 @@
 """`Broker.find` of RabbitMQ: searches for jobs in a broker without an index of ids.
 
-Promise: the search consumes, changes and remembers nothing. It visits the places in the order in which jobs move, and
-lists each incompletely searched place in `unseen`: the middle of a long queue, the longest of many queues, a queue that
-must not be read, a leader or a worker that is slow to answer, and places for which this user has no permission. An
-error of the session is raised.
+Promise: the search consumes, changes and remembers nothing. It visits places in the order in which jobs move. `unseen`
+names each place that was not searched completely: the middle of a long queue, the longest of many queues, a queue that
+must not be read, a slow leader or worker, and places without permission. An error of the session is raised.
 
 After a kill -9 of a worker its job may be nowhere for a moment, until RabbitMQ has requeued it.
 
-Cost: one request to the leader, one count for each queue, at most 2 * DEPTH jobs of one queue (of QUEUES queues, if the
-queue isn't named), one request to all workers, and at most FAILED failed jobs. Bodies are cut after MAX_SHOWN bytes.
+Cost: one request to the leader, one count for each queue, at most 2 * DEPTH jobs of one queue (of QUEUES queues if none
+is named), one request to all workers, and at most FAILED failed jobs. Bodies are cut after MAX_SHOWN bytes.
 """
 
 import asyncio
@@ -35,15 +34,15 @@ from palermo.core.text import count
 from palermo.core.topology import is_failed
 from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable, NotFound
 
-#: Maximum number of queues that are read, if none is named; of scheduled jobs, if only prefixes of their ids are known;
-#: and of failed jobs.
+#: Maximum number of queues that are read, if none is named; of scheduled jobs that are read to find id prefixes; and of
+#: failed jobs.
 QUEUES, SCHEDULED, FAILED = 20, 10_000, 10_000
 
-#: The end of a queue with more jobs than the first number is read for at most the second number of seconds: RabbitMQ
-#: must read all jobs before it, and workers get none of them in the meantime.
+#: Reading the end of a queue with more jobs than the first number may take this many seconds. RabbitMQ must read all
+#: jobs before it, which workers don't get in the meantime.
 _LONG, _READ_WITHIN = 10_000, 1.0
 
-#: Seconds that a leader may take to answer during an alarm: it answers either immediately or after the alarm.
+#: Seconds that a leader may take to answer during an alarm, when it answers either immediately or after the alarm.
 _LEADER_GRACE = 1.0
 
 
@@ -58,13 +57,13 @@ async def search(broker: Broker, ids: Collection[str], *, queue: str, failed: bo
 
 
 class _JobSearch:
-    """One search. Each method searches one kind of place."""
+    """One search. Each method covers one kind of place."""
 
     def __init__(self, broker: Broker, ids: Collection[str], *, beginnings: bool) -> None:
         self.found: list[JobLocation] = []
         self.unseen: list[str] = []
         self._broker = broker
-        #: The ids that are not found yet; empty if `ids` are prefixes, which any number of jobs may have.
+        #: The ids that are not found yet; empty if `ids` are prefixes, which may match any number of jobs.
         self._left = set() if beginnings else set(ids)
         self._exact = None if beginnings else frozenset(ids)
         self._wanted = is_wanted(ids, beginnings=beginnings)
@@ -82,7 +81,7 @@ class _JobSearch:
         chosen, limit = ScheduledFilter(ids=self._exact), len(self._exact or ()) or SCHEDULED
         try:
             page = await unless_blocked(self._broker, self._broker.scheduled(chosen, limit=limit), grace=_LEADER_GRACE)
-        # Many scheduled jobs take long to read; or there is an alarm; or this user must not ask the leader.
+        # There are many scheduled jobs, an alarm, or no permission to ask the leader.
         except (BrokerUnavailable, BrokerRefused) as error:
             self.unseen.append(f"scheduled jobs ({_why(error)})")
             return
@@ -99,9 +98,9 @@ class _JobSearch:
                 return
 
     async def _pages(self, queue: str) -> AsyncIterator[Page]:
-        """The first and the last jobs of this queue; of the shortest queues if it is empty or doesn't exist.
+        """The first and last jobs of this queue.
 
-        A job may have been requeued into another queue.
+        If it is empty or missing, those of the shortest queues, since the job may have been requeued there.
         """
         sizes = {info.name: info.pending for info in await self._broker.queues() if not is_failed(info.name)}
         names = [queue] if sizes.get(queue) else sorted((name for name in sizes if sizes[name]), key=sizes.__getitem__)
@@ -153,7 +152,7 @@ class _JobSearch:
             try:
                 await self._broker.browse(queue, limit=0)
                 swept = await self._broker.sweep(queue, judge, only_look=True, ids=self._exact or (), most=FAILED)
-            except (NotBrowsable, NotFound):  # reading is forbidden, or it was deleted
+            except (NotBrowsable, NotFound):  # must not be read, or was just deleted
                 continue
             if not self.complete and swept.total > swept.seen:
                 self.unseen.append(f"{swept.total - swept.seen:,} failed jobs")

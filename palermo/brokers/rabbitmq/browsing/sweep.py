@@ -1,8 +1,8 @@
 """Read a queue without consuming it: take pages of messages unacknowledged, and requeue them in order.
 
-RabbitMQ has no other way to read a queue. No worker gets the messages that are held in the meantime, so browsing is as
-short as the page. Closing a channel requeues all its messages at their old positions (classic queues). Each page has
-its own channel, because an ack searches all messages that its channel holds.
+RabbitMQ has no other way to read a queue. Workers don't get the held messages in the meantime, so browsing holds them
+only as long as the page takes. Closing a channel requeues its messages at their old positions (classic queues). Each
+page has its own channel, because an ack searches all messages that its channel holds.
 """
 
 import asyncio
@@ -25,9 +25,8 @@ from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
-#: Seconds for which a silent quorum queue is queried again, and for which a reader that removes failed jobs waits for
-#: programs that consume them without a turn. A reader that only looks waits PATIENCE, also for its turn: looking at
-#: 40,000 takes about five seconds.
+#: Seconds that a silent quorum queue is queried again, and that a reader which removes failed jobs waits for programs
+#: that consume them without the lock. A reader that only reads waits PATIENCE: reading 40,000 takes about five seconds.
 _SILENT = 20.0
 
 
@@ -42,11 +41,10 @@ async def take(
 ) -> list[Got]:
     """The next `count` messages of the queue, unacknowledged; fewer if it runs empty.
 
-    They come from a subscription that ends with the last of them, because a quorum queue writes each basic.get to disk
-    before it answers, and delivers only 380 messages a second that way; to a subscription 3,850 (RabbitMQ 3.10.8;
-    classic queues 4,700 and 14,400). Without `cancel` messages continue to arrive: none of them may be settled, and the
-    channel must be closed soon. With `late` their properties are parsed on demand. With `max_body` a body is cut on
-    arrival, to one byte more than that.
+    They come from a subscription that ends with the last of them: with basic.get, each of which a quorum queue writes
+    to disk, 380 messages a second, with a subscription 3,850 (RabbitMQ 3.10.8; classic queues 4,700 and 14,400).
+    Without `cancel` messages keep arriving: none of them may be settled, and the channel must be closed soon. With
+    `late` properties are parsed on demand. With `max_body` a longer body is cut on arrival to one byte more.
     """
     taken: list[Got] = []
     news = asyncio.Event()
@@ -73,8 +71,8 @@ async def take(
             raise channel.error
     if not cancel:
         return taken
-    # Usually nothing is on its way now: the prefetch is used up, or the queue is empty. Pika rejects deliveries that
-    # arrive after a cancel, and a quorum queue counts a reject as a failed delivery.
+    # Usually nothing is on its way now, because the prefetch is used up or the queue is empty. pika rejects later
+    # deliveries, and a quorum queue counts a reject as a failed delivery.
     await channel.unsubscribe(tag)
     return taken
 
@@ -82,12 +80,12 @@ async def take(
 async def waits(channel: Channel, queue: str) -> int:
     """Number of waiting messages of a queue that the channel consumes. Raises BrokerUnavailable if it is silent.
 
-    Asks twice: the second answer follows all deliveries on their way at the first. If a quorum queue does not answer
-    within 250 ms, RabbitMQ reports no messages and no consumers (rabbit_quorum_queue:stat): one consumer is ours, so
-    that is not a valid answer.
+    Asks twice: the second answer comes after all deliveries that were on their way at the first. A quorum queue that
+    doesn't answer within 250 ms is reported with no messages and no consumers (rabbit_quorum_queue:stat), which is
+    wrong because we consume it.
     """
     deadline = time.monotonic() + _SILENT
-    while channel.raw.consumer_tags:  # otherwise the queue was deleted
+    while channel.raw.consumer_tags:  # ends if the queue was deleted
         await channel.probe(queue)
         probe = await channel.probe(queue)
         if probe.consumers:
@@ -100,19 +98,19 @@ async def waits(channel: Channel, queue: str) -> int:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Messages on one channel, or more in a very long sweep: a connection has at most 2,047 channels. The second number is
-#: for sweeps that settle few of them, and the third is the maximum of "few" ids. An ack searches all messages before
-#: it: a requeue of 8,000 of 20,000 failed jobs cost RabbitMQ 4 s of CPU, and 15 s with pages of 10,000 (3.10.8).
+#: Messages on one channel; the same for sweeps that settle few of them; and the maximum number of "few" ids. A
+#: connection has at most 2,047 channels, and an ack searches all messages before it: a requeue of 8,000 of 20,000
+#: failed jobs cost RabbitMQ 4 s of CPU, and 15 s with pages of 10,000 (3.10.8).
 PAGE, _LARGE_PAGE, _FEW = 1_000, 10_000, 100
 
-#: Messages published, confirmed and acknowledged together: a kill in between may duplicate this many.
+#: Messages published, confirmed and acknowledged together. A kill in between may duplicate this many.
 _BATCH = 100
 
-#: Messages on the first page; bytes of bodies that a later page may hold, estimated from the page before it.
+#: Messages on the first page, and bytes of bodies that later pages may hold, estimated from the page before.
 _FIRST_PAGE = 20
 _PAGE_BYTES = 32 * 1024 * 1024
 
-#: Browsing takes at most this many messages on its first page.
+#: Maximum number of messages on the first page of browsing.
 _LOOK = 100
 
 #: Returns these waiting messages with the arguments that they will run with.
@@ -123,10 +121,10 @@ Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[Sequence[bool 
 
 
 class FailedTurn:
-    """Sessions that read failed jobs take turns, since messages held by one are hidden from the others.
+    """A lock for sessions that read failed jobs, since messages held by one of them are hidden from the others.
 
-    The lock is the exclusive queue `~failed-log.turn`, which ends with the connection that holds it. A reader also
-    waits for programs that consume failed jobs without the lock (Reader.await_others).
+    It is the exclusive queue `~failed-log.turn`. A reader also waits for programs that consume failed jobs without the
+    lock (Reader.await_others).
     """
 
     def __init__(self, exchange: str) -> None:
@@ -134,7 +132,7 @@ class FailedTurn:
 
     @asynccontextmanager
     async def held(self, connection: Connection, *, only_look: bool) -> AsyncIterator[bool]:
-        """Hold the lock. Yields False if a read can't get it soon, or RabbitMQ refuses it."""
+        """Hold the lock. Yields False if RabbitMQ refuses it, or if a session that only reads can't get it soon."""
         patience = PATIENCE if only_look else math.inf
         async with self._mutex.held(connection, patience=patience, optional=True) as alone:
             if not alone:
@@ -143,7 +141,7 @@ class FailedTurn:
 
 
 class Reader:
-    """Reads one queue once, or several in turn. All messages that it holds are requeued when it is closed."""
+    """Reads one queue once, or several in order. When it is closed, all messages that it holds are requeued."""
 
     def __init__(
         self,
@@ -155,12 +153,11 @@ class Reader:
         only_look: bool = False,
         max_body: int | None = None,
     ) -> None:
-        """`name` is the AMQP queue's name, if it is not a job queue. With `only_look` no message may be settled.
+        """`name` is the AMQP queue's name, unless it is a job queue's. With `only_look` no message may be settled.
 
-        With `max_body` a longer body is cut to one byte more; such a message is displayed, and never published again.
-
-        A reader of failed jobs waits for other readers, whose messages are part of the queue. In other queues workers
-        hold messages too, and can't be distinguished from readers.
+        With `max_body` a longer body is cut to one byte more; such a message is for display, and never published again.
+        A reader of failed jobs waits for other readers, since the queue includes the messages that they hold. In other
+        queues readers can't be distinguished from workers.
         """
         self.connection = connection
         self.only_look = only_look
@@ -170,21 +167,21 @@ class Reader:
         self._names = [name or amqp_queue(exchange, queue)]
         #: Number of messages in each when they were counted.
         self._counts: dict[str, int] = {}
-        #: The queue that is being read, and the channels that hold messages of it.
+        #: The queue that is being read, and the channels that hold its messages.
         self._name = self._names[0]
         self._held: list[Channel] = []
 
     def add(self, names: Iterable[str]) -> None:
-        """Read these AMQP queues too, behind the others, if they exist. To be called before they are counted."""
+        """Also read these AMQP queues after the others, if they exist. Call it before anything is counted."""
         self._names += names
 
     async def count(self) -> int:
-        """Number of waiting messages, for display: fewer while some are being requeued. Raises NotFound."""
+        """Number of waiting messages, for display: too low while some are being requeued. Raises NotFound."""
         probes = await probe_all(self.connection, self._names)
         first = probes[self._names[0]]
         if not first.exists:
             raise self._missing() from first.error
-        total = first.messages  # raises BrokerRefused if another program has the queue for itself
+        total = first.messages  # raises BrokerRefused if another program uses the queue exclusively
         self._counts = {name: probe.ready for name, probe in probes.items() if probe.exists}
         self._names = list(self._counts)
         return total + sum(self._counts[name] for name in self._names[1:])
@@ -192,7 +189,7 @@ class Reader:
     async def count_all(self) -> int:
         """Number of waiting messages, including those that were requeued before this call. Raises NotFound.
 
-        RabbitMQ answers a declare out of order, but a get only after everything before it, and with a count.
+        RabbitMQ may answer a declare early, but answers a get after everything before it, and with a count.
         """
         await self.await_others()
         first, *others = self._names
@@ -217,7 +214,7 @@ class Reader:
         return 0 if got is None else got.left + 1
 
     async def await_others(self) -> None:
-        """Wait until no other session reads these failed jobs, with a limit, as another program may consume them."""
+        """Wait until no other session reads these failed jobs; not forever, as another program may consume them."""
         if not self._failed:
             return
         deadline = time.monotonic() + (PATIENCE if self.only_look else _SILENT)
@@ -235,12 +232,12 @@ class Reader:
     ) -> AsyncIterator[tuple[Channel, list[Got]]]:
         """The first `count` waiting messages, oldest first, in pages; fewer if others take some in the meantime.
 
-        The first page has at most `first` messages. With `few` the caller settles few of them, or none.
+        The first page has at most `first` messages. `few` says that the caller settles few of them, or none.
         """
         most = max(_LARGE_PAGE if few or self.only_look else PAGE, count // 1_000)
         size = first
         for name in self._names:
-            # One queue at a time: each page has a channel of its own, of which a connection has 2,047 as a rule.
+            # One queue at a time, since each page needs a channel, and a connection usually has 2,047.
             await self.close()
             self._name = name
             left = count if name == self._names[-1] else min(count, self._counts[name])
@@ -252,7 +249,7 @@ class Reader:
                     name,
                     min(size, left),
                     cancel=not self.only_look,
-                    # Properties that are parsed later keep the whole receive buffer, including bodies.
+                    # Unparsed properties would keep the whole receive buffer, including bodies.
                     late=self.max_body is None,
                     max_body=self.max_body,
                 )
@@ -266,12 +263,12 @@ class Reader:
                 yield channel, page
 
     async def release(self, channel: Channel) -> None:
-        """Give back this page before the others."""
+        """Requeue this page before the others."""
         self._held.remove(channel)
         await channel.close()
 
     async def close(self) -> None:
-        """Give back all messages that are still held, and wait until they are in the queue again."""
+        """Requeue all messages that are still held; returns once they are in the queue again."""
         held, self._held = self._held, []
         if held:
             await give_back(self.connection, self._name, held)
@@ -291,10 +288,10 @@ async def ids_in(
 
 
 async def give_back(connection: Connection, queue: str, held: list[Channel]) -> None:
-    """Requeue all messages of an AMQP queue that these channels hold, close them, and wait until the queue has them.
+    """Requeue all messages of an AMQP queue that these channels hold, and close them; returns once the queue has them.
 
-    RabbitMQ answers a declare out of order, but a get only after everything before it. A consumer exists until then: a
-    sweep, which waits for the queue's consumers (Reader.count_all), waits for this get too.
+    RabbitMQ may answer a declare early, but answers a get after everything before it. Until then a consumer exists, so
+    that a sweep, which waits for the queue's consumers (Reader.count_all), also waits for this.
     """
     last = await connection.channel()
     try:
@@ -312,7 +309,7 @@ async def _requeue_all(channel: Channel) -> None:
     if channel.is_open:
         for tag in channel.raw.consumer_tags:
             channel.raw.basic_cancel(tag)
-        # Closing the channel would also requeue them, but some time later.
+        # Closing the channel would requeue them too, but later.
         channel.requeue(0, multiple=True)
     await channel.close()
 
@@ -331,7 +328,7 @@ async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest:
             seen += len(page)
     finally:
         await reader.close()
-    # Decoded after all are back in the queue, where a worker may wait for them.
+    # Decoded after they are back in the queue, where a worker may wait for them.
     messages = [read(one, queue) for one in chosen]
     return Page(messages=tuple(reversed(messages) if newest else messages), total=total)
 
@@ -351,12 +348,11 @@ async def sweep(
 ) -> SweepProgress:
     """Call `decide` for every waiting message; see palermo.contract.broker.Broker.sweep.
 
-    `queue` is where they were taken from; None for scheduled jobs.
-
-    `publish` stores a batch of messages and returns when all are confirmed. Only then are the old ones acknowledged. A
-    kill in between runs those of one batch twice; the other order would lose them. `witness` is awaited with the
-    messages of a batch that stay, and those that have left the queue. `gate` is called before any change of a batch.
-    `decide` receives the messages as changed by `as_they_run`.
+    `queue` is where they were taken from; None for scheduled jobs. `decide` receives the messages as changed by
+    `as_they_run`. `gate` is called before any change of a batch. `publish` stores a batch and returns when all are
+    confirmed; only then are the old messages acknowledged, so a kill in between runs the jobs of one batch twice
+    instead of losing them. `witness` is awaited with the messages of a batch that stay, and those that have left the
+    queue.
     """
     swept = SweepProgress(total=await reader.count_all())
     progress(swept)
@@ -367,7 +363,7 @@ async def sweep(
             kept = 0
             for start in range(0, len(page), _BATCH):
                 batch = page[start : start + _BATCH]
-                # If some ids are wanted: the first message too, since the judge may end the sweep.
+                # With wanted ids, also the first message, since `decide` may end the sweep.
                 seen = [
                     (number, read(got, queue))
                     for number, got in enumerate(batch)
@@ -417,16 +413,16 @@ async def sweep(
 
 
 def _wire_ids(ids: Collection[str]) -> frozenset[bytes]:
-    """The encoded ids as in their messages; empty if one may be encoded differently there."""
+    """The encoded ids as in their messages; empty if one could be encoded in another way."""
     return frozenset(id.encode() for id in ids) if all(map(str.isascii, ids)) else frozenset()
 
 
 def _judge(
     batch: list[Got], seen: list[tuple[int, Message]], decide: Callable[[Message], SweepDecision]
 ) -> tuple[list[Message], list[tuple[int, Message, Move | None]], int]:
-    """The messages that stay, those that should leave the queue with their tags and moves, and the number examined.
+    """The messages that stay, those to leave the queue with their tags and moves, and the number examined.
 
-    `seen` are the messages of the batch to decide about, with their positions in it.
+    `seen` are the batch's messages to decide about, with their positions in it.
     """
     stay: list[Message] = []
     gone: list[tuple[int, Message, Move | None]] = []
@@ -444,7 +440,7 @@ def _judge(
 
 
 def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:
-    """Acknowledge these; in one frame if everything that the channel delivered before the last one is settled too."""
+    """Acknowledge these; in one frame if everything delivered on the channel before the last one is settled too."""
     if not channel.is_open:
         raise channel.error or NotFound("the queue was deleted while it was being read.")
     if all_before and tags:

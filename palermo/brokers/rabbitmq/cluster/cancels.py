@@ -1,9 +1,9 @@
 """The marks of cancelled jobs, in the stream `~cancels`, which survives every restart.
 
-    {"cancel": [id, …], "at": seconds, "by": who}  {"forget": {id: at, …}}  {"restore": [id, …]}
-    {"cancel": [id, …], "at": seconds, "by": who, "created-at": seconds}
+    {"cancel": [id, …], "at": seconds, "by": user}  {"forget": {id: at, …}}  {"restore": [id, …]}
+    {"cancel": [id, …], "at": seconds, "by": user, "created-at": seconds}
 
-The stream is bounded by its size and not by age, since a job may be scheduled years ahead.
+The stream is bounded by size only, since a job may be scheduled years ahead.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -20,26 +20,26 @@ from palermo.contract.stored_records import instant
 from palermo.core.message import Message
 from palermo.core.topology import internal
 
-#: Maximum number of cancels in memory: about 20 MB in each worker.
+#: Maximum number of marks in memory: about 20 MB in each worker.
 MOST = 100_000
 
 _BOUNDS = {"x-max-length-bytes": 16_000_000, "x-stream-max-segment-size-bytes": 2_000_000}
 
-#: Ids in one record.
+#: Number of ids in one record.
 _BATCH = 100
 
 
 class Mark(Struct, frozen=True):
     """The mark of a cancelled job."""
 
-    #: Whole Unix seconds: the mark applies to a job that was enqueued in this second or before.
+    #: Unix seconds. The mark applies to a job that was enqueued in this second or before.
     at: int
     by: str
-    #: The mark also applies to a job enqueued in this second: that job was seen, and its clock is ahead.
+    #: The second in which the cancelled job was enqueued, by a clock that is ahead; the mark applies to it too.
     created_at: int | None = None
 
     def means(self, message: Message) -> bool:
-        """Whether the message is the cancelled job, and not a later one with its id."""
+        """Whether the message is the cancelled job, rather than a later one with its id."""
         if message.created_at is None:
             return True
         created = int(message.created_at)
@@ -65,7 +65,7 @@ class Cancels:
                     del self.marks[id]
             case {"forget": dict(done)}:
                 for id, at in done.items():
-                    # A newer mark is about another job, or another run of it.
+                    # A newer mark is for another job, or another run of it.
                     if (found := self.marks.get(id)) is not None and found.at == at:
                         del self.marks[id]
             case {"restore": list(ids)}:
@@ -110,7 +110,7 @@ class CancelMarks(FollowedStream[Cancels]):
             await self.write(_cancel(batch, at, by, created_at))
 
     async def restore(self, ids: Iterable[str], among: Cancels) -> None:
-        """Remove the marks of these jobs, if they are in `among`, the marks that were read."""
+        """Remove the marks of these jobs, as far as they are in `among`, the marks that were read."""
         marked = iter(set(ids) & among.marks.keys())
         while batch := list(islice(marked, _BATCH)):
             await self.write({"restore": batch})

@@ -1,19 +1,17 @@
 """The facts of an exchange: its queues, its pauses, the groups that subscribe to events, and the unique jobs.
 
-AMQP can list none of them, so they are records in the stream `~facts`, which each session follows once it needs one:
+AMQP can list none of them, so they are records in the stream `~facts`, which a session follows from its first use:
 
     {"format": 1, "kind": "pause", "name": "mail", "value": {"by": "ann", "at": 1764430000}}
 
 Law: a record replaces the last one of its kind and name, and removes the fact if its value is null. A reader ignores
 unknown kinds and fields, and keeps them when the records are written again.
 
-Promise: a stored fact is seen by every session that reads afterwards. If the stream is deleted, a session that follows
-it writes it again from memory.
-
+Promise: every session that reads after a fact is stored sees it. If the stream is deleted, a session that follows it
+writes it again from memory.
 Cost: one record for each change. The stream drops its oldest records, so the leader writes all facts again, with
-`"again": true`, before a needed one is dropped. If that leader dies, the next one finds the oldest fact as far back as
-before. If no worker runs for many thousands of records, the oldest facts are lost; a queue is registered again once it
-is used.
+`"again": true`, before one is dropped. If that leader dies, the next one does it. If no worker runs for many thousands
+of records, the oldest facts are lost; a queue is registered again when it is used.
 """
 
 import asyncio
@@ -41,19 +39,19 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: The kinds of facts, each identified by a queue, a group or a job.
+#: The kinds of facts, each identified by the name of a queue, a group or a job.
 QUEUE, PAUSE, GROUP, UNIQUE_JOB = "queue", "pause", "group", "unique job"
 
-#: The stream's bounds in bytes: tens of thousands of records. It drops one segment at a time.
+#: The stream's bounds in bytes, tens of thousands of records. It drops a segment at a time.
 _BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-bytes": 2 * 1024 * 1024}
 
-#: All facts are written again when the oldest has this number of records after it, plus this number for each fact.
+#: All facts are written again when this number of records, plus this number for each fact, follow the oldest one.
 _FAR, _FAR_PER_FACT = 5_000, 2
 
-#: Number of facts written together, and seconds between two checks of the oldest fact.
+#: Number of facts written at a time, and seconds between two checks of the oldest fact.
 _TOGETHER, _LOOK_EVERY = 100, 60.0
 
-#: Seconds for which a missing queue is not queried again, unless its name is written.
+#: Seconds for which a missing queue is not queried again, unless its name is written again.
 _MISSING = 60.0
 
 
@@ -61,7 +59,7 @@ class _Fact(NamedTuple):
     record: Record
     #: The record's value, for readers that know its kind.
     value: Any
-    #: Number of records read when it was last written.
+    #: The number of records read when it was last written.
     written: int
 
 
@@ -131,10 +129,10 @@ class FactState:
 
 
 class QueueNames:
-    """The names of the queues, for one worker that serves all queues matching a pattern."""
+    """The names of all queues, for a worker that serves the queues matching a pattern."""
 
     def __init__(self, facts: "Facts", know: Callable[[set[str]], Awaitable[None]]) -> None:
-        """`know` is awaited with all names, at first and whenever they change."""
+        """`know` is awaited with all names, initially and whenever they change."""
         self._facts = facts
         self._know = know
         self._tasks: set[asyncio.Task[None]] = set()
@@ -147,8 +145,8 @@ class QueueNames:
         self._facts.ignore(self._on_record)
 
     def _on_record(self, state: FactState, record: Record) -> None:
-        # If another session than the leader writes a known name, the queue was created again after a deletion without a
-        # record.
+        # If a session writes a known name, the queue was created again after a deletion without a record. The leader's
+        # rewrites don't count.
         if record.get("kind", QUEUE) == QUEUE and not record.get("again"):
             spawn(self._tasks, self._learn(state.queues))
 
@@ -158,12 +156,12 @@ class QueueNames:
 
 
 def _check_pause(name: str, value: object) -> None:
-    """Check a pause: it may name a queue, every queue, or a queue in migration (RabbitmqBroker.migrate)."""
+    """Check a pause. It names a queue, all queues, or a queue in migration (RabbitmqBroker.migrate)."""
     if name != EVERY_QUEUE and not is_queue_name(name.removeprefix("~migrating.")):
         raise ValueError(f"{name!r} names no queue")
 
 
-#: By kind, the parser of a fact's name and value. RabbitMQ answers no query about an invalid queue name.
+#: The check of a fact's name and value, by kind. RabbitMQ answers no query about an invalid queue name.
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     QUEUE: lambda name, value: check_queue_name(name),
     PAUSE: _check_pause,
@@ -194,7 +192,7 @@ class Facts(FollowedStream[FactState]):
             arguments=_BOUNDS,
         )
         self._exchange = exchange
-        #: By missing queue: its `written`, and until when it is not queried again.
+        #: By missing queue: its `written` number, and until when it is not queried again.
         self._missing: dict[str, tuple[int, float]] = {}
 
     async def put(self, kind: str, name: str, value: object = True) -> None:
@@ -205,7 +203,7 @@ class Facts(FollowedStream[FactState]):
         await self.put(kind, name, None)
 
     async def pause(self, queue: str, by: str) -> None:
-        """Pause a queue; return once no worker takes jobs from it, or all have been notified."""
+        """Pause a queue; returns once no worker takes jobs from it, or all have been notified."""
         await self.put(PAUSE, queue, {"by": by, "at": int(clock.now())})
         await tell_workers(self._writing, self._exchange, {"ask": "look"})
 
@@ -216,10 +214,10 @@ class Facts(FollowedStream[FactState]):
             await tell_workers(self._writing, self._exchange, {"ask": "look"})
 
     async def probe(self, connection: Connection, queues: Iterable[str]) -> dict[str, Probe]:
-        """The state of these queues in RabbitMQ. The caller has just called `read`, and calls this repeatedly.
+        """The state of these queues in RabbitMQ. Call `read` first. For callers that ask repeatedly.
 
-        RabbitMQ logs each query of a missing queue as an error. Our own queues are created after their names are
-        written, so only a queue created by another program may be seen late, by a minute.
+        RabbitMQ logs each query of a missing queue as an error, so a missing queue is remembered. Only a queue created
+        by another program is seen up to a minute late, since Palermo writes a queue's name before it creates the queue.
         """
         now = time.monotonic()
         written = {queue: self.state.written(queue) for queue in queues}
@@ -234,7 +232,7 @@ class Facts(FollowedStream[FactState]):
         return {queue: found.get(queue) or Probe(exists=False) for queue in written}
 
     async def keep(self, connection: Connection, leads: Callable[[], bool]) -> None:
-        """Write the facts again whenever necessary and while this session leads, until cancelled."""
+        """Rewrite the facts whenever necessary, while this session leads, until cancelled."""
         while connection.error is None:
             await asyncio.sleep(_LOOK_EVERY)
             try:
@@ -245,9 +243,9 @@ class Facts(FollowedStream[FactState]):
                     log.warning("cannot store the list of queues and pauses error=%r", str(error))
 
     async def write_again(self, connection: Connection) -> int:
-        """Write all facts again if one is far back in the stream. Returns the number written.
+        """Rewrite all facts if one is far back in the stream. Returns the number written.
 
-        Names of missing queues are left out, so the stream drops them.
+        Names of missing queues are left out, so that the stream drops them.
         """
         state = await self.read(connection)
         if not state.is_far_back:

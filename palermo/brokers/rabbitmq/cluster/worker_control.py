@@ -1,10 +1,9 @@
 """Requests and commands to all living workers, and their replies, without the management plugin.
 
-A request goes to all workers through the fanout exchange `~control`, and each worker answers by direct reply-to. A
-command takes the same way: an unaffected worker also answers, so that the sender need not wait for it. `census` returns
-the number of answers to expect: workers are the consumers of the queue `~presence`, which never holds a message. In a
-cluster the node of that queue may be down. Then workers continue to work, and consume from the queue again when its
-node is back; until then the number is unknown.
+A request goes to all workers through the fanout exchange `~control`, and each worker answers by direct reply-to.
+Workers that a command doesn't concern answer too, so that the sender need not wait for them. The number of answers to
+expect comes from `census`: workers are the consumers of the queue `~presence`, which never holds a message. If the
+queue's node in a cluster is down, the number is unknown, and workers consume from it again when the node is back.
 """
 
 import asyncio
@@ -33,15 +32,15 @@ from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand,
 from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
-#: The result of a census while the queue is down: more than any real number of workers.
+#: The result of a census while the queue is down: larger than any real number of workers.
 UNKNOWN = 1_000_000
 
-#: Seconds between two attempts to join the queue while it is down.
+#: Seconds between two attempts to consume the queue while it is down.
 _AGAIN = 1.0
 
 
 async def census(connection: Connection, exchange: str, missing: MissingQueues | None = None) -> int:
-    """The number of living workers, correct within milliseconds of a kill -9; UNKNOWN while the queue is down.
+    """The number of living workers, correct within milliseconds after a kill -9; UNKNOWN while the queue is down.
 
     A session that calls this repeatedly passes its `missing` queues.
     """
@@ -56,7 +55,7 @@ async def census(connection: Connection, exchange: str, missing: MissingQueues |
 
 
 class WorkerPresence:
-    """One worker's consumer on the queue `~presence`, which makes the worker count.
+    """One worker's consumer on the queue `~presence`, by which the worker is counted.
 
     If the queue is deleted, the session ends, and the next one creates it again.
     """
@@ -70,7 +69,7 @@ class WorkerPresence:
         self._again: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Join the count, now or as soon as the queue is up, until the connection ends or `end` is called."""
+        """Start being counted, now or when the queue is up, until the connection ends or `end` is called."""
         if not (await self._connection.probe(self._name)).exists:
             await self._connection.declare(self._name, versions.arguments(self._kind, self._connection.version))
         if not await self._join():
@@ -98,7 +97,7 @@ class WorkerPresence:
         return True
 
     def _lost(self) -> None:
-        """Join again: the queue is down, its node died, or the queue was deleted."""
+        """Consume again after the queue's node has died or is down, or the queue was deleted."""
         if self._again is None or self._again.done():
             self._again = asyncio.ensure_future(self._join_again())
 
@@ -106,7 +105,7 @@ class WorkerPresence:
         joined = False
         while not joined and self._connection.error is None:
             await asyncio.sleep(_AGAIN)
-            with suppress(PalermoError):  # a missing permission may be granted again
+            with suppress(PalermoError):  # a missing permission may be granted later
                 if self._channel is not None:
                     await self._channel.close()
                 joined = await self._join()
@@ -114,7 +113,7 @@ class WorkerPresence:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds to wait for a worker that is connected and does not answer: it is stopped, or swapped out.
+#: Seconds to wait for a worker that is connected and doesn't answer: it is stopped, or swapped out.
 _PATIENCE = 1.0
 
 #: Seconds during which a silent worker is not waited for again.
@@ -125,7 +124,7 @@ _MANY = 1_000
 
 
 class WorkerControl:
-    """The presence of one worker: other sessions count it, and it answers their requests."""
+    """The presence of one worker: it is counted by other sessions, and answers their requests."""
 
     def __init__(
         self,
@@ -138,10 +137,10 @@ class WorkerControl:
         *,
         kind: str,
     ) -> None:
-        """`look` is called when pauses or cancels have changed, and returns when this worker has read them.
+        """`look` reads changed pauses and cancels, and returns once this worker has applied them.
 
         `waiting` returns the ids of delivered jobs that no slot has started. `kind` is the type of the queue
-        `~presence`, if it doesn't exist yet.
+        `~presence` if it has to be created.
         """
         self._look = look
         self._waiting = waiting
@@ -153,8 +152,8 @@ class WorkerControl:
         self._publisher = publisher
         self._answers: set[asyncio.Task[None]] = set()
         self._channel: Channel
-        #: The queue for requests to this worker. It belongs to the session and ends with it.
-        # A reused name would raise 405 until RabbitMQ notices a dead socket: the random part avoids that.
+        #: The queue for requests to this worker, which ends with the session. Its name is random, since a reused name
+        #: would raise 405 until RabbitMQ notices a dead socket.
         self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
 
     @property
@@ -165,7 +164,7 @@ class WorkerControl:
     async def listen(self, connection: Connection) -> None:
         """Start accepting requests, until the connection ends or `end` is called."""
         channel = self._channel = await connection.channel()
-        # RabbitMQ processes calls in order: once it has answered the last of these, all are done.
+        # RabbitMQ executes these in order, so the answer to the last one is enough.
         channel.send(channel.raw.queue_declare, self.inbox, exclusive=True, auto_delete=True)
         control = internal(self._exchange, "control")
         channel.send(channel.raw.exchange_declare, control, "fanout", durable=True)
@@ -180,7 +179,7 @@ class WorkerControl:
 
     async def end(self) -> None:
         if self._answers:
-            # An idle worker that is told to stop gets here before its answer is sent.
+            # An idle worker that is commanded to stop gets here before it has answered.
             await asyncio.wait(set(self._answers), timeout=STORED_WITHIN)
         for task in self._answers:
             task.cancel()
@@ -206,25 +205,26 @@ class WorkerControl:
             answer = {"worker": id, "values": values}
         if not reply_to:
             return
-        # On the publishing connection: one that has ever published blocks during a memory alarm, acks included.
+        # On the publishing connection, because a connection that has ever published blocks during a memory alarm, acks
+        # included.
         body = write_record(answer)
         try:
             publisher = await self._publisher()
             await publisher.send("", reply_to, Properties(content_type="application/json"), body)
         except PalermoError:
-            return  # the requester's session or this one has ended
+            return  # this session or the requester's has ended
 
 
 class Reports(Struct, frozen=True):
     """The reports of the responding workers."""
 
-    #: Each with the worker's queue for requests, "" if it did not report it.
+    #: Each with the worker's queue for requests, "" if unknown.
     answers: tuple[tuple[str, WorkerInfo], ...]
-    #: Number of living workers without an answer; None while the number of workers is unknown.
+    #: Number of living workers without an answer; None if the number of workers is unknown.
     missing: int | None
     #: Number of records that this session and the workers could not read, by stream or queue.
     unreadable: Mapping[str, int] = {}
-    #: Whether this user may send requests to workers.
+    #: Whether this user has permission to send requests to workers.
     may_ask: bool = True
 
     @property
@@ -235,7 +235,7 @@ class Reports(Struct, frozen=True):
 class WorkerReports:
     """The reports of all workers, for a session that asks often.
 
-    It waits for a silent worker only once in _SILENT_FOR seconds, not for each request.
+    A silent worker is waited for only once in _SILENT_FOR seconds.
     """
 
     def __init__(
@@ -250,12 +250,12 @@ class WorkerReports:
         self._reading = reading
         self._exchange = exchange
         self._missing = missing
-        #: The workers that answered last time, by their request queues; the number of silent ones; and when all were
-        #: last waited for.
+        #: The workers that answered last time, by their queues for requests; the number of silent ones; and when the
+        #: session last waited for all.
         self._answered: frozenset[str] = frozenset()
         self._silent = 0
         self._waited_at = float("-inf")
-        #: Why the workers could not be asked last time: no permission. None if they could, or if there were none.
+        #: Why the workers could not be asked last time: a missing permission. None otherwise.
         self.trouble: Trouble | None = None
 
     async def ask(self) -> Reports:
@@ -290,7 +290,7 @@ async def _ask_reports(
     silent: int = 0,
     of: frozenset[str] = frozenset(),
 ) -> Reports:
-    """Ask all workers; wait for all but `silent` of them, and for every worker with one of the inboxes `of`."""
+    """Ask all workers. Waits for all except `silent` of them, and for every worker with one of the inboxes `of`."""
     reading = reading or connection
     alive = await census(reading, exchange, missing)
 
@@ -323,7 +323,7 @@ def _counts(plain: object) -> Counter[str]:
 async def command_workers(
     connection: Connection, exchange: str, order: WorkerCommand, *, timeout: float
 ) -> list[CommandReply]:
-    """Send a command. Returns the answers of the affected workers, in the order of their ids."""
+    """Send a command. Returns the replies of the addressed workers, by id."""
     named = set(order.workers)
 
     def enough(answers: Sequence[dict[str, Any]]) -> bool:
@@ -339,7 +339,7 @@ async def command_workers(
 
 
 async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection[str]) -> set[str]:
-    """The jobs among these that a worker runs or whose end it remembers; a silent worker counts as dead."""
+    """The jobs among these that a worker runs, or whose end it remembers. A silent worker counts as dead."""
     found = set[str]()
     for start in range(0, len(ids), _MANY):
         order = WorkerCommand(action="outcome", ids=tuple(islice(ids, start, start + _MANY)))
@@ -352,7 +352,7 @@ async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection
 
 
 async def tell_workers(connection: Connection, exchange: str, question: Mapping[str, Any]) -> None:
-    """Send a request, if permitted, and wait until the workers have answered; their answers are ignored."""
+    """Send a request, if permitted, and wait until the workers have answered it; ignore the answers."""
     with suppress(BrokerRefused):
         await _ask(connection, exchange, question, alive=await census(connection, exchange), timeout=_PATIENCE)
 
@@ -366,7 +366,7 @@ async def _ask(
     timeout: float,
     enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda answers: False,
 ) -> list[dict[str, Any]]:
-    """The workers' answers, until all `alive` workers have answered, there are enough, or the time is up."""
+    """The workers' answers, once all `alive` workers have answered, there are enough, or the time is up."""
     if not alive:
         return []
     control = internal(exchange, "control")

@@ -1,4 +1,4 @@
-"""One worker's consumer: the source of its jobs, their settlement, and the worker's presence for other sessions."""
+"""One worker's consumer: it takes jobs, settles them, and makes the worker visible to other sessions."""
 
 import asyncio
 import logging
@@ -39,31 +39,31 @@ from palermo.errors import BrokerUnavailable, DeliveryLost, HeadersTooLarge, Pal
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds until a job is requeued for which the leader can't tell yet whether another worker runs it.
+#: Seconds until a job is requeued because the leader can't decide yet whether another worker runs it.
 _DOUBT = 1.0
 
-#: Seconds between two attempts to get another job of a batch.
+#: Seconds between two attempts to get another job for a batch.
 _ASK_EVERY = 0.005
 
-#: Seconds for which a slot keeps an early job that can't be stored as a delayed one, before it puts the job at the end
-#: of its queue. The time doubles from the first to the last value while none can be stored.
+#: Seconds that a slot keeps an early job that can't be stored as a delayed one, before the job goes to the end of its
+#: queue. They are doubled from the first to the last value while this continues.
 _REFUSED, _STILL_REFUSED = 0.1, 0.5
 
 
 class Permits:
-    """The permits of the limited jobs that one worker runs, or wants to run."""
+    """The permits that one worker has or requests for limited jobs."""
 
     def __init__(self, limits: LimitClient, worker: str) -> None:
         self._limits = limits
         self._worker = worker
-        #: By delivery token: the key of the job's permit or request, and the job's id.
+        #: By delivery token: the key and the job's id.
         self._held: dict[Any, tuple[str, str]] = {}
 
     async def ask(self, delivery: Delivery, demand: LimitDemand) -> RunNow | RunLater:
         """Whether the job may run now. Raises BrokerUnavailable."""
         permit = (demand.key, delivery.message.id)
         if any(held == permit for token, held in self._held.items() if token != delivery.token):
-            # Another job with this id runs here. The leader identifies permits by worker and id, and confuses the two.
+            # Another job with this id runs here, and the leader identifies permits by worker and id.
             return RunLater(clock.now() + MIN_POSTPONEMENT, reserved=demand.reserved)
         self._held[delivery.token] = permit
         verdict: RunNow | RunLater | None = None
@@ -116,11 +116,11 @@ class RabbitmqConsumer:
         self._closed = False
         #: By slot, the delivery that occupies it.
         self._unsettled: dict[int, Delivery] = {}
-        #: By `id`, the unsettled deliveries without a slot: companions, and adopted jobs, which another worker runs.
+        #: By `id`: unsettled deliveries without a slot, which are companions and adopted jobs (run by another worker).
         self._detached: dict[int, Delivery] = {}
-        #: The companions among them, by `id`: the deliveries that a slot runs in one batch with its own.
+        #: By `id`: the companions, which a slot runs in one batch with its own delivery.
         self._companions: set[int] = set()
-        #: By slot, the channel on which it gets the companions.
+        #: By slot, the channel for its companions.
         self._batch_channels: dict[int, Channel] = {}
         self._refusals = Refusals("jobs that are not due yet", first=_REFUSED, last=_STILL_REFUSED)
         self._settled = asyncio.Event()
@@ -146,11 +146,11 @@ class RabbitmqConsumer:
                 return looked
 
     def _offer(self, take: TakeDelivery, delivery: Delivery) -> bool:
-        """Whether the job is plain and `take` takes it."""
+        """Whether the job is plain and `take` accepts it."""
         slot, message = delivery.slot, delivery.message
         if delivery.redelivered or slot in self._unsettled:
             return False
-        # Fast path: nearly all jobs have neither a custom header nor a due time, and need no checks.
+        # Fast path: nearly all jobs have neither custom headers nor a due time, and need no checks.
         if (message.extra or message.run_at is not None) and (WORKFLOW in message.extra or not is_plain(message)):
             return False
         if self._steering.has_cancels and self._steering.checked(delivery).cancelled:
@@ -174,7 +174,7 @@ class RabbitmqConsumer:
         self._settled.set()
 
     def held(self) -> Iterable[Delivery]:
-        """The unsettled deliveries that were handed out to run here."""
+        """The unsettled deliveries that run here."""
         return [*self._unsettled.values(), *(self._detached[key] for key in self._companions)]
 
     async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
@@ -247,12 +247,12 @@ class RabbitmqConsumer:
                     if send is not None:
                         await (await send())
                         self._check(delivery)
-                    # Written immediately: the next job arrives only after this ack.
+                    # Written immediately, because the next job comes only after this ack.
                     channel.connection.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
                 if told is not None:
-                    # So that the key is freed if the job is purged. Without this it is freed a little later.
+                    # This frees the key sooner if the job is purged.
                     with suppress(BrokerUnavailable, TimeoutError):
                         async with asyncio.timeout(STORED_WITHIN):
                             await self._keys.tell(delivery.message, told)
@@ -263,7 +263,7 @@ class RabbitmqConsumer:
                 channel.requeue(tag)
                 self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
             case Fail(message, queue):
-                # Publish before ack: a kill in between runs the job twice; the other order loses it.
+                # Published before the ack: a kill in between runs the job twice, instead of losing it.
                 await self._publish(message, queue)
                 if told is not None:
                     await self._keys.tell(delivery.message, told)
@@ -273,11 +273,11 @@ class RabbitmqConsumer:
                 channel.ack(tag)
             case Reschedule(message):
                 if told is not None:
-                    # First, so that the leader sees the end of this run when a worker wants to start the copy.
+                    # First, so that the leader knows this run's end when a worker asks to start the copy.
                     await self._keys.tell(delivery.message, told)
                 failed = await self._store(message)
                 if message.saved is not None and not detached:
-                    # The worker may stop next: its last record must not claim that it died with the job.
+                    # The worker may stop next, and its last record must not look as if it died with the job.
                     await self._run_log.leave(delivery.slot, delivery.message.id)
                 if failed is not None and (told := key_report(delivery, failed, adopted=detached)) is not None:
                     await self._keys.tell(delivery.message, told)
@@ -292,7 +292,10 @@ class RabbitmqConsumer:
             self._run_log.ended(delivery.slot, delivery.message.id, forget=True)
 
     async def _store(self, message: Message) -> Fail | None:
-        """Store a job in its queue, or as a delayed one. A job that can never be published fails; returns how."""
+        """Store a job in its queue, or as a delayed one.
+
+        Returns the settlement if it fails because it can never be published.
+        """
         try:
             await self._publish(message, message.queue)
         except HeadersTooLarge as error:
@@ -334,8 +337,7 @@ class RabbitmqConsumer:
             other = found.message.job != delivery.message.job or found.redelivered or runs_alone(found.message)
             if other or self._steering.checked(found).cancelled or is_early(found.message, wall_clock()):
                 channel.requeue(got.tag)
-                # The job is back in its place before another one of this slot is settled, and the next is delivered to
-                # it.
+                # The job must be back in its place before the slot's next one is settled, and another delivered.
                 await channel.prefetch(0)
                 return None
             self._detached[id(found)] = found
@@ -363,7 +365,7 @@ class RabbitmqConsumer:
         await quietly(self._worker_control.end())
 
     async def _put_off(self, delivery: Delivery) -> None:
-        """Store another program's early job as a delayed one. A cancel waits for that."""
+        """Store another program's early job as a delayed one. A cancelled call finishes this first."""
         work = asyncio.ensure_future(self._move_early(delivery))
         try:
             await asyncio.shield(work)
@@ -382,7 +384,7 @@ class RabbitmqConsumer:
         except PalermoError as error:
             if isinstance(error, BrokerUnavailable):
                 raise
-            # Back in its place it would be delivered again immediately, and block those behind it.
+            # A requeued job would be delivered again immediately, and block those behind it.
             await asyncio.sleep(self._refusals.refused(error))
             with suppress(PalermoError):
                 await self.settle(delivery, Reschedule(with_foreign_time(message)))
@@ -392,16 +394,17 @@ class RabbitmqConsumer:
                 self._forget(delivery)
 
     async def _batch_channel(self, slot: int) -> Channel:
-        """The channel on which this slot gets companions, opened if necessary."""
+        """The channel for this slot's companions, opened if necessary."""
         channel = self._batch_channels.get(slot)
         if channel is None or not channel.is_open:
             channel = self._batch_channels[slot] = await self._source.connection.channel()
         return channel
 
     async def _look_into(self, delivery: Delivery) -> Delivery | None:
-        """The delivery with the job's known earlier runs; None if it was requeued in the meantime.
+        """The delivery with the known crashes and saved data of its job; None if it need not run here.
 
-        A step that has already ended is dropped: its worker died between its end and the acknowledgement.
+        It may have been requeued in the meantime. A step that has already ended is acknowledged: its worker died before
+        it could acknowledge the job.
         """
         slot, job = delivery.slot, delivery.message.id
         try:
@@ -445,7 +448,7 @@ class RabbitmqConsumer:
             )
 
     async def _decline(self, delivery: Delivery) -> None:
-        """Requeue a job whose `receive` was cancelled."""
+        """Requeue a job that arrived for a cancelled `receive`."""
         await self._run_log.leave(delivery.slot, delivery.message.id)
         if self._unsettled.get(delivery.slot) is delivery:
             give_back(delivery)
@@ -459,7 +462,7 @@ class RabbitmqConsumer:
         self._source.acknowledge(delivery)
 
     def _check(self, delivery: Delivery) -> None:
-        """Raise DeliveryLost if the delivery's channel is closed: its tag means another message elsewhere."""
+        """Raise DeliveryLost if the delivery's channel is closed, since its tag is invalid on any other."""
         channel, _ = delivery.token
         if not channel.is_open:
             if id(delivery) not in self._detached:
@@ -481,7 +484,7 @@ class RabbitmqConsumer:
         self._source.settled(delivery, detached=detached)
 
     def _on_end(self, channel: Channel) -> None:
-        """Log which jobs RabbitMQ requeued, when it closed a channel and not the whole session."""
+        """Log the jobs that RabbitMQ has requeued by closing a channel."""
         if channel.connection.error is not None or not channel.is_taken_back:
             return
         late = "timed out" in str(channel.error)

@@ -1,6 +1,6 @@
 """An idle worker's subscriptions to its empty queues, which deliver the next job without polling.
 
-A worker that polls its queues (poll.py) has them only while one of its slots waits.
+A polling worker (poll.py) is subscribed only while one of its slots waits.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from palermo.brokers.rabbitmq.amqp.messages import Got, delivered
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
 from palermo.core.topology import amqp_queue
 
-#: Number of queues subscribed to in one batch, before the worker checks whether one of them already has a job.
+#: Number of queues to subscribe to at a time, before checking whether one of them already has a job.
 _AT_ONCE = 32
 
-#: Up to this number of subscriptions end while no slot is idle: renewing them is cheaper than requeueing a job.
+#: Up to this number, subscriptions end while no slot is idle, because renewing them is cheaper than requeueing a job.
 _FEW = 32
 
 
@@ -28,7 +28,7 @@ class SubscriptionChannel(Struct, eq=False):
     channel: Channel
     #: The queues by consumer tag.
     queues: dict[str, str] = field(default_factory=dict)
-    #: Tags of ended subscriptions, for which a delivery may be on its way.
+    #: Tags of ended subscriptions, for which a delivery may still arrive.
     ended: list[str] = field(default_factory=list)
     #: Number of unsettled deliveries.
     unsettled: int = 0
@@ -37,11 +37,11 @@ class SubscriptionChannel(Struct, eq=False):
 
 
 class IdleSubscriptions:
-    """Subscribes an idle worker to its empty queues. A delivery ends the subscription to its queue, and no other.
+    """Subscribes an idle worker to its empty queues. A delivery ends only the subscription to its own queue.
 
-    If there are many, the others stay while the job runs: RabbitMQ needs a tenth of a second to renew a thousand. A job
-    that arrives while no slot is idle is requeued, and its queue is polled when a slot is free. That happens at most
-    once for each queue, since each delivery ends its own subscription.
+    Many subscriptions stay while the job runs, because RabbitMQ needs a tenth of a second to renew a thousand. If
+    another job arrives while no slot is idle, it is requeued, and its queue is polled when a slot is free. That happens
+    at most once per queue.
 
     A delivery is settled on the channel of its subscription. While it is unsettled, new subscriptions use another
     channel: subscribing to a queue that was just deleted closes the channel, which would requeue a running job.
@@ -58,7 +58,7 @@ class IdleSubscriptions:
         on_end: Callable[[Channel], None],
         order: QueueOrder,
     ) -> None:
-        """`on_message` returns whether an idle slot took the delivery; `on_deleted` is called with a deleted queue.
+        """`on_message` returns whether an idle slot accepted the delivery; `on_deleted` is called with a deleted queue.
 
         `on_end` is called with a closed channel; `order` is notified of the subscribed queues.
         """
@@ -75,7 +75,7 @@ class IdleSubscriptions:
         self._news = asyncio.Event()
 
     async def listen(self, queues: tuple[str, ...]) -> None:
-        """Subscribe to the queues without a subscription, and wait until something arrives or changes."""
+        """Subscribe to those of the queues that have no subscription; returns when something arrives or changes."""
         self._news.clear()
         new = [queue for queue in queues if queue not in self._subscribed]
         for start in range(0, len(new), _AT_ONCE):
@@ -87,7 +87,7 @@ class IdleSubscriptions:
             raise self._connection.error
 
     def no_slot_idles(self) -> None:
-        """Record that no slot waits for a job."""
+        """Record that no slot is idle any more."""
         if len(self._subscribed) > _FEW:
             self._news.set()
         else:
@@ -99,7 +99,7 @@ class IdleSubscriptions:
         self._news.set()
 
     def settled(self, channel: Channel) -> bool:
-        """Record that a delivery on this channel was settled. False if it is not from these subscriptions."""
+        """Record that a delivery on this channel was settled. False if the channel belongs to another part."""
         used = self._channels.get(channel)
         if used is None or not used.unsettled:
             return False
@@ -108,7 +108,7 @@ class IdleSubscriptions:
         return True
 
     async def close(self) -> None:
-        """End all subscriptions. Returns once no delivery is on its way any more."""
+        """End all subscriptions; returns when no more deliveries can arrive."""
         self.end()
         for channel in [channel for channel, used in self._channels.items() if used.ended and channel.is_open]:
             await _answered(channel)
@@ -128,7 +128,7 @@ class IdleSubscriptions:
         used = await self._open()
         names = {}
         for queue in queues:
-            # A tag is never reused: deliveries for an earlier one may still be on their way.
+            # Tags are never reused, because deliveries for an earlier one may still arrive.
             self._numbers += 1
             tag = f"{self._tag}:{self._numbers}:{queue}"
             used.queues[tag], self._subscribed[queue] = queue, (used, tag)
@@ -141,7 +141,7 @@ class IdleSubscriptions:
         self._order.watch([queue for queue in queues if queue in self._subscribed])
 
     def _end(self, queues: Collection[str]) -> None:
-        """End the subscriptions to these queues. pika rejects deliveries on their way, so that they are requeued."""
+        """End the subscriptions to these queues. pika rejects late deliveries, so they are requeued."""
         ended: dict[SubscriptionChannel, list[str]] = {}
         for queue in queues:
             used, tag = self._subscribed.pop(queue)
@@ -154,10 +154,10 @@ class IdleSubscriptions:
         self._order.unwatch(queues)
 
     def _tidy(self, used: SubscriptionChannel) -> None:
-        """Close an unused channel. One is kept for the next subscriptions."""
+        """Close a channel without use, unless it is the one for the next subscriptions."""
         if used.unsettled or used.queues or not (used.retired or len(self._channels) > 1):
             return
-        # It may be closed already: RabbitMQ reports for each deleted queue that its subscription is cancelled.
+        # It may be closed already, since RabbitMQ reports the end of a subscription for each deleted queue.
         if self._channels.pop(used.channel, None) is not None:
             used.channel.abandon()
 
@@ -166,7 +166,7 @@ class IdleSubscriptions:
         if queue is None:
             raw.basic_nack(method.delivery_tag)
             return
-        # Ended first: otherwise a requeued delivery would only come again.
+        # End the subscription first, or the requeued job would come right back.
         self._end((queue,))
         self._news.set()
         used.unsettled += 1
@@ -176,7 +176,7 @@ class IdleSubscriptions:
             self.settled(used.channel)
 
     def _on_cancelled_by_broker(self, used: SubscriptionChannel, frame: Any) -> None:
-        # A second consumer on it may not receive its deliveries: see docs/internals/rabbitmq-versions.md.
+        # A second consumer on this channel may get no deliveries: see docs/internals/rabbitmq-versions.md.
         used.retired = True
         queue = used.queues.pop(frame.method.consumer_tag, None)
         if queue is not None:
@@ -195,5 +195,5 @@ class IdleSubscriptions:
 
 
 async def _answered(channel: Channel) -> None:
-    """Wait until RabbitMQ has processed everything sent on this channel before, and set a prefetch of one."""
+    """Wait until RabbitMQ has processed everything sent on this channel; sets a prefetch of one."""
     await channel.prefetch(1)

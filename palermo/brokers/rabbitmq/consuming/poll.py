@@ -1,15 +1,15 @@
 """Takes jobs from several queues in strict order, or by their shares, at most one per slot.
 
-Prefetch counts per consumer, so subscriptions to eight queues would hold eight jobs. While there is work, a slot polls
-one queue after another with basic.get (PollingSlot). Queues that were found empty are skipped (queue_order.py). The
-worker counts their messages together, for all slots at the same time, without taking any (many_queues.py).
+A prefetch applies to each consumer, so subscriptions to eight queues could hold eight jobs. While there is work, a slot
+therefore polls one queue after another with basic.get (PollingSlot). Queues that were found empty are skipped
+(queue_order.py); the worker counts their messages for all slots together, without taking any (many_queues.py).
 
-When all queues are empty, the worker subscribes to them, with a prefetch of one. A delivery ends the subscription to
-its queue only, which is renewed when a slot has found the queue empty. So idling costs nothing, and a job costs the
-same with ten queues and with three thousand. See idle_subscriptions.py.
+When all queues are empty, the worker subscribes to them with a prefetch of one, so idling costs nothing, and a job
+costs the same with ten queues as with three thousand. A delivery ends the subscription to its queue, which is renewed
+when the queue is found empty again. See idle_subscriptions.py.
 
-A quorum queue counts every requeue towards its delivery limit, so a worker on one never subscribes: it polls every few
-milliseconds.
+A quorum queue counts every requeue towards its delivery limit, so a worker on one doesn't subscribe, but polls every
+few milliseconds.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoEr
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two polls if subscriptions would harm a quorum queue: doubled from the first to the last while
+#: Seconds between two polls if subscriptions would harm a quorum queue. Doubled from the first to the last value while
 #: nothing arrives.
 _FIRST_PAUSE = 0.005
 _LAST_PAUSE = 0.04
@@ -51,7 +51,7 @@ class QueueTrouble(NamedTuple):
     error: PalermoError
 
 
-#: What the task waiting in `receive` must handle.
+#: What the task in `receive` has to handle.
 News = Delivery | PalermoError | QueueTrouble | Literal["no channel"] | None
 
 
@@ -77,7 +77,7 @@ class PollSource:
         self._waiting: deque[PollingSlot] = deque()
         self._looking: list[PollingSlot] = []
         self._look: asyncio.Task[None] | None = None
-        #: Whether the queues have been counted, and no job has arrived since.
+        #: Whether the queues were counted and no job has arrived since.
         self._looked = False
         self._pause = _FIRST_PAUSE
         #: Called with every closed channel.
@@ -102,28 +102,31 @@ class PollSource:
         return tuple(self.served)
 
     def pause(self, queues: PausedQueues) -> None:
-        """Take nothing from these queues, and resume all others."""
+        """Take nothing from these queues; resume all others."""
         self.served.pause(queues)
 
     def ending(self, delivery: Delivery) -> None:
-        """Record that the job has ended. It is acknowledged once that is stored; its slot polls immediately."""
+        """Record that the job has ended.
+
+        Its delivery is acknowledged once that is stored; the slot polls in the meantime.
+        """
         self._ending.add(delivery.token)
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery: the end of its job is stored."""
+        """Acknowledge the delivery, since the end of its job is stored."""
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
         self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(channel)
 
     def give_back(self, delivery: Delivery) -> None:
-        """Return the delivery to its queue: the end of its job was not stored."""
+        """Requeue the delivery, since the end of its job was not stored."""
         give_back(delivery)
         self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(delivery.token[0])
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
-        """Record that a delivery has been settled; the channel of a detached one is no longer needed."""
+        """Record that a delivery was settled. The channel of a detached one is closed."""
         channel, _ = delivery.token
         if not detached:
             self.slots[delivery.slot - 1].settled(delivery)
@@ -147,8 +150,8 @@ class PollSource:
     # -- calls by the slots
 
     def turn(self, slot: "PollingSlot") -> str:
-        """The queue that a slot should poll now; "" if it should wait to be woken, or to be given a job."""
-        # If other slots wait, they get jobs that arrive in an empty queue.
+        """The queue that a slot should poll now; "" if it should wait."""
+        # Jobs that arrive in an empty queue go to the waiting slots.
         if not self._waiting and self._ranking.stale(self._loop.time()):
             self._looking.append(slot)
             self._begin_look()
@@ -167,7 +170,7 @@ class PollSource:
             if slot in waiting:
                 waiting.remove(slot)
         if not self._waiting:
-            # The worker rests or stops: a job that arrived would only be requeued.
+            # No slot may take a job now, so a delivery would only be requeued.
             self._idle_subscriptions.end()
 
     def found_empty(self, queue: str) -> None:
@@ -175,7 +178,7 @@ class PollSource:
         self._ranking.found_empty(queue, self._loop.time())
 
     def began(self) -> None:
-        """Record that a slot has got a job: there may be another one for the next slot."""
+        """Record that a slot has got a job, so there may be another for the next slot."""
         self._pause = _FIRST_PAUSE
         self._looked = False
         if self._waiting:
@@ -186,12 +189,12 @@ class PollSource:
             self._begin_look()
 
     def returned(self, delivery: Delivery) -> None:
-        """Requeue a job for a slot that no longer polls."""
+        """Requeue a job of a slot that no longer polls."""
         give_back(delivery)
         self._idle_subscriptions.settled(delivery.token[0])
 
     def _serve(self, served: dict[str, QueueRank]) -> None:
-        """Serve these changed queues, and poll or subscribe to them."""
+        """Poll or subscribe to these queues from now on, instead of the previous ones."""
         self._ranking.serve(served)
         self._looked = False
         self._idle_subscriptions.end(but=served)
@@ -204,13 +207,13 @@ class PollSource:
         return self._look
 
     async def _look_at_empty(self) -> None:
-        """Find the empty queues that have jobs now, for all slots that wait for that."""
+        """Find the empty queues that have jobs now, for all slots that wait for this."""
         began, queues = self._loop.time(), self._ranking.empty
         full = set(queues)
         try:
             names = {self.served.amqp_name(queue): queue for queue in queues}
             probes = await probe_all(self.connection, names)
-            # A slot that polls a missing queue finds the cause, and handles it.
+            # A slot that polls a missing queue finds out the cause and handles it.
             full = {queue for name, queue in names.items() if probes[name].ready or probes[name].error}
         except PalermoError as error:
             log.debug("cannot count queues, polling each error=%r", str(error))
@@ -222,12 +225,12 @@ class PollSource:
                 slot.look()
 
     async def _attend(self) -> None:
-        """Wait for all idle slots: by subscriptions, or by periodic counts if subscriptions would do harm."""
+        """Wait for a job for all idle slots: by subscriptions, or by counting where these would do harm."""
         error: PalermoError = BrokerUnavailable("this worker has stopped taking jobs.")
         try:
             while self._waiting:
                 classic = await self.served.are_classic()
-                # Queues that a slot has just found empty need not be counted before they are subscribed to.
+                # Queues that were just found empty need not be counted before subscribing.
                 if not self._looked and (self._ranking.due(self._loop.time()) or not classic):
                     await asyncio.wait({self._begin_look()})
                     if self._ranking.first() is not None:
@@ -241,7 +244,7 @@ class PollSource:
         except PalermoError as raised:
             error = raised
         finally:
-            # In any case, no slot may keep waiting for a job that nothing will deliver.
+            # Whatever happened, no slot may wait for a job that nothing will deliver.
             while self._waiting:
                 self._waiting.popleft().fail(error)
 
@@ -249,7 +252,7 @@ class PollSource:
         try:
             await self._idle_subscriptions.listen(self.queues)
         except NotFound:
-            # A queue has just been deleted. A slot that polls each of them finds out which, and handles it.
+            # One of the queues was just deleted. The slots find out which by polling them all.
             self._ranking.forget()
             self._wake_one()
             await asyncio.sleep(_FIRST_PAUSE)
@@ -260,7 +263,7 @@ class PollSource:
             self.served.leave_alone(queue, error)
 
     def _on_delivery(self, queue: str, channel: Channel, got: Got) -> bool:
-        """Pass the delivery to an idle slot; False if no slot is idle, or the queue is not served."""
+        """Pass the delivery to an idle slot. False if none is idle, or the queue is not served."""
         if self.closed or queue not in self.served:
             return False
         self._ranking.found_full((queue,))
@@ -278,7 +281,7 @@ class PollSource:
         self._wake_one()
 
     def _wake_one(self) -> None:
-        """Let one idle slot poll; if it finds a job, it wakes the next."""
+        """Let one idle slot poll. If it finds a job, it wakes the next."""
         if self._waiting:
             self._waiting.popleft().look()
             if not self._waiting:
@@ -286,33 +289,32 @@ class PollSource:
 
 
 class PollingSlot:
-    """One slot: it polls one queue after another for its next job, driven by callbacks, without a task.
+    """One slot, driven by callbacks without a task: it polls one queue after another for its next job.
 
-    It has at most one unsettled delivery or one pending request, or waits for the source. An answer with a job offers
-    it to the callback of `receive`, or else wakes the task that waits there. An answer without a job makes the slot
-    poll the next queue immediately.
+    It has an unsettled delivery, or a pending request, or waits for the source. A job is offered to the callback of
+    `receive`, or else returned by it. After an answer without a job the slot polls the next queue immediately.
     """
 
     def __init__(self, source: "PollSource", number: int) -> None:
         self.number = number
         self._source = source
-        #: Opened at the first poll: the many slots of an idle worker need none.
+        #: Opened at the first poll, because the many slots of an idle worker need none.
         self._channel: Channel | None = None
-        #: The future of the task waiting in `receive`, and what the task must handle.
+        #: The future of the task in `receive`, and what the task has to handle.
         self._asked: asyncio.Future[None] | None = None
         self._news: News = None
-        #: The callback of `receive`, which is offered a delivery first, and the delivery that it took.
+        #: The callback of `receive`, to which deliveries are offered, and the delivery that it accepted.
         self._offer: TakeDelivery | None = None
         self._taken: Delivery | None = None
         self._resting = False
-        #: The queue being polled; the future of a caller that only waits for the answer; whether the slot is in the
-        #: source's list of waiting slots.
+        #: The queue being polled; the future of a caller that only waits for the answer; whether the source has this
+        #: slot in its list of waiting ones.
         self._queue = ""
         self._answered: asyncio.Future[None] | None = None
         self._waits = False
 
     async def receive(self, offer: TakeDelivery | None = None) -> Delivery:
-        """The next job, unless the callback takes it."""
+        """The next job that the callback doesn't accept."""
         self._offer, self._resting = offer, False
         try:
             while not self._source.closed:
@@ -355,7 +357,7 @@ class PollingSlot:
         return channel
 
     async def _withdraw(self) -> None:
-        """After a cancelled `receive`, requeue a delivery that has arrived or is on its way. Returns when done."""
+        """After a cancelled `receive`, requeue the delivery that has arrived or is on its way."""
         if self._waits:
             self._waits = False
             self._source.leave(self)
@@ -369,14 +371,14 @@ class PollingSlot:
         else:
             return
         if channel is not None and channel.is_open:
-            # Once this is answered, a count of the queue includes the job again.
+            # After the answer, a count of the queue includes the job again.
             with suppress(PalermoError):
                 await channel.prefetch(0)
 
     # -- polling
 
     def look(self, acked: int = 0) -> None:
-        """Poll the next queue, after acknowledging the delivery `acked`, if any, in the same write."""
+        """Poll the next queue. Before that, in the same write, acknowledge the delivery `acked`, if given."""
         self._waits = False
         if self._source.closed:
             self.wake()
@@ -433,7 +435,7 @@ class PollingSlot:
         return self._asked is not None and not self._asked.done() and not self._source.closed
 
     def take(self, delivery: Delivery) -> None:
-        """Take a job delivered to this slot."""
+        """Accept a job that a subscription has delivered to this slot."""
         self._waits = False
         self._taken = delivery
         if self._offer is None or not self._offer(delivery):
@@ -451,7 +453,7 @@ class PollingSlot:
         self.wake()
 
     def wake(self) -> None:
-        """Wake the task in `receive`, so that it checks for changes."""
+        """Wake the task in `receive` to check for changes."""
         if self._asked is not None:
             fulfil(self._asked, None)
 
@@ -467,7 +469,7 @@ class PollingSlot:
     # -- deliveries that were taken
 
     def ack(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery that the callback took, and continue. The next poll is part of the same write."""
+        """Acknowledge the delivery that the callback accepted, and poll on in the same write."""
         channel, tag = delivery.token
         self._taken = None
         if self._is_waited_for and not self._resting and channel is self._channel:
@@ -478,20 +480,20 @@ class PollingSlot:
         self._source.settled(delivery, detached=False)
 
     def settled(self, delivery: Delivery) -> None:
-        """Continue with the next job, if this settled delivery is the one that the callback took."""
+        """Continue with the next job if this delivery, now settled, was accepted by the callback."""
         if self._taken is not None and self._taken.token == delivery.token:
             self._taken = None
             self._go_on()
 
     def _go_on(self) -> None:
         if self._resting:
-            # Left to the task in `receive`, which may be about to be cancelled.
+            # Left to the task in `receive`, since it may be about to be cancelled.
             self.wake()
         elif self._is_waited_for and self._is_free:
             self.look()
 
     async def detach(self, delivery: Delivery) -> None:
-        """Leave the channel to this unsettled delivery, and take the next job on another channel."""
+        """Leave the channel to this unsettled delivery; the next job arrives on another one."""
         channel = delivery.token[0]
         if self._channel is channel:
             self._channel = None
@@ -500,5 +502,5 @@ class PollingSlot:
             self._go_on()
 
     async def rest(self) -> None:
-        """Request no job after the one that the callback took, until `receive` is called again."""
+        """Take no more jobs until `receive` is called again."""
         self._resting = self._taken is not None

@@ -26,12 +26,10 @@ Token = tuple[Channel, int]
 
 
 class Slot:
-    """One slot's subscription. It holds at most `prefetch` unsettled deliveries: a running one, and waiting ones.
+    """One slot's subscription. It holds up to `prefetch` unsettled deliveries: a running one, and waiting ones.
 
-    A delivery that arrives during `receive` is offered to its callback. If the callback takes it, `receive` continues
-    to wait until the delivery is settled.
-
-    RabbitMQ delivers no other job while the end of a keyed job or a step is being stored. So a slot of a classic queue
+    A delivery during `receive` is offered to its callback. If the callback accepts it, `receive` keeps waiting.
+    RabbitMQ delivers no other job while the end of a keyed job or a step is being stored, so a slot of a classic queue
     then unsubscribes and polls for its next job (basic.get).
     """
 
@@ -47,12 +45,12 @@ class Slot:
         #: The type of its queue.
         self._kind = CLASSIC
         self._asked: asyncio.Future[None] | None = None
-        #: The callback of `receive`, and whether a delivery that it took is unsettled.
+        #: The callback of `receive`, and whether a delivery that it accepted is unsettled.
         self._offer: TakeDelivery | None = None
         self._taken = False
-        #: The unsettled delivery that was handed out.
+        #: The unsettled delivery that `receive` returned.
         self._held: Token | None = None
-        #: Whether to poll for the next job, because the end of the last one is being stored.
+        #: Whether to poll for the next job, because the last one's end is being stored.
         self._asks = False
         self._closed = False
         self._lock = asyncio.Lock()
@@ -69,7 +67,7 @@ class Slot:
                 if self._asks:
                     if (found := await self._ask()) is not None:
                         return self._hand_out(found)
-                    continue  # the queue may be paused by now, or this slot closed
+                    continue  # in the meantime the queue may be paused, or this slot closed
                 if not self._taken:
                     await self._subscribe()
                     if not self._tag:
@@ -96,17 +94,17 @@ class Slot:
             self._asked = None
 
     async def close(self) -> None:
-        """Unsubscribe permanently, and end a pending `receive`."""
+        """Unsubscribe permanently; a pending `receive` raises."""
         self._closed = True
         self.wake()
         try:
             await self.rest()
         finally:
-            # A `receive` that was subscribing starts to wait only now.
+            # a `receive` that was just subscribing starts to wait only now
             self.wake()
 
     async def rest(self) -> None:
-        """Unsubscribe, and requeue the deliveries that were not taken."""
+        """Unsubscribe, and requeue the waiting deliveries."""
         async with self._lock:
             channel, tag = self._channel, self._tag
             self._tag = ""
@@ -114,14 +112,14 @@ class Slot:
             self._give_back()
 
     async def detach(self, delivery: Delivery) -> None:
-        """Leave the channel with this unsettled delivery, and take the next delivery on another channel."""
+        """Leave the channel to this unsettled delivery; the next one arrives on another."""
         async with self._lock:
             channel, tag = self._channel, self._tag
             self._channel, self._tag, self._held = None, "", None
             await self._cancel(channel, tag)
             self._give_back()
         if self._taken:
-            # The callback took it, while `receive` waits for the next one.
+            # The callback accepted it, and `receive` waits for the next one.
             self._taken = False
             self.wake()
 
@@ -131,19 +129,20 @@ class Slot:
             await channel.call(channel.raw.basic_cancel, tag)
 
     def _give_back(self) -> None:
-        """Return all waiting deliveries to their positions in the queue."""
+        """Requeue all waiting deliveries at their old positions."""
         while self._waiting:
             give_back(self._waiting.popleft())
 
     # -- polling
 
     def ending(self) -> None:
-        """Record that the end of its last job is being stored: until then RabbitMQ delivers no other."""
-        # Fast path, benchmarks.drain keyed. A quorum queue answers basic.get slowly (browsing/sweep.py).
+        """Record that its last job's end is being stored, so that RabbitMQ delivers no other until then."""
+        # Fast path, see benchmarks.drain keyed. Not for quorum queues, which answer basic.get slowly
+        # (browsing/sweep.py).
         self._asks = self._kind == CLASSIC
 
     async def _ask(self) -> Delivery | None:
-        """Poll for the next job. None if no job waits: then RabbitMQ should deliver the next one."""
+        """Poll for the next job; None if there is none, so that RabbitMQ should deliver the next one."""
         self._asks = False
         await self.rest()
         channel = self._channel
@@ -154,8 +153,7 @@ class Slot:
         except PalermoError:
             if channel.connection.error is not None:
                 raise
-            # Only this channel is closed, perhaps because the queue was deleted. The next subscription uses another
-            # one.
+            # Only this channel was closed, perhaps because the queue was deleted. The next subscription opens another.
             self._source.declarer.forget(self._source.queue)
             return None
         if got is None:
@@ -166,7 +164,7 @@ class Slot:
     # -- the subscription
 
     async def prepare(self) -> None:
-        """Create the queue and open the channel for its jobs, without taking any yet."""
+        """Create the queue and open the channel for its jobs. Takes none yet."""
         async with self._lock:
             await self._open()
 
@@ -175,7 +173,7 @@ class Slot:
             if self._tag and self._channel is not None and self._channel.is_open:
                 return
             channel = await self._open()
-            # Set before the call: a caller that is cancelled during the call unsubscribes with this tag.
+            # Set before the call, so that a caller cancelled during the call can unsubscribe.
             tag = self._tag = self._source.tag(self._number)
             self._source.connection.raw.deliver_to(channel.raw, tag, self._on_delivered)
             await channel.call(channel.raw.basic_consume, self._source.amqp_name, self._on_message, consumer_tag=tag)
@@ -211,7 +209,7 @@ class Slot:
                 self.wake()
 
     def _offer_next(self) -> None:
-        """Offer the next waiting delivery: the one that the callback took is settled."""
+        """Offer the next waiting delivery, after the accepted one is settled."""
         if not self._waiting or self._taken:
             return
         if self._offered(self._waiting[0]):
@@ -220,7 +218,7 @@ class Slot:
             self.wake()
 
     def _offered(self, delivery: Delivery) -> bool:
-        """Offer the delivery to the callback of a pending `receive`; return whether the callback took it."""
+        """Offer the delivery to the callback of a pending `receive`; return whether it accepted."""
         waits = self._asked is not None and not self._asked.done()
         if not waits or self._offer is None or self._taken or self._source.paused or not self._offer(delivery):
             return False
@@ -228,7 +226,7 @@ class Slot:
         return True
 
     def ack(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery that the callback took, and continue. The next job arrives only after that."""
+        """Acknowledge the delivery that the callback accepted. The next job arrives after that."""
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
         self.settled(delivery.token)
@@ -240,7 +238,7 @@ class Slot:
         if self._taken:
             self._taken = False
             if self._waiting:
-                # Not now: the worker is still in the call that settles the last one.
+                # Later, because the worker is still settling the last one.
                 asyncio.get_running_loop().call_soon(self._offer_next)
             elif not self._tag:
                 self.wake()
@@ -248,8 +246,8 @@ class Slot:
     def _on_cancelled_by_broker(self, channel: Channel) -> None:
         if channel is not self._channel:
             return
-        # The queue was deleted, and is declared again; or a job has run too long. A second consumer on this channel may
-        # not receive its deliveries: see docs/internals/rabbitmq-versions.md.
+        # The queue was deleted and will be declared again, or a job has run too long. A second consumer on this channel
+        # may get no deliveries: see docs/internals/rabbitmq-versions.md.
         self._channel, self._tag = None, ""
         self._source.connection.raw.deliver_no_more(channel.raw)
         self._source.declarer.forget(self._source.queue)
@@ -261,7 +259,7 @@ class Slot:
         self.wake()
 
     async def _end_if_late(self, channel: Channel) -> None:
-        """Close a channel whose consumer RabbitMQ has cancelled, unless the cause was the deletion of the queue."""
+        """Close a channel whose consumer RabbitMQ has cancelled, unless the queue was deleted."""
         if (await self._source.connection.probe(self._source.amqp_name)).exists:
             where = self._source.connection.where
             channel.take_back(
@@ -277,13 +275,13 @@ class Slot:
         self._source.ended(channel)
 
     def wake(self) -> None:
-        """Make `receive` check for changes."""
+        """Wake `receive` to check for changes."""
         if self._asked is not None:
             fulfil(self._asked, None)
 
 
 def give_back(delivery: Delivery) -> None:
-    """Return a delivery to its queue. If its channel is closed, the broker has done so."""
+    """Requeue a delivery. If its channel is closed, the broker has already done so."""
     channel, tag = delivery.token
     if channel.is_open:
         channel.requeue(tag)
@@ -309,14 +307,14 @@ class PushSource:
         self.amqp_name = amqp_queue(exchange, queue)
         self.tag = tag
         self.prefetch = prefetch
-        #: Whether RabbitMQ requeues a late job by cancelling its consumer.
+        #: Whether RabbitMQ requeues an overdue job by cancelling its consumer.
         self.cancels_late = versions.cancels_late_consumers(connection.version)
         #: Called with every closed channel.
         self.ended: Callable[[Channel], None] = lambda _: None
         #: Whether the queue is paused.
         self.paused = False
         self._told = False
-        #: Contains the queue while another program uses it exclusively.
+        #: Has the queue while another program uses it exclusively.
         self.troubled = TroubledQueues(self._try_again)
         self._resting: set[asyncio.Task[None]] = set()
         self.slots = [Slot(self, number) for number in range(1, slots + 1)]
@@ -344,7 +342,7 @@ class PushSource:
             slot.wake()
 
     def allowed(self, kind: str) -> int:
-        """Number of jobs that a slot may hold from a queue of this type: a quorum queue counts each return of a job."""
+        """Number of jobs that a slot may hold. A quorum queue counts each requeue of a job, so it allows only one."""
         if kind == CLASSIC or self.prefetch == 1:
             return self.prefetch
         if not self._told:
@@ -361,7 +359,7 @@ class PushSource:
         before, self.paused = self.paused, self.queue in queues
         if self.paused == before:
             return
-        # The queue may be deleted, or migrated, before it is served again.
+        # The queue may have been deleted or migrated when it is served again.
         self.declarer.forget(self.queue)
         for slot in self.slots:
             slot.wake()
@@ -369,12 +367,12 @@ class PushSource:
                 self.see_to(self._put_to_rest(slot))
 
     def see_to(self, work: Awaitable[None]) -> None:
-        """Run this as a task, without waiting for it."""
+        """Run this as a task in the background."""
         spawn(self._resting, quietly(work))
 
     async def _put_to_rest(self, slot: Slot) -> None:
         await slot.rest()
-        # The pause may have ended in the meantime.
+        # The pause may be over by now.
         slot.wake()
 
     def ending(self, delivery: Delivery) -> None:
@@ -382,16 +380,16 @@ class PushSource:
         self.slots[delivery.slot - 1].ending()
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery: the end of its job is stored."""
+        """Acknowledge the delivery, since the end of its job is stored."""
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
 
     def give_back(self, delivery: Delivery) -> None:
-        """Return the delivery to its queue: the end of its job was not stored."""
+        """Requeue the delivery, since the end of its job was not stored."""
         give_back(delivery)
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
-        """Record that a delivery has been settled; the channel of a detached one is no longer needed."""
+        """Record that a delivery was settled. The channel of a detached one is closed."""
         channel, _ = delivery.token
         if not detached:
             self.slots[delivery.slot - 1].settled(delivery.token)

@@ -1,10 +1,8 @@
-"""Chooses the queue that a worker polls for its next job, and finds its queues that have jobs.
+"""Chooses the queue that a worker polls next: by order and shares, the first one not known to be empty.
 
-It is the first queue not known to be empty, by order and shares.
-
-A queue that was found empty is not polled again until a check of all such queues shows jobs in it. So forty-nine empty
-queues cost the jobs of the fiftieth nothing. How old that knowledge may be depends on the cost of a check: see `due`
-and `stale`. Queues with a subscription are excluded from these checks.
+A queue that was found empty is polled again only after a check of all such queues has found jobs in it, so forty-nine
+empty queues don't slow down the fiftieth. How old that knowledge may be depends on the cost of a check: see `due` and
+`stale`. Queues with a subscription need no checks.
 """
 
 import math
@@ -17,8 +15,8 @@ from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.core.queue_selection import QueueRank
 from palermo.core.topology import amqp_queue
 
-#: Seconds until the empty queues are checked again: the minimum, the factor applied to the last check's duration, and
-#: the maximum. After twice that time nothing counts as known.
+#: Seconds until the next check of the empty queues: minimum, factor for the last check's duration, and maximum. After
+#: twice that time, no queue counts as empty.
 _LEAST, _TIMES, _MOST = 0.005, 10.0, 0.05
 
 
@@ -30,14 +28,14 @@ class QueueOrder:
         self._chance = chance
         self._places: dict[str, QueueRank] = {}
         self._empty: set[str] = set()
-        #: Subscribed queues, and empty ones without a subscription, which must be checked.
+        #: The queues with a subscription, and the empty queues without one, which must be checked.
         self._watched: set[str] = set()
         self._unwatched: set[str] = set()
-        #: The queues to draw from, and their running total of weights: all queues not known to be empty on the lowest
-        #: level that has such queues.
+        #: The queues to draw from, and their running total of weights. They are on the lowest level that has queues not
+        #: known to be empty.
         self._front: list[str] = []
         self._weights: list[int] = []
-        #: Time of the oldest knowledge, and seconds until the empty queues are checked again.
+        #: When the oldest of these queues was found empty, and seconds until the next check.
         self._since = 0.0
         self._keeps = _LEAST
 
@@ -57,7 +55,7 @@ class QueueOrder:
         self._arrange()
 
     def first(self) -> str | None:
-        """The queue to poll now; None if all are known to be empty. Queues of one level are drawn by weight."""
+        """The queue to poll now; None if all are known to be empty. Queues on one level are drawn by weight."""
         if len(self._front) < 2:
             return self._front[0] if self._front else None
         return self._front[bisect_right(self._weights, self._chance() * self._weights[-1])]
@@ -74,12 +72,12 @@ class QueueOrder:
         self._arrange()
 
     def watch(self, queues: Collection[str]) -> None:
-        """Record that these queues have subscriptions from now on."""
+        """Record that these queues have a subscription now."""
         self._watched.update(queues)
         self._unwatched.difference_update(queues)
 
     def unwatch(self, queues: Collection[str]) -> None:
-        """Record that these subscriptions have ended. One of the queues may just have received a job."""
+        """Record that these subscriptions have ended. One of the queues may just have got a job."""
         self._watched.difference_update(queues)
         if back := self._empty.intersection(queues):
             self._unwatched |= back
@@ -93,21 +91,21 @@ class QueueOrder:
             self._arrange()
 
     def forget(self) -> None:
-        """Count no queue as empty any more, except those with a subscription."""
+        """Consider no queue empty any more, except those with a subscription."""
         self.found_full(self.empty)
 
     def looked(self, full: Collection[str], *, began: float, ended: float) -> None:
-        """Record the result of a check of all empty queues: these have jobs."""
+        """Record which queues a check of all empty queues has found to have jobs."""
         self._since = ended
         self._keeps = min(_MOST, max(_LEAST, _TIMES * (ended - began)))
         self.found_full(full)
 
     def due(self, now: float) -> bool:
-        """Whether the empty queues should be checked again, while others are polled."""
+        """Whether to check the empty queues again while others are polled."""
         return bool(self._unwatched) and now - self._since >= self._keeps
 
     def stale(self, now: float) -> bool:
-        """Whether the knowledge is too old to be used: no slot has checked in the meantime."""
+        """Whether the last check is too old to rely on, because no slot has made one since."""
         return bool(self._unwatched) and now - self._since >= 2 * self._keeps
 
     def _arrange(self) -> None:
@@ -126,19 +124,19 @@ class QueueOrder:
 
 
 class FullQueues:
-    """Finds a worker's queues with jobs that it may run now."""
+    """Finds those of a worker's queues that have jobs which it may run now."""
 
     def __init__(self, connection: Connection, exchange: str, is_foreign: Callable[[str], bool]) -> None:
         """`is_foreign` returns whether a queue may legitimately keep jobs from an idle consumer."""
-        # The consuming connection: during an alarm RabbitMQ doesn't read from the other.
+        # The consuming connection, because RabbitMQ doesn't read from the other one during an alarm.
         self._connection = connection
         self._exchange = exchange
         self._is_foreign = is_foreign
-        #: Queues from which early jobs were moved away since the last call of `find`.
+        #: Queues from which early jobs were removed since the last call of `find`.
         self.moved: set[str] = set()
 
     async def find(self, served: Iterable[str]) -> set[str]:
-        """The queues among these with jobs, from which no job was moved away since the last call."""
+        """The queues among these that have jobs, and from which no early job was removed since the last call."""
         moved, self.moved = self.moved, set()
         names = {amqp_queue(self._exchange, queue): queue for queue in served if not self._is_foreign(queue)}
         probes = await probe_all(self._connection, names)

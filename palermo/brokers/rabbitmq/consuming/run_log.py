@@ -1,14 +1,11 @@
 """The run log, in which workers record the jobs that they run, and the crash history of redelivered jobs.
 
-It serves to detect jobs that kill their workers.
+Its purpose is to detect jobs that kill their workers. The stream `~starts` holds the records. Each names all jobs that
+a worker runs, and so replaces the worker's last one. A worker writes a record before it runs a redelivered job, and
+otherwise at most one per tick, with the jobs that have run for a while: short jobs cost nothing. A worker that shuts
+down cleanly records that a job has left it before it requeues the job; a worker that dies can't.
 
-The stream `~starts` holds the records. Each names all jobs that a worker runs, so it replaces the worker's last one. A
-worker writes a record before it runs a redelivered job, and otherwise at most one per tick, with the jobs that have run
-for a while: short jobs are never recorded, and cost nothing. A worker that shuts down cleanly records that its last job
-has left before it requeues the job; a worker that died never does.
-
-A record also contains the data that running jobs have saved for their next runs. The worker that gets a job after its
-worker's death reads it there.
+A record also has the data that running jobs have saved. If the worker dies, the next worker of a job reads it there.
 """
 
 import asyncio
@@ -33,32 +30,32 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two checks of the running jobs, and how long a job has run when it is recorded.
+#: Seconds between two checks of the running jobs, and seconds after which a running job is recorded.
 TICK, AGE = 0.125, 0.2
 
-#: Minimum seconds between two records, for each job in one: a worker with 500 slots writes one a second.
+#: Minimum seconds between two records, for each job in a record: a worker with 500 slots writes one a second.
 _EACH = 0.002
 
-#: Maximum bytes per second of saved data that one worker writes, so that the stream retains other records.
+#: Maximum bytes of saved data that a worker writes per second, so that the stream keeps other records.
 _SAVED_RATE = 128 * 1024
 
-#: Seconds after which running jobs are recorded again, since the stream drops its oldest records.
+#: Seconds after which running jobs are recorded again, because the stream drops its oldest records.
 _AGAIN = 30.0
 
-#: The stream's bounds in bytes; it drops one segment at a time.
+#: The stream's bounds in bytes. It drops a segment at a time.
 _BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-bytes": 2 * 1024 * 1024}
 
-#: Seconds without a call of `view` after which the stream is no longer followed.
+#: Seconds without a call of `view` after which a session stops following the stream.
 _UNUSED = 60.0
 
 
 def key(worker: str, since: float) -> str:
-    """The key of one lifetime of a worker: a restarted container has the same process id on the same host."""
+    """The key of one lifetime of a worker, since a restarted container may have the same process id and host."""
     return f"{worker} {since!r}"
 
 
 class Saved(Struct, frozen=True, array_like=True):
-    """A job's saved data, with its message and run: an id may be reused."""
+    """A job's saved data, with its message and run, since an id may be reused."""
 
     text: str
     attempt: int
@@ -70,7 +67,7 @@ class Saved(Struct, frozen=True, array_like=True):
 
 
 class JobStart(Struct, frozen=True, array_like=True):
-    """A running job in a record. A worker with many slots writes many of these, so the body is left out."""
+    """A running job in a record, without its body, to keep the records of many slots small."""
 
     job: str = ""
     queue: str = ""
@@ -85,18 +82,18 @@ class RunRecord(Struct, omit_defaults=True):
     worker: str
     #: When the worker started, in Unix seconds.
     since: Instant
-    #: The queue for requests to it, which lasts as long as its session.
+    #: The queue for requests to the worker, which ends with its session.
     inbox: str
     #: The ids of its jobs.
     runs: set[str]
-    #: When it wrote the record; None if the record doesn't say.
+    #: When the record was written, in Unix seconds; None if unknown.
     at: Instant | None = None
     queues: tuple[str, ...] = ()
     jobs: dict[str, JobStart] = {}
-    #: By job, the ids of the workers that it found dead, by their keys; and the jobs that have ended since.
+    #: By job id, the workers that died while running it: ids by key. Then, the jobs that have ended since.
     blames: dict[str, dict[str, str]] = {}
     forgets: list[str] = []
-    #: The result of WorkerInfo.counters.
+    #: The value of WorkerInfo.counters.
     counters: Any = None
     #: Saved data of jobs, by id.
     saved: dict[str, Saved] = {}
@@ -114,15 +111,15 @@ class RunRecord(Struct, omit_defaults=True):
 class View(Struct):
     """The state that results from the stream's records."""
 
-    #: The last record of each worker, by its key, without idle workers.
+    #: The last record of each worker with jobs, by its key.
     seen: dict[str, RunRecord] = field(default_factory=dict)
-    #: By job: the ids of the workers that were found dead, by their keys.
+    #: By job id, the workers that died while running it: ids by key.
     blamed: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def add(self, record: Record) -> str:
-        """Apply a record. Returns the key of its worker, "" for the first record of the stream.
+        """Apply a record. Returns the key of its worker, "" for the stream's first record.
 
-        Raises ValueError for a record with a wrong type, an impossible time or an invalid name, and ignores all of it.
+        Raises ValueError, without any effect, for a record with a wrong type, an impossible time or an invalid name.
         """
         if "worker" not in record:
             return ""
@@ -131,7 +128,7 @@ class View(Struct):
         self.seen.pop(writer, None)
         if found.runs:
             self.seen[writer] = found
-        # A worker that writes is alive: it had only lost its connection when it was found dead.
+        # A worker that writes is alive. It had only lost its connection when it was considered dead.
         for accused in self.blamed.values():
             accused.pop(writer, None)
         for id, dead in found.blames.items():
@@ -142,7 +139,7 @@ class View(Struct):
         return writer
 
     def saved(self, message: Message) -> str | None:
-        """The job's saved data in the latest record of this run; None for nothing."""
+        """The job's saved data in the latest record of this run, or None."""
         texts = [
             found.text
             for seen in self.seen.values()
@@ -151,7 +148,7 @@ class View(Struct):
         return texts[-1] if texts else None
 
     def forget(self, id: str) -> None:
-        """Drop all information about a job, because it has ended."""
+        """Drop all information about a job, after its end."""
         self.blamed.pop(id, None)
         for writer, seen in list(self.seen.items()):
             seen.runs -= {id}
@@ -169,19 +166,22 @@ class RunLogReader:
     """Follows the run log while it is used."""
 
     def __init__(self, stream: Stream, connection: Connection, blames: dict[str, dict[str, str]]) -> None:
-        """`blames` are the dead workers of jobs that run here, by job. While it is not empty, the log is followed."""
+        """`blames` has, for jobs that run here, the workers that died while running them.
+
+        While it isn't empty, the log is followed.
+        """
         self._stream = stream
         self._connection = connection
         self._blames = blames
         self._view = View()
         self._follower: Follower | None = None
         self._opening = asyncio.Lock()
-        #: Stops following when it is unused.
+        #: The timer to stop following the stream when it is unused.
         self._ending: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def view(self) -> View:
-        """The records of all workers, kept up to date from now on. Raises BrokerUnavailable."""
+        """The state from all records, kept up to date from now on. Raises BrokerUnavailable."""
         async with self._opening:
             if self._follower is None or not self._follower.is_open:
                 self._view = View()
@@ -199,7 +199,7 @@ class RunLogReader:
 
     def _learn(self, record: Record) -> None:
         writer = self._view.add(record)
-        # The writer was found dead and is back: our records must not blame it again.
+        # The writer was considered dead and is back, so our records must not blame it again.
         for dead in self._blames.values():
             dead.pop(writer, None)
 
@@ -233,44 +233,44 @@ class RunLog:
         self._report = report
         self.connection = connection
         self._inbox = inbox
-        #: Redelivered jobs that run here, by slot; and requeued ones, as long as the worker's report still names them.
+        #: Redelivered jobs by the slot that runs them, and requeued ones while the worker's report still has them.
         self._begun: dict[int, str] = {}
         self._leaving: set[str] = set()
-        #: Dead workers of jobs that run here, which are recorded again; and the jobs to drop.
+        #: For jobs that run here, the workers that died while running them, to be recorded again; and the jobs to drop.
         self._blames: dict[str, dict[str, str]] = {}
         self._forgets: list[str] = []
-        #: Saved data of jobs that run here, by id; and whether the last record lacks some of it.
+        #: Saved data of jobs that run here, by id, and whether the last record lacks some of it.
         self._saved: dict[str, Saved] = {}
         self._unsaved = False
         self._written: frozenset[str] = frozenset()
         self._written_at = 0.0
-        #: The duties of this worker in the last record.
+        #: This worker's duties in the last record.
         self._written_duties: tuple[str, ...] = ()
         self._wanted = self._stored = 0
         self._writing = asyncio.Lock()
-        #: The timer of the next check of the running jobs, set by `watch`.
+        #: The timer for the next check of the running jobs.
         self.ticking: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._complained = False
         self._reader = RunLogReader(self._stream, connection, self._blames)
 
     def resume(self) -> None:
-        """Start a session. The last session's record may be out of date, and only this worker can correct it."""
+        """Start a session. The previous session's record may be out of date, and only this worker can correct it."""
         report = self._report()
         if clock.now() - report.started_at > STORED_WITHIN:
             self._later()
             self.watch()
 
     def watch(self) -> None:
-        """Watch the running jobs, from the first one handed out: long ones are recorded.
+        """Start recording long jobs. Called for each job; only the first call has an effect.
 
-        Without a session nothing can be written, and a job may be handed out just after the log was closed.
+        Does nothing without a session: a job may start just after the log was closed.
         """
         if self.ticking is None and self.connection.error is None:
             self.ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     async def begin(self, slot: int, id: str, dead: dict[str, str]) -> None:
-        """Record that this slot runs a redelivered job; call it before the job runs."""
+        """Record that this slot will run a redelivered job. Call this before the job runs."""
         self._begun[slot] = id
         self._leaving.discard(id)
         if dead:
@@ -283,7 +283,7 @@ class RunLog:
         self._unsaved = True
 
     async def leave(self, slot: int, id: str) -> None:
-        """Record that the job no longer runs here; call it before the job is requeued."""
+        """Record that the job no longer runs here. Call this before the job is requeued."""
         self._begun.pop(slot, None)
         if id in self._written:
             self._leaving.add(id)
@@ -294,7 +294,7 @@ class RunLog:
                 self._complain(f"requeuing job {id} may count as the death of a worker", error)
 
     def ended(self, slot: int, id: str, *, forget: bool) -> None:
-        """Record that the job is settled; `forget` its dead workers, unless it was requeued."""
+        """Record that the job is settled. `forget` drops its dead workers, unless it was requeued."""
         if self._begun.get(slot) == id:
             del self._begun[slot]
         if self._blames.pop(id, None) and forget:
@@ -302,7 +302,7 @@ class RunLog:
             self._later()
 
     async def view(self) -> View:
-        """The records of all workers, kept up to date from now on. Raises BrokerUnavailable."""
+        """The state from all records, kept up to date from now on. Raises BrokerUnavailable."""
         return await self._reader.view()
 
     async def close(self) -> None:
@@ -328,7 +328,7 @@ class RunLog:
             self.watch()
 
     def _drop_saved(self, report: WorkerInfo) -> None:
-        """Drop saved data of jobs that no longer run here. A job that has just started is in no record yet."""
+        """Drop the saved data of jobs that no longer run here. A job that has just started is in no report yet."""
         if self._saved:
             running = {*(job.id for job in report.jobs), *self._begun.values()}
             self._saved = {id: saved for id, saved in self._saved.items() if id in running}
@@ -352,7 +352,7 @@ class RunLog:
             self._complain("deaths of workers are not counted", error)
 
     async def _flush(self) -> None:
-        """Write the running jobs. All calls during one write share the next record."""
+        """Write a record of the running jobs. Calls during a write share the next record."""
         self._wanted += 1
         mine = self._wanted
         async with self._writing:
@@ -382,8 +382,8 @@ class RunLog:
             )
             self._unsaved = False
             self._written_at = time.monotonic()
-            # Others may read the record before its confirm arrives: a job requeued in the meantime must be removed from
-            # it.
+            # Others may read the record before its confirm arrives. So if a job is requeued in the meantime, the next
+            # record must remove it.
             self._written |= runs
             await self._stream.write(to_builtins(record))
             self._written, self._written_duties, self._stored = runs, report.duties, wanted
@@ -400,25 +400,25 @@ def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:
     return {key(worker.id, float(worker.started_at)): worker for worker in workers}
 
 
-#: Seconds for which the answers of all workers are reused for other jobs: a broker's restart redelivers thousands.
+#: Seconds for which the workers' answers are reused for other jobs, because a broker's restart redelivers thousands.
 _FRESH = 1.0
 
-#: Maximum seconds of one check, and seconds without another one after a failed or slow one.
+#: Maximum seconds of one check, and seconds without checks after a failed or slow one.
 _LOOK_PATIENCE, _OFF = 5.0, 30.0
 
-#: Seconds after the start of a session in which other workers may still be reconnecting to the broker, and seconds to
-#: wait for them before a second worker counts as dead.
+#: Seconds after the start of a session in which other workers may still be reconnecting, and seconds to wait for them
+#: before a second worker counts as dead.
 _YOUNG, _GRACE = 30.0, 5.0
 
 
 class CrashRecord(Struct, frozen=True, kw_only=True):
     """What is known of a job's earlier runs."""
 
-    #: Ids of the workers that it killed, by key (run_log.py).
+    #: The workers that died while running it: ids by key.
     dead: dict[str, str]
-    #: The id of the worker that runs it, or remembers its end; "" for none.
+    #: The id of the worker that runs it, or knows its end; "" for none.
     running_at: str
-    #: Its saved data since its message was stored; None for nothing.
+    #: Data that it saved after its message was stored; None for none.
     saved: str | None = None
 
 
@@ -426,10 +426,10 @@ _NOTHING = CrashRecord(dead={}, running_at="")
 
 
 class CrashHistory:
-    """Determines the crash history of jobs, for one session of one worker."""
+    """Finds out about earlier runs of redelivered jobs, for one session of one worker."""
 
     def __init__(self, starts: RunLog, connection: Connection, ask: Callable[[], Awaitable[Reports]]) -> None:
-        """`connection` may publish; `ask` asks all workers."""
+        """`connection` is one that publishes; `ask` asks all workers."""
         self._starts = starts
         self._connection = connection
         self._ask = ask
@@ -439,9 +439,9 @@ class CrashHistory:
         self._began_at = time.monotonic()
 
     async def of(self, message: Message, *, now: bool = False) -> CrashRecord:
-        """The job's known earlier runs. Raises the session's error if the session is lost.
+        """What is known about the job's earlier runs. Raises the session's error if the session is lost.
 
-        With `now` the workers are asked after this call: an earlier answer, for other jobs, is not reused.
+        With `now` all workers are asked again, rather than reusing answers.
         """
         if time.monotonic() < self._off_until:
             return _NOTHING
@@ -464,7 +464,7 @@ class CrashHistory:
             return _NOTHING
 
     async def _patiently(self, message: Message, record: CrashRecord) -> CrashRecord:
-        """Check repeatedly for a while: after a broker's restart all workers seem dead for some seconds."""
+        """Check again for a while, because all workers seem dead for some seconds after a broker's restart."""
         deadline = time.monotonic() + _GRACE
         while len(record.dead) > 1 and time.monotonic() < deadline:
             await asyncio.sleep(0.5)
@@ -486,8 +486,8 @@ class CrashHistory:
             if writer in answers:
                 continue
             if await self._is_there(seen):
-                # The worker is connected and does not answer: stopped, or swapped out. It may continue with the job any
-                # time.
+                # The worker is connected and doesn't answer because it is stopped or swapped out. It may continue with
+                # the job.
                 running_at = seen.worker
             else:
                 dead[writer] = seen.worker
@@ -501,11 +501,11 @@ class CrashHistory:
         async with self._asking:
             if self._asked_at < (called_at if now else called_at - _FRESH):
                 asking_at = time.monotonic()
-                # A silent worker with the job is known from its record: see `_look`.
+                # A silent worker with the job is found by its record, see `_look`.
                 self._answers = names((await self._ask()).workers)
                 self._asked_at = asking_at
             return self._answers
 
     async def _is_there(self, seen: RunRecord) -> bool:
-        """Whether a worker's session exists: its request queue belongs to the session only, and is deleted with it."""
+        """Whether a worker's session exists. Its request queue is deleted with the session."""
         return (await self._connection.probe(seen.inbox)).exists

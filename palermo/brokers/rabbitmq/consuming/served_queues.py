@@ -1,4 +1,4 @@
-"""The queues of a polling worker (poll.py): they are created, deleted, paused, and temporarily unusable."""
+"""The queues of a polling worker (poll.py), which may be created, deleted, paused, or temporarily unusable."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds between two checks for a deleted queue. RabbitMQ logs each check that finds it missing.
+#: Seconds between two searches for a deleted queue, because RabbitMQ logs each query of a missing queue.
 _FIND_EVERY = 60.0
 
 
@@ -33,25 +33,25 @@ class ServedQueues:
         selection: QueueSelection,
         changed: Callable[[dict[str, QueueRank]], None],
     ) -> None:
-        """`changed` is called with the queues to serve now, and their ranks, whenever these change."""
+        """`changed` is called with the queues to serve and their ranks, whenever these change."""
         self._connection = connection
         self._declarer = declarer
         self._exchange = exchange
         self._selection = selection
         self._changed = changed
-        #: The type of each queue, "" while it is unknown, in the order of their ranks.
+        #: The type of each queue, in the order of their ranks; "" if unknown.
         self._kinds: dict[str, str] = {}
         self._places: dict[str, QueueRank] = {}
         self._known: set[str] = set()
         self._paused = NONE_PAUSED
         self._names: QueueNames | None = None
         self._troubled = TroubledQueues(self._try_again)
-        #: The deleted queues, and the task that checks for them.
+        #: The deleted queues, and the task that searches for them.
         self._deleted: set[str] = set()
         self._finding: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[str]:
-        """The queues to serve now, in order of priority; those that share a place are drawn again each time."""
+        """The queues to serve now, in order of priority. Queues with weights are drawn again each time."""
         order = draw_order(self._places, random.random) if self._selection.shared else tuple(self._kinds)
         return (queue for queue in order if queue in self)
 
@@ -64,7 +64,7 @@ class ServedQueues:
         return amqp_queue(self._exchange, queue)
 
     async def follow(self, names: QueueNames) -> None:
-        """Serve new queues too, as their names arrive."""
+        """Also serve new queues, as their names arrive."""
         self._names = names
         await names.begin(self._connection)
 
@@ -75,19 +75,19 @@ class ServedQueues:
         kinds = await self._declarer.ensure_registered(queue for queue in places if queue in known)
         chosen = {queue: kinds.get(queue) or await self._ensure(queue, among=len(places)) for queue in places}
         if self._known is not known:
-            return  # a later call knows more queues, and serves them
+            return  # a later call has more queues, and serves them
         if list(chosen) != list(self._kinds):
             self._kinds, self._places = chosen, places
             self._rank()
 
     async def are_classic(self) -> bool:
-        """Whether all are classic queues. Looks up unknown types."""
+        """Whether all are classic queues. Queries unknown types."""
         for queue in [queue for queue in self if not self._kinds[queue]]:
             self._kinds[queue] = await self._ensure(queue, among=len(list(self)))
         return all(self._kinds.get(queue) == CLASSIC for queue in self)
 
     async def _ensure(self, queue: str, *, among: int) -> str:
-        """The type of a queue; "" if it is unusable for now. Raises the error if it is the only one."""
+        """The type of a queue; "" if it is unusable now. Raises the error if it is the only queue."""
         try:
             return await self._declarer.ensure(queue)
         except (BrokerRefused, BrokerUnavailable) as error:
@@ -97,7 +97,10 @@ class ServedQueues:
             return ""
 
     def leave_alone(self, queue: str, error: PalermoError) -> None:
-        """Serve only the others for a while. Raises the error if there are none, unless the queue is only in use."""
+        """Don't serve a queue for a while.
+
+        If it is the only one, raises the error, unless another program is just using it.
+        """
         if not any(other != queue for other in self) and not isinstance(error, QueueInUse):
             raise error
         self._troubled.put(queue, error)
@@ -108,23 +111,23 @@ class ServedQueues:
         self._rank()
 
     def pause(self, queues: PausedQueues) -> None:
-        """Take nothing from these queues, and resume all others."""
+        """Take nothing from these queues; resume all others."""
         if queues != self._paused:
             for queue in list(self._kinds):
                 if queue in self._paused and queue not in queues:
-                    # The queue may have been migrated in the meantime.
+                    # It may have been migrated during the pause.
                     self.unlearn(queue)
             self._paused = queues
             self._rank()
 
     def unlearn(self, queue: str) -> None:
-        """Forget the queue's type."""
+        """Query the queue's type again when it is needed."""
         self._declarer.forget(queue)
         if queue in self._kinds:
             self._kinds[queue] = ""
 
     async def missing(self, queue: str) -> None:
-        """Handle a deleted queue: create it again if the worker serves it by name, otherwise drop it."""
+        """Handle a deleted queue: create it again if the worker serves it by its whole name, otherwise drop it."""
         self._declarer.forget(queue)
         if queue in self._selection.patterns:
             self._kinds[queue] = await self._declarer.ensure(queue)
@@ -137,11 +140,11 @@ class ServedQueues:
                 self._finding = asyncio.ensure_future(self._find_deleted())
 
     async def _find_deleted(self) -> None:
-        """Serve deleted queues again that another program has created. Registers nothing."""
+        """Serve deleted queues again if another program has recreated them. Registers nothing."""
         while self._deleted and self._connection.error is None:
             await asyncio.sleep(_FIND_EVERY)
             self._deleted &= self._known - self._kinds.keys()
-            with suppress(PalermoError):  # the next check may find them
+            with suppress(PalermoError):  # the next search may find them
                 probes = await probe_all(self._connection, [self.amqp_name(queue) for queue in self._deleted])
                 there = [queue for queue in self._deleted if probes[self.amqp_name(queue)].exists]
                 kinds = {queue: await self._declarer.ensure(queue) for queue in there}

@@ -1,11 +1,11 @@
-"""Finds connected workers that do not answer: they are stopped (SIGSTOP), swapped out, or blocked.
+"""Finds connected workers that don't answer, because they are stopped (SIGSTOP), swapped out, or blocked.
 
-RabbitMQ counts such a worker and keeps its jobs for it until it misses its heartbeats. Its identity and its jobs come
-from its last answer in this session, or else from its last record in the run log, which has its counters and long jobs.
-It is still connected if its request queue exists, which ends with its session. Of any other worker only the number is
-known, and only if a classic queue counts the workers.
+RabbitMQ counts such a worker and keeps its jobs for it until it misses its heartbeats. Its identity and jobs come from
+its last answer to this session, or else from its last record in the run log, which has its counters and long jobs. It
+is still connected if its request queue exists. Of other silent workers only the number is known, and only if a classic
+queue counts the workers.
 
-A user without permission to send requests sees all workers this way, as unasked and not as silent.
+If the user has no permission to send requests, all workers are found in this way, as "unasked" instead of "silent".
 """
 
 from collections.abc import Awaitable, Callable
@@ -46,14 +46,14 @@ class SilentWorkers:
         """`reading` returns the connection for reading. `kind` is the type of the queue that counts the workers."""
         self._stream = run_log_stream(exchange, publisher)
         self._reading = reading
-        #: Whether unidentified workers are listed: a quorum queue also counts those on a node that is down, even after
-        #: they have moved to another node.
+        #: Whether workers of which only the number is known are listed. Not with a quorum queue, which also counts
+        #: workers of a node that is down, even if they have moved to another node.
         self._lists_unknown = kind == CLASSIC
-        #: By queue for questions.
+        #: The last answer by the worker's queue for requests.
         self._last: dict[str, WorkerInfo] = {}
 
     async def add_to(self, reports: Reports) -> WorkerList:
-        """The workers that answered, and those that did not."""
+        """The workers that answered, and those that didn't."""
         answered = {inbox for inbox, _ in reports.answers}
         if reports.missing == 0:
             self._last = {inbox: info for inbox, info in reports.answers if inbox}
@@ -67,7 +67,7 @@ class SilentWorkers:
         silent += [unidentified_worker(number + 1) for number in range(unknown)]
         if not reports.may_ask:
             silent = [replace(info, state=UNASKED) for info in silent]
-        # A job may have started after the last answer.
+        # It may have started a job since its last answer.
         return WorkerList([*reports.workers, *silent], complete=False)
 
     async def _still_there(self, answered: set[str]) -> list[WorkerInfo]:
@@ -78,7 +78,7 @@ class SilentWorkers:
             if (await connection.probe(inbox)).exists:
                 found.append(replace(info, answers=False))
             else:
-                self._last.pop(inbox, None)  # another call may have found the same in the meantime
+                self._last.pop(inbox, None)  # another call may have removed it in the meantime
         return found
 
     async def read_run_log(self, answered: set[str]) -> None:
@@ -94,7 +94,7 @@ class SilentWorkers:
         except PalermoError:
             if connection.error is not None:
                 raise
-            return  # the stream is down: only the last answers are known
+            return  # the stream is down, so only the last answers are known
         if follower is not None:
             await follower.close()
         for seen in view.seen.values():
@@ -104,7 +104,7 @@ class SilentWorkers:
 
 
 def _worker(seen: RunRecord) -> WorkerInfo:
-    """The worker that wrote a record, as far as the record describes it."""
+    """The worker as its record describes it."""
     pid, _, host = seen.worker.removeprefix("pid:").partition("@")
     jobs = list[RunningJob]()
     for slot, id in enumerate(sorted(seen.runs), start=1):

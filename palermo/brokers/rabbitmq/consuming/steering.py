@@ -1,4 +1,4 @@
-"""Applies pauses and cancels to one worker: it takes nothing from paused queues and runs no cancelled jobs."""
+"""Applies pauses and cancels to one worker."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -16,10 +16,10 @@ from palermo.contract.worker_info import OnCommand, WorkerCommand
 from palermo.core.queue_selection import PausedQueues
 from palermo.errors import PalermoError
 
-#: Seconds that a cancel outlives its job: if RabbitMQ is killed it may redeliver a job that was just acknowledged.
+#: Seconds that a cancel mark outlives its job: a killed RabbitMQ may redeliver a job that was just acknowledged.
 _LINGER = 30.0
 
-#: The same when the worker stops, since it may never come back.
+#: The same while the worker stops, since it may never start again.
 _LINGER_AT_END = 3.0
 
 
@@ -43,16 +43,16 @@ class Steering:
         self._on_command = on_command
         self._pause = pause
         self._held = held
-        #: Whether any job is cancelled; otherwise `checked` and `gone` do nothing.
+        #: Whether any job is cancelled. If not, `checked` and `gone` do nothing.
         self.has_cancels = False
-        #: By job id: cancels whose jobs have left their queues, and when.
+        #: By job id: marks whose jobs have left their queues, and when they did.
         self._done: dict[str, tuple[Mark, float]] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def begin(self) -> None:
-        """Follow pauses and cancels; return once they are known, or a stream has been down for too long.
+        """Follow pauses and cancels; returns once they are known, or if a stream is down for too long.
 
         Raises the connection's error if the connection is lost in the meantime.
         """
@@ -69,7 +69,7 @@ class Steering:
                 await together(self._facts.read(self._connection), self._cancels.read(self._connection))
 
     def checked(self, delivery: Delivery) -> Delivery:
-        """The delivery, marked as cancelled if it is."""
+        """The delivery, marked as cancelled if its job is."""
         mark = self._cancels.state.find(delivery.message)
         return delivery if mark is None else replace(delivery, cancelled=True, cancelled_by=mark.by)
 
@@ -98,7 +98,7 @@ class Steering:
             self._pause(state.paused)
 
     def _cancelled(self, state: Cancels, record: Record) -> None:
-        """Stop jobs that were taken before their cancel was known here; they may be running."""
+        """Stop jobs that were taken, and may be running, before their cancel was known here."""
         self.has_cancels = bool(state.marks)
         ids = record.get("cancel")
         for delivery in list(self._held()):
@@ -119,5 +119,5 @@ class Steering:
             del self._done[id]
         if self._done:
             self._timer = self._loop.call_later(_LINGER, self._forget_soon)
-        with suppress(PalermoError):  # the stream will drop the cancels when it has grown enough
+        with suppress(PalermoError):  # the stream drops old marks when it has grown enough
             await self._cancels.forget(due)

@@ -1,5 +1,7 @@
-"""The queues that a worker with an intact session can't use now: another program uses one exclusively, this user has no
-permission to read it, or its node is down. The worker ignores such a queue for a while, and serves its others.
+"""The queues that a worker can't use now although its session works.
+
+Another program uses the queue exclusively, this user may not read it, or its node is down. The worker serves its other
+queues in the meantime, and retries after a while.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ _ALONE, _SAID_EVERY = 5.0, 60.0
 
 
 class TroubledQueues:
-    """The ignored queues, each until the next attempt."""
+    """The ignored queues, each with the time of the next attempt."""
 
     def __init__(self, try_again: Callable[[str], None]) -> None:
         """`try_again` is called with a queue when its time is over."""
@@ -49,5 +51,5 @@ class TroubledQueues:
 
 
 def is_of_a_queue(channel: Channel) -> bool:
-    """Whether RabbitMQ closed this channel because of the polled queue, and not because of the session."""
+    """Whether RabbitMQ closed this channel because of the polled queue, rather than the session."""
     return channel.connection.error is None and channel.code in (ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED)

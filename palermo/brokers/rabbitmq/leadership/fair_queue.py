@@ -1,15 +1,14 @@
 """The fair queue of one job queue: the leader gives its tenants their turns, and moves their jobs into the job queue.
 
-The leader keeps only a few more jobs in the job queue than there are slots, so that it chooses the next tenant late. It
-publishes a job to the job queue, and acknowledges it in its tenant's queue once that is confirmed (handover.py). So a
-killed leader duplicates at most the jobs that were being confirmed. A job that the job queue refuses returns to its
-position in its tenant's queue, and is tried again after a pause. One that can never be published goes to `failed`.
+The leader keeps the job queue only slightly longer than the number of slots, so that it chooses the next tenant late.
+It publishes a job to the job queue, and acknowledges it in its tenant's queue once that is confirmed (handover.py). So
+a killed leader duplicates at most the jobs that were being confirmed. A job that the job queue refuses is requeued at
+its old position, and retried after a pause. One that can never be published goes to `failed`.
 
-In one round trip the leader counts the job queue, and requests the jobs of the next turns (basic.get). A tenant that
-had more than one job left is assumed to have another. Then the jobs that fit are moved, in the current order of the
-turns, which includes new tenants. Once they are confirmed the next step starts. The leader subscribes to the queue of a
-tenant without jobs until one arrives: so the tenant's next job is available immediately, and the leader need not poll
-ten thousand empty queues.
+In one round trip the leader counts the job queue, and requests the jobs of the next turns (basic.get), assuming that a
+tenant with several jobs left still has one. Then it moves the jobs for which there is room, in the current order of
+turns, and after their confirms starts again. It subscribes to the queue of a tenant without jobs until one arrives. So
+it need not poll ten thousand empty queues, and the tenant's next job is available immediately.
 """
 
 import asyncio
@@ -41,32 +40,32 @@ from palermo.errors import BrokerUnavailable, HeadersTooLarge, NotFound, Palermo
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Number of jobs that should wait in the job queue for each consumer; the same number without consumers.
+#: Target number of waiting jobs in the job queue per consumer; also without a consumer.
 _AHEAD = 3
 
-#: Maximum number of jobs requested, and moved, in one step.
+#: Maximum number of jobs requested and moved in one step.
 _AT_ONCE = 100
 
-#: Seconds between two checks of a full job queue: doubled from the first to the last while it stays full.
+#: Seconds between two checks of a full job queue, doubled from the first to the last value while it stays full.
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.02
 
-#: Maximum bytes of held bodies; beyond that a new job is requeued until its tenant's turn.
+#: Maximum bytes of held bodies. Beyond that a new job is requeued until its tenant's turn.
 _IN_HAND = 32 * 1024 * 1024
 
 
 class TenantState(Struct):
-    """The state of one tenant in the leader."""
+    """One tenant, as the leader knows it."""
 
     name: str
     queue: str
     share: float = 1.0
-    #: Whether its queue may have jobs, so that it must be polled.
+    #: Whether its queue may have jobs and must be polled.
     asked: bool = True
     #: The tag of the subscription to its queue; "" for none.
     tag: str = ""
-    #: Its next jobs, which have arrived and are not moved yet.
+    #: Its next jobs, which have arrived but are not moved yet.
     in_hand: list[Got] = field(default_factory=list)
-    #: Time of the last event about it, on the loop's clock.
+    #: When it was last announced, polled or had a job, on the loop's clock.
     heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
 
@@ -78,16 +77,16 @@ class JobsUnderWay:
         self._connection = connection
         self._destinations = destinations
         self._count = 0
-        #: Why one of them was refused, since the last call of `pause`.
+        #: Why one of them was refused since the last call of `pause`.
         self.refused: PalermoError | None = None
         self._refusals = Refusals(f"jobs of tenants for queue {queue!r}", first=SOON, last=STILL_REFUSED)
-        #: Stores jobs in `failed` that can never be published.
+        #: The tasks that store jobs in `failed` which can never be published.
         self._failing: set[asyncio.Task[None]] = set()
         #: Set at each confirm and refusal.
         self._answered = asyncio.Event()
 
     def pause(self) -> float:
-        """Seconds to wait before the next attempt, after the held jobs behind the refused ones are requeued."""
+        """Seconds until the next attempt, by when the refused jobs and those behind them are requeued."""
         error, self.refused = self.refused, None
         assert error is not None
         if isinstance(error, NotFound):
@@ -95,13 +94,13 @@ class JobsUnderWay:
         return self._refusals.refused(error)
 
     async def all_answered(self) -> None:
-        """Wait until each of them is stored or refused."""
+        """Wait until all of them are stored or refused."""
         while self._count:
             self._answered.clear()
             await self._answered.wait()
 
     def forward(self, publisher: Publisher, channel: Channel, got: Got) -> None:
-        """Publish a job, and acknowledge it on its channel once it is stored; if it is refused, requeue it."""
+        """Publish a job. Acknowledge it on its channel once it is stored, or requeue it if it is refused."""
         self._count += 1
         publisher.forward(*self._destinations.route(self._queue), got, partial(self._on_answer, channel, got))
 
@@ -131,7 +130,7 @@ class JobsUnderWay:
             self.refused = error
         else:
             self._refusals.taken()
-        # RabbitMQ has requeued the jobs of a closed channel.
+        # a closed channel's jobs have been requeued by RabbitMQ
         if channel.is_open and error is None:
             self._connection.raw.ack(channel.raw, tag)
         elif channel.is_open:
@@ -154,7 +153,7 @@ class FairQueue:
         self.states: dict[str, TenantState] = {}
         #: Held while jobs are moved, and while the tenants' queues are read or tidied.
         self.turn = asyncio.Lock()
-        #: Whether a session may be reading the tenants' queues, so that no job may be moved now.
+        #: Whether no job may be moved now, because a session may be reading the tenants' queues.
         self.stopped = True
         self._exchange = exchange
         self._connection = connection
@@ -165,13 +164,13 @@ class FairQueue:
         self._tags: dict[str, TenantState] = {}
         self._numbers = 0
         self._bytes = 0
-        #: Maximum number of jobs in the job queue, at the last check.
+        #: The target length of the job queue at the last check.
         self._most = _AHEAD
         self.under_way = JobsUnderWay(queue, connection, destinations)
         self._news = asyncio.Event()
 
     def know(self, tenant: str) -> None:
-        """Record that this tenant has a queue that may soon have jobs."""
+        """Record that this tenant has a queue, which may soon have jobs."""
         state = self.states.get(tenant)
         if state is None:
             state = self.states[tenant] = TenantState(
@@ -190,7 +189,7 @@ class FairQueue:
             del self.states[state.name]
 
     def __contains__(self, tenant: str) -> bool:
-        """Whether the tenant may have waiting jobs, so that it gets a turn."""
+        """Whether the tenant may have waiting jobs, and so gets turns."""
         return tenant in self._order
 
     def is_idle(self, state: TenantState) -> bool:
@@ -198,11 +197,11 @@ class FairQueue:
         return bool(state.tag) and not state.in_hand and state.name not in self._order
 
     async def run(self) -> None:
-        """Move jobs until the connection is lost, which raises, or the call is cancelled."""
+        """Move jobs until cancelled. Raises the connection's error when the connection is lost."""
         pause = _FIRST_PAUSE
         while True:
             try:
-                # If the channel was closed, its jobs and subscriptions are lost, and all tenants must be polled again.
+                # The jobs and subscriptions of a closed channel are lost, so all tenants must be polled again.
                 if not len(self._order) and (self._channel is None or self._channel.is_open):
                     self._news.clear()
                     await self._news.wait()
@@ -217,19 +216,19 @@ class FairQueue:
             except PalermoError as error:
                 if self._connection.error is not None:
                     raise
-                # If one tenant's queue is missing, only that tenant is dropped.
+                # A missing queue concerns only its tenant, which is dropped.
                 if not isinstance(error, NotFound):
                     log.warning("cannot dispatch jobs of tenants queue=%s error=%r", self.queue, str(error))
                     await asyncio.sleep(AGAIN)
                 continue
             # If workers take the jobs as fast as they are moved, they must not wait for the leader.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
-            # RabbitMQ answers a count before it stores published messages.
+            # Only then does RabbitMQ's count include all published messages.
             await self.under_way.all_answered()
             await asyncio.sleep(refused or (0 if room > 0 else SOON if self.stopped else pause))
 
     async def _step(self) -> int:
-        """Request jobs and move those whose turn it is. Returns how many more the job queue had room for."""
+        """Request jobs, and move those whose turn it is. Returns how many more the job queue had room for."""
         channel = await self._open()
         try:
             room, _ = await asyncio.gather(self._room(), self._fetch(channel))
@@ -257,7 +256,7 @@ class FairQueue:
     async def _forget_missing(self) -> None:
         """Drop the tenants whose queues no longer exist.
 
-        The error doesn't name the queue: a subscription sent before the query may have closed the channel.
+        Queries them all, because the error doesn't name the queue: an earlier subscription may have closed the channel.
         """
         states = list(self.states.values())
         probes = await probe_all(self._connection, [state.queue for state in states])
@@ -266,7 +265,7 @@ class FairQueue:
                 self.forget(state)
 
     async def _fetch(self, channel: Channel) -> None:
-        """Fetch the jobs of the next turns, as far as these are known."""
+        """Fetch jobs for the next turns, as far as these are known."""
         asked, in_hand = list[TenantState](), dict[str, int]()
         for name in self._order.coming(min(self._most, _AT_ONCE), lambda name: self.states[name].share):
             state = self.states[name]
@@ -279,7 +278,7 @@ class FairQueue:
             state.heard = self._loop.time()
             state.asked = got is not None and got.left > 0
             if self.states.get(state.name) is not state:
-                # It was dropped while it was polled.
+                # the tenant may have been dropped while it was polled
                 if got is not None:
                     channel.requeue(got.tag)
                 continue
@@ -296,7 +295,7 @@ class FairQueue:
             state.share = _share(got.properties, state.share)
 
     def _due(self, most: int) -> list[Got]:
-        """At most `most` fetched jobs whose turn it is. A tenant whose job has not arrived keeps its turn."""
+        """The fetched jobs whose turn it is, at most `most`. A tenant keeps its turn until its job has arrived."""
         jobs = list[Got]()
         while len(jobs) < most and (name := self._order.next()) is not None:
             state = self.states[name]
@@ -311,7 +310,7 @@ class FairQueue:
         return jobs
 
     async def _hand_on(self, channel: Channel, jobs: Sequence[Got]) -> None:
-        if jobs:  # else a queue that was just deleted with all its jobs would be made again
+        if jobs:  # otherwise a queue that was just deleted with all its jobs would be recreated
             await self._destinations.ensure(self.queue)
         publisher = await self._destinations.publisher()
         if not channel.is_open:
@@ -323,7 +322,10 @@ class FairQueue:
     # -- subscriptions
 
     def _listen(self, channel: Channel, state: TenantState) -> None:
-        """Subscribe to the tenant's queue without waiting. If it is missing, the channel closes and all are polled."""
+        """Subscribe to the tenant's queue without waiting.
+
+        If it is missing, the channel closes, and all tenants are polled.
+        """
         self._numbers += 1
         state.tag = f"tenant-{self._numbers}"
         self._tags[state.tag] = state
@@ -336,8 +338,8 @@ class FairQueue:
         if state is None:
             raw.basic_nack(method.delivery_tag)
             return
-        # RabbitMQ would deliver the next job only after this one is stored: so the tenant is polled until it has none
-        # left.
+        # With a prefetch of one, RabbitMQ would deliver the next job only after this one is stored. So the tenant is
+        # polled until it has no more jobs.
         self._unlisten(raw, state)
         if self._bytes + len(body) > _IN_HAND:
             raw.basic_nack(method.delivery_tag)
@@ -346,13 +348,13 @@ class FairQueue:
         self._rouse(state)
 
     def _unlisten(self, raw: Any, state: TenantState) -> None:
-        """Unsubscribe from the tenant's queue, and poll it at its turn instead."""
+        """Unsubscribe from the tenant's queue, and poll it when it has a turn."""
         tag, state.tag, state.asked = state.tag, "", True
         self._tags.pop(tag, None)
         raw.basic_cancel(tag, callback=lambda _: None)
 
     def _rouse(self, state: TenantState) -> None:
-        # One that was dropped in the meantime has no turn.
+        # a dropped tenant has no turn
         if self.states.get(state.name) is state:
             self._order.join(state.name, state.share)
             self._news.set()
@@ -364,9 +366,9 @@ class FairQueue:
         return dropped
 
     async def give_back(self, states: Sequence[TenantState]) -> bool:
-        """Requeue the jobs of these tenants and unsubscribe from their queues. Call it while holding `turn`.
+        """Requeue the held jobs of these tenants, and unsubscribe from their queues. Call it while holding `turn`.
 
-        Returns whether the jobs are back in their queues, or in the job queue.
+        Returns whether all of them are back in their queues, or moved to the job queue.
         """
         await self.under_way.all_answered()
         channel = self._channel
@@ -375,14 +377,14 @@ class FairQueue:
         for state in states:
             if state.tag:
                 self._unlisten(channel.raw, state)
-        # Answered after all earlier requests: no delivery is on its way any more.
+        # The answer to this comes after those to all earlier requests, and all deliveries.
         await channel.prefetch(1)
         for state in states:
             for got in self._drop_hand(state):
                 channel.requeue(got.tag)
                 state.asked = True
             self._rouse(state)
-        # Answered once all these jobs are requeued.
+        # The answer to this comes after all these jobs are requeued.
         await channel.prefetch(1)
         return True
 
@@ -390,7 +392,7 @@ class FairQueue:
         """The channel for all jobs of tenants."""
         if self._channel is not None and self._channel.is_open:
             return self._channel
-        # RabbitMQ has requeued the deliveries of the last channel.
+        # RabbitMQ has requeued the last channel's deliveries.
         self._tags.clear()
         for state in self.states.values():
             self._drop_hand(state)

@@ -31,12 +31,12 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds between two checks for unused tenants.
 _LOOK_EVERY = 1.0
 
-#: Number of queues deleted in a row. Then jobs are moved again, and publishers can continue.
+#: Number of queues deleted at a time, before jobs are moved again and publishers can continue.
 _AT_ONCE = 20
 
 
 class FairScheduler(Work):
-    """The duty of tenants: the fair scheduler of all tenants of one exchange, in the leader."""
+    """The duty "tenants": the fair queues of one exchange, in the leader."""
 
     def __init__(self, session: SessionParameters, connection: Connection, outbox: Outbox, *, stands_in: bool) -> None:
         self._exchange = session.exchange
@@ -44,7 +44,7 @@ class FairScheduler(Work):
         self._destinations = destinations = outbox.destinations
         self._order = session.tenant_order
         self._stands_in = stands_in
-        # The confirms of many jobs arrive together, and so their acks are sent together.
+        # The confirms of many jobs arrive together, so their acks are sent together.
         connection.raw.acks_together = True
         self._fair_queues: dict[str, FairQueue] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -70,7 +70,7 @@ class FairScheduler(Work):
         self._running = True
         try:
             while True:
-                # Without tenants no queue is created.
+                # Without tenants the queue of their names need not be created.
                 if self._tenant_names.names or await self._are_there():
                     await self._tenant_names.read()
                     await self._tenant_names.tidy()
@@ -90,15 +90,15 @@ class FairScheduler(Work):
                 task.cancel()
 
     async def close(self) -> None:
-        """Wait for the jobs on their way: without their acks the next leader would move them again."""
+        """Wait for the jobs on their way, which the next leader would otherwise move again."""
         await asyncio.gather(*(one.under_way.all_answered() for one in self._fair_queues.values()))
 
     async def _are_there(self) -> bool:
-        """Like TenantQueues.are_there, since it may be called every second: this session reads the list next."""
+        """Like TenantQueues.are_there. Cheap to call every second."""
         return await (await self._destinations.publisher()).finds(self._tenant_queues.names.name)
 
     async def learn(self) -> None:
-        """Read all tenants that had a queue before this call."""
+        """Read all tenants whose queues were created before this call."""
         if await self._tenant_queues.are_there():
             await self._tenant_names.reach()
 
@@ -123,7 +123,7 @@ class FairScheduler(Work):
     def _on_end(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # mark it as retrieved: there may be no waiter left
+            self._failed.exception()  # mark it as retrieved: there may be no waiter any more
 
     # -- unused tenants
 
@@ -141,18 +141,19 @@ class FairScheduler(Work):
                 async with self._deleting.held(self._connection, patience=0) as ours:
                     if not ours:
                         return
-                    # A publisher that missed the start of the deletion has already listed its queues: read them now.
+                    # A publisher that did not see the start of the deletion has already listed its queues, so read them
+                    # now.
                     await self.learn()
                     async with fair_queue.turn:
                         chosen = [one for one in idle[start : start + _AT_ONCE] if _is_idle(fair_queue, one, now)]
-                        # Otherwise a job on its way here might just be returning, and its queue look empty.
+                        # Otherwise a job that is just being requeued might be missed, and its queue look empty.
                         if await fair_queue.give_back(chosen):
                             await self._delete(fair_queue, chosen)
 
     async def _delete(self, fair_queue: FairQueue, states: Iterable[TenantState]) -> None:
         """Delete the queues of these tenants, unless a job has arrived."""
         for state in states:
-            # First: a publisher that recreates the queue lists it after the deletion, perhaps before RabbitMQ answers.
+            # First, because a publisher may recreate the queue, and list it, before RabbitMQ answers the deletion.
             fair_queue.forget(state)
             self._tenant_names.names.discard((fair_queue.queue, state.name))
             gone = False
@@ -163,7 +164,7 @@ class FairScheduler(Work):
                     self._tenant_names.names.add((fair_queue.queue, state.name))
                     fair_queue.know(state.name)
 
-    # -- operations of the leader
+    # -- requests
 
     async def handle(self, operation: Operation[Any]) -> Any:
         """See Work.handle."""
@@ -181,7 +182,7 @@ class FairScheduler(Work):
         raise TypeError(operation)
 
     async def names(self, queue: str) -> list[str]:
-        """The tenants that have a queue, empty or not: a session that goes through all their jobs visits each."""
+        """The tenants with a queue, empty or not, for a session that visits all their jobs."""
         await self.learn()
         fair_queue = self._fair_queues.get(queue)
         return [] if fair_queue is None else sorted(fair_queue.states)
@@ -192,7 +193,7 @@ class FairScheduler(Work):
         return {queue: sum(one.pending for one in await self._listed(queue)) for queue in sorted(self._fair_queues)}
 
     async def tenants(self, queue: str) -> list[Tenant]:
-        """The tenants of a queue that have waiting jobs, or had some a moment ago; those with most jobs first."""
+        """The tenants of a queue with waiting jobs, those with most jobs first. Some may have just become empty."""
         await self.learn()
         return await self._listed(queue)
 
@@ -208,7 +209,7 @@ class FairScheduler(Work):
         return sorted(found, key=lambda one: (-one.pending, one.name))
 
     async def give_back(self, queue: str, *, stopped: bool = False) -> None:
-        """Requeue the held jobs of this queue's tenants, because a session wants to read all of their jobs.
+        """Requeue the held jobs of this queue's tenants, for a session that reads all of their jobs.
 
         With `stopped`, also move no jobs until that session has finished.
         """
@@ -230,13 +231,13 @@ class FairScheduler(Work):
 
 
 def _is_idle(fair_queue: FairQueue, state: TenantState, now: float) -> bool:
-    """Whether this tenant's queue may be deleted: the tenant is still known, and its queue long empty."""
+    """Whether this tenant's queue may be deleted: it is still known, and has long been empty."""
     return fair_queue.states.get(state.name) is state and fair_queue.is_idle(state) and now - state.heard > LINGER
 
 
 def _parse_tenant_queue(name: Any) -> tuple[str, str]:
     queue, tenant = name
-    # Any text: another program's message may have a tenant name that is invalid for a declaration.
+    # Another program's message may have any text as its tenant.
     if not is_queue_name(queue) or not isinstance(tenant, str):
         raise ValueError(f"{name!r} is not the queue of a tenant")
     return TenantQueue(queue, tenant)

@@ -1,4 +1,4 @@
-"""One session's requests about keys of unique jobs: it asks the leader, and records how runs have ended."""
+"""One session's requests about keys of unique jobs: asks the leader, and records how runs have ended."""
 
 import asyncio
 import json
@@ -41,10 +41,10 @@ from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError, P
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Claims in one request, bytes of their bodies in one request, and concurrent requests of one call.
+#: Maximum number of claims in one request and bytes of their bodies, and of concurrent requests of one call.
 _AT_ONCE, _BYTES, _UNDER_WAY = 200, 4 * 1024 * 1024, 3
 
-#: Number of keys in one request. The leader answers no other request in the meantime: 1,000 take about 8 ms.
+#: Number of keys in one request. The leader is blocked in the meantime: 1,000 keys take about 8 ms.
 _PAGE = 1_000
 
 
@@ -63,7 +63,7 @@ class RabbitmqKeys:
     ) -> None:
         """`reading` returns the connection for reading. Without `facts` no job can be announced.
 
-        Without `why_silent`, which is LeaderClient.why_silent, a silent leader is not detected.
+        Without `why_silent` (LeaderClient.why_silent) a silent leader is not detected.
         """
         self._session = session
         self._exchange = session.exchange
@@ -84,7 +84,7 @@ class RabbitmqKeys:
                     f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; a job with a key can have"
                     f" {MAX_KEYED_BODY:,}. Store the data elsewhere and pass a reference to it."
                 )
-        # While the leader stores one batch, the next one is on its way.
+        # While the leader stores one batch, the next one is sent.
         under_way, answers = deque[asyncio.Task[list[EnqueueAnswer]]](), list[EnqueueAnswer]()
         try:
             for some in _portions(claims):
@@ -111,7 +111,7 @@ class RabbitmqKeys:
         some = await self._ask(operations.ListKeys(text, offset, min(_PAGE, limit)))
         total, found = some.total, [key.value for key in some.keys]
         while len(some.keys) == _PAGE and len(found) < limit:
-            # After the last name, not by its number: keys come and go in the meantime.
+            # By the last name and not by its position, because keys come and go in the meantime.
             some = await self._ask(operations.ListKeys(text, 0, min(_PAGE, limit - len(found)), found[-1].name))
             found += [key.value for key in some.keys]
         return KeyPage(keys=tuple(found), total=total)
@@ -150,7 +150,7 @@ class RabbitmqKeys:
     async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
         assert self._facts is not None
         known, wanted = await self.announced(), {one.name: one for one in unique}
-        # Only changes: so the stream grows with changes of the code, and not with each start of a worker.
+        # Only changes, so that the stream grows with changes of the code rather than with every start.
         for one in wanted.values():
             if known.get(one.name) != one:
                 await self._facts.put(UNIQUE_JOB, one.name, one.to_plain())
@@ -162,13 +162,13 @@ class RabbitmqKeys:
         return (await self._facts.read(await self._reading())).unique_jobs
 
     async def exist(self) -> bool:
-        """Whether any job here has ever needed a key; otherwise the leader need not be asked."""
+        """Whether any job here has ever needed a key. If not, the leader need not be asked."""
         return await self._log.exists(await self._reading())
 
     async def start(self, delivery: Delivery, *, worker: str, again: bool) -> StartAnswer:
         """Whether a job may be started. Waits for the leader's answer as long as the session lasts.
 
-        `again` means that this message was delivered before, and that no worker runs the job any more.
+        `again` says that this message was delivered before, and that no worker runs the job any more.
         """
         start = operations.StartJob.of(delivery.message, worker=worker, run=uuid.uuid4().hex, again=again)
         while True:
@@ -185,11 +185,11 @@ class RabbitmqKeys:
                 await asyncio.sleep(AGAIN)
 
     async def tell(self, message: Message, told: KeyReport) -> None:
-        """Record how a run ended, and wait until that is stored, however long an alarm lasts."""
+        """Record how a run ended; returns once that is stored, which may take as long as an alarm."""
         await (await self.send_end(message, told))
 
     async def send_end(self, message: Message, told: KeyReport) -> Awaitable[None]:
-        """Send how a run ended. Returns an awaitable that is done once it is stored. Raises BrokerUnavailable."""
+        """Send how a run ended. Returns an awaitable for its storage. Raises BrokerUnavailable."""
         lock = lock_of(message)
         assert lock is not None
         end = RunEnd(
@@ -205,9 +205,10 @@ class RabbitmqKeys:
         return await self._ends.send(message.id, body)
 
     async def gate(self, queue: str, jobs: list[tuple[Message, Message | None]]) -> list[bool]:
-        """Whether each of these jobs may leave the queue. Frees the keys of removed jobs, takes those of requeued ones.
+        """Whether each of these jobs may leave the queue.
 
-        Each job comes with the message that replaces it, or with None if it is removed.
+        Removed jobs lose their keys; requeued ones take theirs again. Each job comes with the message that replaces it,
+        or with None to remove it.
         """
         away = [there for there, put in jobs if put is None and not is_failed(queue)]
         back = [put for _, put in jobs if put is not None and not is_failed(put.queue) and lock_of(put) is not None]
@@ -219,23 +220,23 @@ class RabbitmqKeys:
         return [put is None or id(put) not in refused for _, put in jobs]
 
     async def leaving(self, jobs: Iterable[Message], *, drop_next: bool = False) -> None:
-        """Free the keys of these jobs, which are about to be removed, unless they run.
+        """Free the keys of these jobs, which are about to be removed, except running ones.
 
-        With `drop_next` the jobs that were to follow them are also removed.
+        With `drop_next` the jobs that would follow them are removed too.
         """
         locks = [(lock.key, job.id) for job in jobs if (lock := lock_of(job)) is not None]
         if locks and await self.exist():
             await self._ask(operations.RemoveJobs(locks, drop_next))
 
     async def cancelled(self, ids: Iterable[str]) -> None:
-        """Notify the leader that these jobs, if they wait, won't run."""
+        """Notify the leader that these jobs won't run if they still wait."""
         if await self.exist():
             await self._ask(operations.CancelJobs(list(ids)))
 
     async def _suspects(self) -> looking.Suspects:
-        """The keys whose jobs are in no queue, not scheduled and with no worker.
+        """The keys whose holders are in no queue, not scheduled, and with no worker.
 
-        Jobs in a queue that must not be read are left out, unless the queue is empty.
+        A queue that must not be read counts as holding its jobs, unless it is empty.
         """
         reading = await self._reading()
         held = {key.name: key.holder for key in await self.known() if key.holder is not None}
@@ -263,7 +264,7 @@ class RabbitmqKeys:
 
 
 def _bare(message: Message) -> Message:
-    """A message without its body: enough to decide about its key."""
+    """A message without its body, which is enough for decisions about its key."""
     return replace(message, body=b"", failure=None, attempts=())
 
 
@@ -280,32 +281,32 @@ def _portions(claims: Sequence[KeyRequest]) -> Iterator[list[KeyRequest]]:
         yield some
 
 
-#: Maximum number of one slot's pending ends; and of those of map members, which wait for each other. Below 32: then a
-#: quorum queue applies their acknowledgements, even if the channel is closed next (see consuming/consumer.py).
+#: Maximum number of one slot's pending ends; more for ends of map members, which are stored together. Below 32, a
+#: quorum queue applies their acknowledgements even if the channel is closed next (see consuming/consumer.py).
 _MOST, _MOST_MEMBERS = 4, 30
 
 
 class PendingEnds:
-    """Sends the ends of jobs to the leader's ledgers, and acknowledges each job once its end is stored there.
+    """Sends the ends of jobs to the leader's ledgers, and acknowledges each job once its end is stored.
 
-    Only a job that needs the same key waits for that. A slot continues with its next jobs in the meantime, until a few
-    of its ends are pending.
+    A slot continues with its next jobs in the meantime, unless they need the same key, or too many of its ends are
+    pending.
     """
 
     def __init__(self, acknowledge: Callable[[Delivery], None], give_back: Callable[[Delivery], None]) -> None:
-        """`acknowledge` is called for a delivery whose end is stored; it may raise DeliveryLost.
+        """`acknowledge` is called with a delivery whose end is stored; it may raise DeliveryLost.
 
-        `give_back` is called for one whose end was not stored: it would block its slot.
+        `give_back` is called with one whose end was not stored, because it would block its slot.
         """
         self._acknowledge = acknowledge
         self._give_back = give_back
-        #: The slots and keys of the pending ends.
+        #: The slot and the key of each pending end.
         self._sent: dict[asyncio.Future[None], tuple[int, str]] = {}
 
     async def begin(self, delivery: Delivery, send: Callable[[], Awaitable[Awaitable[None]]]) -> None:
-        """Send the end of this job with `send`, which returns an awaitable that is done once the end is stored.
+        """Send the end of this job by `send`, and acknowledge its delivery once that is stored.
 
-        Then its delivery is acknowledged. Raises BrokerUnavailable.
+        `send` returns an awaitable for the storage. Raises BrokerUnavailable.
         """
         step = step_of(delivery.message.extra)
         most = _MOST if step is None or not is_member(step[1]) else _MOST_MEMBERS
@@ -323,7 +324,7 @@ class PendingEnds:
             await asyncio.wait(before)
 
     async def close(self) -> None:
-        """Wait for the pending ends; abandon those that take too long."""
+        """Wait for the pending ends, but not for slow ones."""
         if self._sent:
             _, late = await asyncio.wait(set(self._sent), timeout=PATIENCE)
             for stored in late:

@@ -1,8 +1,8 @@
 """The leader of one duty: the one session that does its work for all sessions of the exchange.
 
-A session leads as long as a dedicated connection holds the duty's exclusive queue, which RabbitMQ frees when the
-connection ends. The leader consumes and publishes on that same connection. So a disconnected leader can change nothing:
-the jobs and records that it held have returned to their queues.
+A session leads as long as a connection of its own holds the duty's exclusive queue, which RabbitMQ frees when the
+connection ends. The leader consumes and publishes on that connection only. So a disconnected leader can change nothing,
+and the jobs and records that it held return to their queues.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError, Publi
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds. RabbitMQ notices within two or three heartbeats that a leader is disconnected; then another takes over.
+#: Seconds. RabbitMQ detects within two or three heartbeats that a leader is disconnected; then another takes over.
 _HEARTBEAT = 5
 
 #: Errors from parsing a request that is not Palermo's.
@@ -51,14 +51,14 @@ class Leader:
         self._responder = responder
         self._work = work
         self._loop = asyncio.get_running_loop()
-        #: The newest known format of requests.
+        #: The newest format of requests that this version knows.
         self._format = operations.FORMAT
-        #: Set with the reason why another session should lead: from then on requests are left to that session.
+        #: Set with the reason why another session should lead. From then on, requests are left to that session.
         self._hands_over: asyncio.Future[HandsOver] = self._loop.create_future()
         #: Number of active requests, and when the last one arrived or ended, on the loop's clock.
         self._under_way = 0
         self.asked_at = self._loop.time()
-        #: Why `run` ended, if this user lacks a permission, or this version doesn't know a format.
+        #: Why `run` ended: this user lacks a permission, or this version doesn't know a format.
         self.refused: BrokerRefused | NewerFormat | None = None
 
     @classmethod
@@ -73,7 +73,7 @@ class Leader:
         *,
         stands_in: bool,
     ) -> "Leader | None":
-        """Become the leader, on a new connection; None if another session leads. The caller closes it.
+        """Become the leader, on a new connection, which the caller closes; None if another session leads.
 
         `ask` sends requests to the other leader; `unreadable` counts unreadable records. A leader that `stands_in` only
         serves requests, and hands over to a session that stands by.
@@ -84,7 +84,7 @@ class Leader:
             queue = leader_queue(session.exchange, duty)
             channel = await Mutex(queue).take(connection)
             if channel is not None:
-                # A publisher of its own: one that publishes to queues closes with the first queue that refuses.
+                # A publisher of its own, because one that publishes to queues closes at the first refusal.
                 responder = Responder(channel, queue, await Publisher.open(connection))
                 outbox = Outbox(session, connection, declarer(connection))
                 work: Work
@@ -105,23 +105,24 @@ class Leader:
         return self._under_way > 0
 
     async def close(self) -> None:
-        """Stop leading, once pending work is stored and recorded: otherwise the next leader would repeat it."""
+        """Stop leading, once pending work is stored and recorded, since the next leader would otherwise repeat it."""
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS):
                     await self._work.close()
-        finally:  # also if the session that led is closed in a hurry
+        finally:  # even if the session is closed in a hurry
             self._responder.close()
             await self._connection.close()
 
     async def run(self) -> None:
-        """Lead until the call is cancelled.
+        """Lead until cancelled.
 
-        Raises BrokerUnavailable when the connection or the queue is lost, HandsOver if another session is to lead,
-        and BrokerRefused, which `refused` keeps, if this user lacks a permission, also that to reply.
+        Raises BrokerUnavailable when the connection or the queue is lost, HandsOver if another session is to lead, and
+        BrokerRefused if this user lacks a permission, also that to reply; `refused` keeps this error.
         """
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
-        # If the queue is deleted, another session takes the duty, and two would lead. Or no reply can be sent.
+        # If the queue is deleted, another session may lead, and there must not be two. It may also be impossible to
+        # reply.
         deposed: asyncio.Future[Any] = asyncio.ensure_future(self._responder.ended.wait())
         tasks = [asyncio.ensure_future(work) for work in self._work.tasks()]
         for task in tasks:
@@ -146,7 +147,7 @@ class Leader:
                 one.cancel()
             await asyncio.wait({lost, deposed, *tasks})
 
-    # -- operations
+    # -- requests
 
     def _on_request(self, body: bytes) -> Awaitable[bytes] | bytes:
         if self._hands_over.done():
@@ -182,7 +183,7 @@ class Leader:
                 fulfil(self._hands_over, error)
             if isinstance(error, BrokerRefused) and isinstance(operation, BriefOperation):
                 error = PublishRefused(str(error))
-            # Once this leader hands over, a part may have refused because it is closed.
+            # After a handover, a closed part may have caused the error.
             told = self._hands_over.result() if self._hands_over.done() else error
             return operations.write_error(told, operation.raises)
         except _UNREADABLE as error:
@@ -199,6 +200,6 @@ def _refuse(request: object, error: Exception) -> bytes:
 
 
 def _read(task: "asyncio.Task[None]") -> None:
-    """Mark the error as retrieved: `run` may have been cancelled, or have raised another."""
+    """Mark the error as retrieved: `run` may have been cancelled, or have raised another one."""
     if not task.cancelled():
         task.exception()

@@ -43,32 +43,33 @@ log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
 
-#: Seconds for which a session that has handed over leaves the duty to others.
+#: Seconds for which a session that has handed over does not lead again.
 _HANDED_OVER = 5.0
 
 #: Minimum and maximum seconds between two checks whether a duty has a leader.
 _LOOK_EVERY = 1.0, 1.5
 
-#: Seconds for which a leading session leaves the other duty to sessions without one: if a session has led there, so
-#: that each of them has checked, and otherwise.
+#: Seconds before a session that leads takes the other duty too, so that sessions without a duty can take it first. The
+#: longer time, if another session has led there, lets each of them check once.
 _LEFT_TO_OTHERS, _LEFT_AT_FIRST = 2.2, 0.3
 
-#: Seconds after the last request for which a stand-in leader continues to lead.
+#: Seconds after the last request for which a stand-in leader keeps leading.
 _LINGER = 3.0
 
-#: Minimum seconds to wait for the reply to a brief operation: there is another leader by then.
+#: Minimum seconds to wait for the reply to a brief request. By then there is another leader if necessary.
 _PATIENCE = 10.0
 
 
-#: Seconds of silence after which a brief request counts as lost, and is sent again; any other after PATIENCE.
+#: Seconds without a sign of life after which a brief request counts as lost and is sent again. For others it is
+#: PATIENCE.
 _SILENCE = 2.5
 
 
 class LeaderClient:
-    """One session's client for all leaders: it leads in some duties, or sends requests with `ask`.
+    """One session's client for all leaders: sends them requests with `ask`, and may lead itself.
 
     A leader holds the exclusive queue of its duty as its lock (mutex.py), and consumes requests from it. A request may
-    be lost with a leader that dies: after a short silence it is sent again.
+    be lost with a leader that dies; it is sent again after a short silence.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class LeaderClient:
         self._leaders: dict[Duty, Leader] = {}
         #: Held while this session tries to become leader.
         self._taking = asyncio.Lock()
-        #: Until when a duty is left to the sessions that it was handed over to, on the loop's clock.
+        #: When a duty that was handed over may be taken again, on the loop's clock.
         self._left_until: dict[Duty, float] = {}
         self._lingering: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -111,7 +112,7 @@ class LeaderClient:
                 task.result()
         finally:
             self._standing_by = False
-            # Cancelled only once: a second cancel would interrupt the leader's shutdown.
+            # Cancelled only once, because a second cancel would interrupt the leader's shutdown.
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -124,7 +125,7 @@ class LeaderClient:
                 if not await self._is_vacant(duty, StandBy()):
                     was_led = True
                 elif (leader := await self._take(duty, fired, only_if_idle=True)) is None and self._leaders:
-                    # Sessions share the duties: one that leads leaves the other duty to the others.
+                    # A session that leads leaves the other duty to other sessions for a moment.
                     await self._rest(_LEFT_TO_OTHERS if was_led else _LEFT_AT_FIRST)
                     if await self._is_vacant(duty, StandBy()):
                         leader = await self._take(duty, fired)
@@ -137,7 +138,7 @@ class LeaderClient:
             await self._rest(random.uniform(*_LOOK_EVERY))
 
     async def _is_vacant(self, duty: Duty, operation: Operation[None] | None = None) -> bool:
-        """Whether the duty has no leader. A leader gets the operation. Raises the session's error."""
+        """Whether the duty has no leader. Sends the operation to the leader. Raises the session's error."""
         request = b"" if operation is None else operations.write(operation)
         return not await (await self._publisher()).finds(self._queues[duty], request)
 
@@ -148,7 +149,7 @@ class LeaderClient:
     async def _lead(self, leader: "Leader") -> float:
         """Lead until the session or the leader's own connection is lost, which is logged.
 
-        Returns the seconds after which this session may lead again.
+        Returns the seconds until this session may lead again.
         """
         log.info("leading duty=%s exchange=%s", leader.duty, self._session.exchange)
         match await self._run(leader, self._connection.lost.wait()):
@@ -158,12 +159,12 @@ class LeaderClient:
                 return _HANDED_OVER
             case PalermoError() as error if self._connection.error is None:
                 log.warning("cannot lead duty=%s error=%r", leader.duty, str(error))
-            case Exception():  # `_end` logs it: a bug must end neither the other duty nor this one
+            case Exception():  # logged by `_end`: a bug must not end the duties
                 return _HANDED_OVER
         return AGAIN
 
     async def _run(self, leader: "Leader", over: Coroutine[Any, Any, object]) -> BaseException | None:
-        """Lead until `over` is done. Returns the error that ended it earlier."""
+        """Lead until `over` is done. Returns the error if something else ends it."""
         running, ended = asyncio.ensure_future(leader.run()), asyncio.ensure_future(over)
         try:
             await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -176,8 +177,8 @@ class LeaderClient:
     async def _take(
         self, duty: Duty, fired: OnJobs = ignore_jobs, *, only_if_idle: bool = False, stands_in: bool = False
     ) -> "Leader | None":
-        """Become the leader; None if another session leads, or this one, in any duty with `only_if_idle`."""
-        # Imported here: the leader is as much code as the consumer, and most sessions never lead.
+        """Become the leader. None if another session leads, or this one does; with `only_if_idle`, in any duty."""
+        # Imported here, because the leader is as much code as the consumer, and most sessions never lead.
         from palermo.brokers.rabbitmq.leadership.leader import Leader
 
         async with self._taking:
@@ -192,13 +193,13 @@ class LeaderClient:
     async def ask(self, operation: Operation[T], /) -> T:
         """Send a request and return the leader's reply. Without a leader this session stands in for some seconds.
 
-        The operation may be executed twice. Raises BrokerUnavailable; BrokerRefused if this user may not lead.
+        The operation may be executed twice. Raises BrokerUnavailable, and BrokerRefused if this user may not lead.
         """
         loop, is_brief, duty = asyncio.get_running_loop(), isinstance(operation, BriefOperation), operation.duty
         until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else LONG_PATIENCE)
         failed: LeaderFailed | None = None
         while self._connection.error is None and loop.time() < until:
-            # A worker waits, however long an alarm lasts; a user gets an error.
+            # A worker waits as long as an alarm lasts; a user gets an error.
             if not self._session.takes and (trouble := trouble_of(self._connection)) is not None:
                 raise BrokerBlocked(trouble.text)
             try:
@@ -207,7 +208,7 @@ class LeaderClient:
                     return read_reply(operation, reply)
                 await self._stand_in(duty)
             except BrokerRefused:
-                # The same for a missing permission, which may be granted again.
+                # The same for a missing permission, which may be granted in the meantime.
                 if not self._session.takes:
                     raise
             except HandsOver as error:
@@ -225,12 +226,15 @@ class LeaderClient:
         raise await self._unavailable(duty)
 
     async def _request(self, operation: Operation[Any]) -> bytes | None:
-        """The leader's encoded reply; None, after which to ask again, if there is none. Raises the session's error."""
+        """The leader's encoded reply; None if there is none and the caller should ask again.
+
+        Raises the session's error.
+        """
         silence = _SILENCE if isinstance(operation, BriefOperation) else PATIENCE
         return await self._rpcs[operation.duty].ask(operations.write(operation), silence=silence)
 
     async def why_silent(self) -> LeaderUnavailable | None:
-        """The error of a main leader that does not answer; None if it answers or there is none. Raises BrokerError."""
+        """The error if the main leader exists but doesn't answer, or None. Raises BrokerError."""
         if Duty.MAIN in self._leaders or await self._is_vacant(Duty.MAIN):
             return None
         with suppress(TimeoutError):
@@ -243,7 +247,7 @@ class LeaderClient:
         silent = list[WorkerInfo]()
         with suppress(PalermoError):
             silent = [one for one in await self._workers() if one.is_silent]
-        # A worker that last answered before it became leader is not known to lead.
+        # A worker that became leader after its last answer is not known to lead.
         leaders = [one for one in silent if duty in one.duties] or (silent if len(silent) == 1 else [])
         named = f", worker {leaders[0].id}," if leaders and leaders[0].pid else ""
         return LeaderUnavailable(
@@ -253,7 +257,7 @@ class LeaderClient:
         )
 
     async def listing_progress(self) -> tuple[int, int] | None:
-        """The leader's progress with a page of scheduled jobs: jobs read, and jobs to read; None if unknown."""
+        """The leader's progress with a page of scheduled jobs, as jobs read and jobs to read; None if unknown."""
         operation = ListingProgress()
         with suppress(LeaderFailed, HandsOver):
             reply = await self._request(operation)
@@ -265,9 +269,9 @@ class LeaderClient:
         await self._rpcs[operation.duty].tell(operations.write(operation), within=_SILENCE)
 
     async def _stand_in(self, duty: Duty) -> None:
-        """Lead in this duty, if no session does, until there were no requests for some seconds. Raises BrokerRefused.
+        """Lead in this duty, if no session does, until there have been no requests for some seconds.
 
-        A session that stands by waits for its next check instead.
+        Raises BrokerRefused. A session that stands by waits for its next check instead.
         """
         if self._closed:
             raise BrokerUnavailable(f"the session with RabbitMQ at {self._connection.where} is being closed.")
@@ -300,7 +304,7 @@ class LeaderClient:
 
 
 async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:
-    """Stop leading. A stopped leader must not keep its connection: no other session could lead."""
+    """Stop leading. Always closes the leader's connection, since no other session could lead otherwise."""
     running.cancel()
     await asyncio.wait({running})
     error = None if running.cancelled() else running.exception()
@@ -327,5 +331,5 @@ class LimitClient:
         spawn(self._telling, self._tell(EndRun(key, id, worker)))
 
     async def _tell(self, end: EndRun) -> None:
-        with suppress(PalermoError):  # the leader will notice when it asks which jobs run here
+        with suppress(PalermoError):  # the leader will see it in the workers' reports
             await self._leader_client.tell(end)

@@ -1,9 +1,9 @@
 """Limits and rates on RabbitMQ: the leader decides in memory, and asks the workers for missing information.
 
-Nothing of this is stored. A job that must not run yet is postponed like a delayed job. When a permit is free, the
-leader publishes the next waiting job immediately, if it holds that job because it is due within seconds. Other jobs
-return to their queues when they are due. A worker's message that a run has ended may be lost, and a worker may die. So
-while a job waits, the leader asks all workers twice a second which jobs they run.
+Nothing is stored. A job that must not run yet is postponed like a delayed job. When a permit is free, the leader
+publishes the next waiting job immediately, if it holds that job because it is due within seconds; other jobs return to
+their queues when they are due. While a job waits, the leader asks all workers twice a second which jobs they run, since
+a worker may die, and its message about the end of a run may be lost.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ log = logging.getLogger("palermo.rabbitmq")
 
 
 class LeaderLimits:
-    """The permits of one exchange, in the leader's process."""
+    """The permits of one exchange, in the leader."""
 
     def __init__(self, exchange: str, connection: Connection, due: "DueJobs") -> None:
         self._exchange = exchange
@@ -37,7 +37,7 @@ class LeaderLimits:
 
     @property
     def knows(self) -> bool:
-        """Whether the running jobs are known. Before that no job gets a permit."""
+        """Whether the running jobs are known, without which no job gets a permit."""
         return self._learnt
 
     def request(self, demand: LimitDemand, *, id: str, worker: str) -> RunNow | RunLater:
@@ -68,7 +68,7 @@ class LeaderLimits:
             )
 
     async def run(self) -> None:
-        """Free the permits of ended runs, and give them to waiting jobs; until cancelled."""
+        """Free the permits of ended runs and give them to waiting jobs, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             if self._permits.has_waiting:
@@ -76,7 +76,7 @@ class LeaderLimits:
                 self._call()
 
     async def _ask_workers(self, *, first: bool = False) -> bool:
-        """Ask all workers which jobs they run. Returns whether all answered; otherwise nothing is learnt."""
+        """Ask all workers which jobs they run. Returns whether all have answered; otherwise the answers are ignored."""
         workers = await ask_workers(self._connection, self._exchange)
         if not workers.complete:
             return False
@@ -85,7 +85,7 @@ class LeaderLimits:
         return True
 
     def _call(self) -> None:
-        """Publish the waiting jobs for which there are permits."""
+        """Publish the waiting jobs that can get a permit."""
         now = clock.now()
         if not self._permits.has_waiting:
             self._permits.offer(now, lambda _: False)

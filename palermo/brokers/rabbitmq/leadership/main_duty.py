@@ -1,6 +1,6 @@
 """The main duty: scheduled and recurring jobs, the keys of unique jobs, limits and rates.
 
-Jobs of tenants wait in queues that the leader in tenants manages: it is asked about them when keys are freed.
+The tenants' queues belong to the other duty, which is asked about them when keys are freed.
 """
 
 from collections.abc import Awaitable, Iterable, Sequence
@@ -52,9 +52,9 @@ class MainDuty(Work):
         *,
         stands_in: bool,
     ) -> None:
-        """The answers of `handle_now` are sent on channel `answers`.
+        """`handle_now`'s answers are sent on channel `answers`.
 
-        `fired` is called with the jobs of recurring jobs that have fired.
+        `fired` is called with the jobs that recurring jobs have published.
         """
         self._exchange = session.exchange
         self._connection = connection

@@ -1,10 +1,10 @@
 """The requests to the leaders. The types of their fields, and of the replies, are the wire format.
 
 `LeaderClient.ask` sends a request to the leader of its duty. A request may be executed twice, because a leader may die
-after acting and before its reply is sent.
+after acting and before replying.
 
-Readers ignore unknown fields. A release that changes the meaning of a request raises FORMAT: a leader that gets a
-request of a newer format hands over to a newer leader, and the request is sent again.
+Readers ignore unknown fields. A release that changes the meaning of a request raises FORMAT. A leader that gets a
+request in a newer format hands over to a newer leader, to which the request is then sent again.
 """
 
 from collections.abc import Callable
@@ -39,12 +39,12 @@ from palermo.errors import BrokerUnavailable, HeadersTooLarge, NotFound, Palermo
 
 T = TypeVar("T")
 
-#: The format of the requests, which each request contains.
+#: The format of the requests, contained in each.
 FORMAT = 1
 
 
 class AsJson(Generic[T]):
-    """A value that describes itself as JSON, because its message may have headers that JSON lacks."""
+    """A value with its own JSON form, because its message may have headers that JSON lacks."""
 
     __slots__ = ("value",)
 
@@ -56,14 +56,14 @@ class Operation(Struct, Generic[T], frozen=True, kw_only=True, tag_field="ask", 
     """A request to the leader of one duty. Its reply is a T."""
 
     duty: ClassVar[Duty] = Duty.MAIN
-    #: Errors that the caller gets exactly as the leader raised them.
+    #: Errors that keep their class on the way to the caller.
     raises: ClassVar[tuple[type[PalermoError], ...]] = ()
 
     format: int = FORMAT
 
 
 class BriefOperation(Operation[T], frozen=True):
-    """A request for which a job waits, at its enqueue or in a worker."""
+    """A request for which a job is waiting, at its enqueue or in a worker."""
 
     raises: ClassVar = (PublishRefused, HeadersTooLarge)
 
@@ -74,28 +74,27 @@ class TenantOperation(Operation[T], frozen=True):
     duty: ClassVar = Duty.TENANTS
 
 
-# -- the leaders themselves
+# -- leadership itself
 
 
 class StandBy(Operation[None], frozen=True):
-    """Reports that a worker stands by to lead: a stand-in leader ends, and lets that worker lead.
+    """Reports that a worker stands by to lead, so that a stand-in leader ends.
 
-    Its format never changes. Otherwise each older leader would hand over to the next older one while workers of a newer
-    version stand by.
+    Its format never changes. Otherwise, while newer workers stand by, older leaders would hand over to each other.
     """
 
     format: int = 1
 
 
 class GiveSign(BriefOperation[None], frozen=True):
-    """The leader replies immediately, even when busy, as a sign of life."""
+    """Asks for an immediate reply, even from a busy leader, as a sign of life."""
 
 
 # -- the keys of unique jobs
 
 
 class EnqueueUnique(BriefOperation[list[EnqueueAnswer]], frozen=True):
-    """Store these jobs, each if its key is free. The reply has an answer for each."""
+    """Enqueue these jobs, each if its key is free. The reply has an answer for each."""
 
     claims: list[AsJson[KeyRequest]]
 
@@ -109,14 +108,14 @@ class Start(Struct, frozen=True):
 
 
 class StartJob(BriefOperation[Start], frozen=True):
-    """Take its key for a job that a worker wants to start."""
+    """Take the key for a job that a worker wants to start."""
 
     id: str
     job: str
     queue: str
     tenant: str
     run_at: float | None
-    #: Parsed from the message's headers, which another program may have written.
+    #: From the message's headers, which another program may have written.
     lock: UniqueLock | None
     worker: str
     #: The id of this run.
@@ -126,52 +125,52 @@ class StartJob(BriefOperation[Start], frozen=True):
 
     @classmethod
     def of(cls, message: Message, *, worker: str, run: str, again: bool) -> "StartJob":
-        """The request for a message as it was delivered."""
+        """The request for a delivered message."""
         parts = message.id, message.job, message.queue, message.tenant, message.run_at
         return cls(*parts, lock_of(message), worker, run, again)
 
     @property
     def message(self) -> Message:
-        """The parts of the message that matter for its start."""
+        """The part of the message that matters for its start."""
         message = Message(id=self.id, job=self.job, queue=self.queue, tenant=self.tenant, run_at=self.run_at)
         return message if self.lock is None else with_lock(message, self.lock)
 
 
 class ReadmitJobs(BriefOperation[list[bool]], frozen=True):
-    """Take the keys of requeued jobs again. The reply lists which of them may be requeued."""
+    """Take the keys for jobs that are requeued. The reply says for each whether it may be requeued."""
 
     messages: list[AsJson[Message]]
 
 
 class RemoveJobs(BriefOperation[None], frozen=True):
-    """Free the keys of jobs that are about to be removed, unless they run: pairs of a key and an id."""
+    """Free the keys of jobs that are about to be removed, except running ones. Has pairs of key and id."""
 
     jobs: list[tuple[str, str]]
-    #: Whether the jobs that were to follow them are also dropped, because the whole queue is emptied.
+    #: Whether the jobs that would follow them are dropped too, because the whole queue is emptied.
     drop_next: bool = False
 
 
 class CancelJobs(BriefOperation[None], frozen=True):
-    """Free the keys of cancelled jobs, unless they run."""
+    """Free the keys of cancelled jobs, except running ones."""
 
     ids: list[str]
 
 
 class FreeKeys(BriefOperation[list[str]], frozen=True):
-    """Take these keys from their holders. The reply is the keys that existed."""
+    """Take these keys from their holders. The reply has the keys that existed."""
 
     names: list[str]
 
 
 class Keys(Struct, frozen=True):
-    """A page of keys, and the number of all."""
+    """A page of keys, and their total number."""
 
     keys: list[AsJson[Key]]
     total: int
 
 
 class ListKeys(BriefOperation[Keys], frozen=True):
-    """The reply is a page of the keys that contain the text and whose names come after that one."""
+    """The reply is a page of the keys that contain the text, starting after the name `after`."""
 
     text: str
     offset: int
@@ -180,7 +179,7 @@ class ListKeys(BriefOperation[Keys], frozen=True):
 
 
 class FindKeys(BriefOperation[Keys], frozen=True):
-    """The reply is the keys with these names. Its total is the number of names that the leader has looked up."""
+    """The reply is the keys with these names; its total is the number of names that the leader has looked up."""
 
     names: list[str]
 
@@ -189,7 +188,7 @@ class FindKeys(BriefOperation[Keys], frozen=True):
 
 
 class RequestPermit(BriefOperation[RunNow | RunLater], frozen=True):
-    """Request a permit to run a limited job. The reply is when it may run."""
+    """Request a permit to run a limited job. The reply says when it may run."""
 
     demand: LimitDemand
     id: str
@@ -197,7 +196,7 @@ class RequestPermit(BriefOperation[RunNow | RunLater], frozen=True):
 
 
 class EndRun(BriefOperation[None], frozen=True):
-    """Free the permit of a run that has ended. It may be lost: the leader asks the workers which jobs they run."""
+    """Release the permit of an ended run. The request may be lost, since the leader also asks the workers."""
 
     key: str
     id: str
@@ -212,7 +211,7 @@ class ListLimits(BriefOperation[list[LimitInfo]], frozen=True):
 
 
 class Scheduled(Struct, frozen=True):
-    """A page of scheduled jobs, and the number of all."""
+    """A page of scheduled jobs, and their total number."""
 
     messages: list[AsJson[Message]]
     total: int
@@ -227,11 +226,11 @@ class ListScheduled(Operation[Scheduled], frozen=True):
 
 
 class ListingProgress(BriefOperation[tuple[int, int] | None], frozen=True):
-    """The reply is the number of jobs read for the current ListScheduled, and of jobs to read; None without one."""
+    """The reply is the number of jobs read for the current ListScheduled and of jobs to read, or None."""
 
 
 class AlterScheduled(Operation[list[AlteredJob]], frozen=True):
-    """Cancel, run, move or give up the scheduled jobs that match the filter. The reply is these jobs."""
+    """Cancel, run, move or give up the matching scheduled jobs. The reply has these jobs."""
 
     chosen: ScheduledFilter
     action: str
@@ -242,7 +241,7 @@ class AlterScheduled(Operation[list[AlteredJob]], frozen=True):
 
 
 class EditScheduled(Operation[list[AlteredJob]], frozen=True):
-    """Change the scheduled job with this id. The reply is this job."""
+    """Change the scheduled job with this id. The reply has this job."""
 
     id: str
     edit: AsJson[JobEdit]
@@ -264,7 +263,7 @@ class ChangeRecurring(Operation[None], frozen=True):
 
 
 class ListWorkflows(BriefOperation[list[WorkflowInfo]], frozen=True):
-    """The reply is the workflows that run or have failed, or the one with this id."""
+    """The reply is the running and failed workflows, or the one with this id."""
 
     id: str | None
 
@@ -277,7 +276,7 @@ class WorkflowPlace(Struct, frozen=True):
 
 
 class LocateWorkflows(BriefOperation[list[WorkflowPlace]], frozen=True):
-    """The reply is the ids among these that are workflows."""
+    """The reply has the workflows with these ids."""
 
     ids: list[str]
 
@@ -289,7 +288,7 @@ class ListFailedSteps(BriefOperation[list[str]], frozen=True):
 
 
 class CancelWorkflows(BriefOperation[list[str]], frozen=True):
-    """Cancel the workflows among these ids. The reply is the ids of their waiting and running jobs."""
+    """Cancel the workflows with these ids. The reply is the ids of their waiting and running jobs."""
 
     ids: list[str]
 
@@ -306,17 +305,17 @@ class SignalWorkflow(Operation[None], frozen=True):
 
 
 class RequeueSteps(BriefOperation[list[dict[str, Any] | None]], frozen=True):
-    """Run failed steps again. The reply has the new headers of each, None for one that must not run again."""
+    """Run failed steps again. The reply has new headers for each, or None for one that must not run again."""
 
     messages: list[AsJson[Message]]
 
 
 class MeasureWorkflows(Operation[int], frozen=True):
-    """The reply is the size of workflows in the leader's memory and its ledger, in bytes."""
+    """The reply is the size of workflows, in the leader's memory and its ledger, in bytes."""
 
 
 class HasEnded(BriefOperation[bool], frozen=True):
-    """The reply is whether the leader knows the end of this run of a step."""
+    """The reply is whether the leader knows that this run of a step has ended."""
 
     workflow: str
     path: str
@@ -334,17 +333,17 @@ class EndSteps(BriefOperation[None], frozen=True):
 
 
 class CountTenantJobs(TenantOperation[dict[str, int]], frozen=True):
-    """The reply is the number of jobs in the tenants' queues, by job queue."""
+    """The reply is the number of jobs in tenants' queues, by job queue."""
 
 
 class ListTenants(TenantOperation[list[Tenant]], frozen=True):
-    """The reply is the tenants of a queue that have jobs in queues of their own."""
+    """The reply is the tenants of a queue that have jobs in their own queues."""
 
     queue: str
 
 
 class ListTenantNames(TenantOperation[list[str]], frozen=True):
-    """The reply is the tenants that have a queue of their own for this queue, empty or not."""
+    """The reply is the tenants of a queue that have their own queues, empty or not."""
 
     queue: str
 
@@ -353,7 +352,7 @@ class GiveBackTenantJobs(TenantOperation[None], frozen=True):
     """Requeue the jobs of the queue's tenants that the leader holds."""
 
     queue: str
-    #: Whether the leader also moves none of their jobs while a session locks the tenants' queues.
+    #: Whether the leader must also not move their jobs as long as a session locks the tenants' queues.
     still: bool = False
 
 
@@ -384,7 +383,7 @@ class _AnyFormat(Struct):
     format: int = FORMAT
 
 
-#: Errors that the caller gets exactly as the leader raised them, by name.
+#: Errors that keep their class on the way to the caller, by name.
 _RAISED: dict[str, type[PalermoError]] = {
     one.__name__: one for one in (NewerFormat, HandsOver, NotFound, PublishRefused, HeadersTooLarge)
 }
@@ -433,7 +432,7 @@ def write_error(error: Exception, raises: tuple[type[PalermoError], ...] = ()) -
 
 
 def read_reply(operation: Operation[T], body: bytes) -> T:
-    """The value of a reply. Raises the error in it: one that the operation `raises`, HandsOver, or LeaderFailed."""
+    """The value in a reply, or its error: one that the operation `raises`, HandsOver, or LeaderFailed."""
     reply: Reply[T] = _replies(type(operation)).decode(body)
     if isinstance(reply.value, UnsetType):
         raise _RAISED.get(reply.kind, LeaderFailed)(reply.error)
@@ -442,6 +441,6 @@ def read_reply(operation: Operation[T], body: bytes) -> T:
 
 @cache
 def _replies(kind: type[Operation[Any]]) -> "json.Decoder[Any]":
-    """The decoder of replies to requests of this kind, whose class has their type: `class X(Operation[T])`."""
+    """The decoder for replies to this kind of request. Their type is in its base class: `class X(Operation[T])`."""
     (value,) = get_args(kind.__orig_bases__[0])  # type: ignore[attr-defined]
     return json.Decoder(Reply[value], dec_hook=_from_plain)  # type: ignore[valid-type]

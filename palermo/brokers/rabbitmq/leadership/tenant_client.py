@@ -1,4 +1,4 @@
-"""One session's view of tenants: it asks the leader which tenants a queue has, and reads their queues."""
+"""One session's access to tenants: asks the leader for a queue's tenants, and reads their queues."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -89,7 +89,7 @@ class TenantClient:
         return swept.removed
 
     async def browse(self, reader: Reader, queue: str, *, offset: int, limit: int, newest: bool) -> Page:
-        """A page of the queue: first its own jobs, then those of its tenants' queues, tenant by tenant."""
+        """A page of the queue: first the jobs in the queue itself, then those in its tenants' queues."""
         async with self._alone(reader, queue):
             return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
 
@@ -105,7 +105,7 @@ class TenantClient:
         *,
         only: str | None = None,
     ) -> SweepProgress:
-        """Sweep the queue and then its tenants' queues, or `only` one; see palermo.contract.broker.Broker.sweep."""
+        """Sweep the queue and its tenants' queues, or `only` one of them; see palermo.contract.broker.Broker.sweep."""
         async with self._alone(reader, queue, only):
             return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate, as_they_run=as_they_run)
 
@@ -113,9 +113,9 @@ class TenantClient:
     async def _alone(self, reader: Reader, queue: str, only: str | None = None) -> AsyncIterator[None]:
         """Include the queues of all tenants, or of `only` one, in the reader.
 
-        In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. While the reader
-        holds the jobs of the job queue, the leader would consider them done and move others there; a caller that has
-        finished the job queue would miss a moved job.
+        In the meantime no such queue is deleted, and the leader neither holds nor moves their jobs. Otherwise it would
+        move jobs into the job queue, which seems empty while the reader holds its jobs, and the reader would miss
+        those.
         """
         if not await self.names(queue):
             yield

@@ -25,21 +25,21 @@ class Ask(Protocol):
 class Work(ABC):
     """The work of one duty. All of it uses the connection that holds the duty's queue.
 
-    A stand-in leader only does the work of requests: it publishes no job because it is due or a tenant's turn has come.
+    A stand-in leader only answers requests: it publishes no due jobs, and gives tenants no turns.
     """
 
     async def begin(self) -> None:  # noqa: B027 - not every duty needs it
-        """Do the work that precedes the first reply."""
+        """Do what must precede the first reply."""
 
     @abstractmethod
     def tasks(self) -> Sequence[Awaitable[None]]:
-        """Continuous work besides requests, until cancelled. Each task may raise the connection's error."""
+        """The continuous work, which runs until cancelled. Each task may raise the connection's error."""
 
     async def close(self) -> None:  # noqa: B027 - not every duty needs it
-        """Stop, once pending work is stored; may be cancelled. The connection is closed next."""
+        """Stop, once pending work is stored. May be cancelled. The connection is closed afterwards."""
 
     def handle_now(self, operation: Operation[Any]) -> Any:
-        """The reply if no waiting is necessary, else NotImplemented. The caller sends it immediately."""
+        """The reply if it needs no waiting, else NotImplemented. The caller sends it immediately."""
         return NotImplemented
 
     @abstractmethod

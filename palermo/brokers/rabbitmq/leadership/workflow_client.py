@@ -1,4 +1,4 @@
-"""One session's requests about workflows: it asks the leader, and records how steps have ended."""
+"""One session's requests about workflows: asks the leader, and records how steps have ended."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from palermo.core.workflow import step_of
 from palermo.core.workflow_rules import How, is_member
 from palermo.errors import BrokerUnavailable, NotFound
 
-#: Seconds that a worker waits for the leader's answer whether a step has ended, before it runs the step again.
+#: Seconds that a worker waits for the leader to tell whether a step has ended, before it runs the step again.
 _ENDED_WITHIN = 2.0
 
 
@@ -48,7 +48,7 @@ class RabbitmqWorkflows:
         arguments = versions.arguments(session.queue_type, connection.version)
         self._queue = RecordQueue(workflow_queue(session.exchange), connection, outbox.open, arguments)
         self._ends = EndWriter(self._queue, connection, outbox, session.timeout)
-        #: For each end to be written, the job's id and the encoded end.
+        #: The ends to write, each as the job's id and the encoded end.
         self._gathered = Gathered(self._write, size=lambda end: len(end[1]))
         self._ask = ask
         self._reading = reading
@@ -81,7 +81,7 @@ class RabbitmqWorkflows:
     async def with_workflows(
         self, found: Iterable[JobLocation], ids: Collection[str], *, failed: bool
     ) -> list[JobLocation]:
-        """These jobs, and the workflows with the other ids: as running jobs, or as failed ones if these are wanted."""
+        """Add the workflows with the other ids to these jobs: as running jobs, or, if wanted, failed ones."""
         jobs = list(found)
         left = sorted(set(ids) - {job.id for job in jobs})
         places = await self._ask(operations.LocateWorkflows(left)) if left and await self.exist() else []
@@ -90,9 +90,9 @@ class RabbitmqWorkflows:
         return jobs + running + (over if failed else [])
 
     async def send_end(self, message: Message, how: How, output: StoredResult | None = None) -> Awaitable[None]:
-        """Send the end of a step's run that added no steps. Returns an awaitable that is done once it is stored.
+        """Send the end of a step's run that added no steps. Returns an awaitable for its storage.
 
-        That may take as long as an alarm lasts. It raises BrokerUnavailable.
+        It may take as long as an alarm, and raises BrokerUnavailable.
         """
         step = step_of(message.extra)
         assert step is not None
@@ -103,13 +103,13 @@ class RabbitmqWorkflows:
         await (await self._ends.send(ends[0][0], record_of([end for _, end in ends])))
 
     async def tell_added(self, message: Message, adds: bytes) -> None:
-        """Record the steps that a run has added, and wait until that is stored, however long an alarm lasts."""
+        """Record the steps that a run has added; returns once that is stored, which may take as long as an alarm."""
         report = StepReport(message=_bare(message), adds=b64encode(adds).decode())
         body = json.dumps(report.to_record(), separators=(",", ":")).encode()
         await (await self._ends.send(message.id, body))
 
     async def has_ended(self, message: Message) -> bool:
-        """Whether the end of this run of a step is stored; False if no leader answers soon."""
+        """Whether the end of this run of a step is stored. False if no leader answers soon."""
         run = step_of(message.extra)
         if run is not None and await self.exist():
             with suppress(BrokerUnavailable, TimeoutError):
@@ -122,7 +122,7 @@ class RabbitmqWorkflows:
         return await self._ask(operations.MeasureWorkflows()) if await self.exist() else 0
 
     async def leaving(self, jobs: Iterable[Message], how: How = How.CANCELLED) -> None:
-        """End these steps, which are about to be removed; ignore other jobs."""
+        """End these steps, which are about to be removed. Ignores other jobs."""
         steps = [AsJson(_bare(job)) for job in jobs if step_of(job.extra) is not None]
         if steps and await self.exist():
             await self._ask(operations.EndSteps(steps, how))
@@ -132,8 +132,8 @@ class RabbitmqWorkflows:
     ) -> list[bool | Message]:
         """Whether each of these jobs may leave the queue; `may` has the decisions of others.
 
-        Each comes with the message that replaces it, or with None if it is removed. A failed step that may run again
-        gets another message. Steps that are removed end.
+        Each job comes with the message that replaces it, or with None to remove it. A failed step that may run again
+        gets another message. Removed steps end.
         """
         found: list[bool | Message] = list(may)
         again = [
@@ -151,10 +151,10 @@ class RabbitmqWorkflows:
         return found
 
     async def exist(self) -> bool:
-        """Whether any workflow has ever run here; otherwise the leader need not be asked."""
+        """Whether any workflow has ever run here. If not, the leader need not be asked."""
         return await self._queue.exists(await self._reading())
 
 
 def _bare(message: Message) -> Message:
-    """A message without its arguments: enough to identify its step."""
+    """A message without its arguments, which is enough to identify its step."""
     return replace(message, body=b"", failure=None, attempts=())

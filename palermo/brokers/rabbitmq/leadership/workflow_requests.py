@@ -43,7 +43,7 @@ async def reply(engine: Workflows, operation: operations.Operation[Any]) -> Any:
 
 
 async def _requeued(engine: Workflows, message: Message) -> dict[str, Any] | None:
-    """The new headers of a failed step that runs again; None if it must not."""
+    """The new headers for a failed step that runs again; None if it must not."""
     again: list[Message] = []
 
     def put(one: Message) -> Step:

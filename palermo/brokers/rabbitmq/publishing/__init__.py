@@ -1,1 +1,1 @@
-"""Publishing messages: creates their queues, waits for confirms, and hands messages over between queues."""
+"""Publishing: creates queues, publishes messages, waits for confirms, and moves messages between queues."""

@@ -1,6 +1,6 @@
 """Declares the exchanges, queues and bindings that must exist before a job or an event is published or consumed.
 
-Declaring costs half the publishing rate, so it is done once per session and queue. An existing queue with other
+Declaring costs half the publishing rate, so each session declares a queue only once. An existing queue with other
 arguments, or another type, is used unchanged.
 """
 
@@ -30,19 +30,19 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoEr
 class EventTopology:
     """The exchanges of one events prefix, and the patterns by which this session binds its groups' queues.
 
-    Programs that publish and subscribe without Palermo declare the same (docs/internals/wire.md, "Events"): durable and
-    without arguments, since RabbitMQ refuses a declaration (406) whose arguments differ from the first.
+    Other programs declare the same (docs/internals/wire.md, "Events"). RabbitMQ refuses a second declaration with
+    different arguments (406), so all declare durable exchanges and queues without arguments.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.gateway = gateway(prefix)
         self.distributor = distributor(prefix)
-        #: By queue: the patterns for binding it whenever it is declared.
+        #: By queue: the patterns to bind it by whenever it is declared.
         self.topics: dict[str, tuple[str, ...]] = {}
 
     def is_group(self, queue: str) -> bool:
-        """Whether the queue belongs to a group, by its name."""
+        """Whether this is the name of a group's queue."""
         return queue.removeprefix(LITERAL).startswith(f"{self.prefix}_")
 
     async def make(self, channel: Channel) -> None:
@@ -64,27 +64,27 @@ class EventTopology:
             await channel.bind(amqp_name, self.distributor, routing_key=topic)
 
 
-#: Minimum and maximum seconds until a found queue is registered; sooner if a caller waits in `done`. Jobs come first.
-#: If many sessions find a queue at the same time, the first writes its name, and most others see that.
+#: Seconds, at least and at most, until a found queue is registered; sooner if a caller waits in `done`. Jobs come
+#: first. Of many sessions that find a queue at the same time, the first registers it, and most others see that.
 _SOON = (0.3, 3.0)
 
 
 class QueueRegistration:
     """The queues whose names one session must store.
 
-    The names of our own queues are stored before their creation, those of others once a session finds them.
+    Names of our own queues are stored before they are created, those of others once a session finds them.
     """
 
     def __init__(self, session: SessionParameters, facts: Facts, connections: Connections) -> None:
         self._session = session
-        #: How the queues of subscribed groups are bound.
+        #: How the groups' queues are bound.
         self.wiring = EventTopology(session.prefix)
         self._facts = facts
         self._connections = connections
         self._connection = connections.publishing
         self._working: asyncio.Task[None] | None = None
         self._found: set[str] = set()
-        #: Set once a caller waits in `done`.
+        #: Set while a caller waits in `done`.
         self._hurry = asyncio.Event()
 
     def declarer(self, connection: Connection) -> "Declarer":
@@ -92,7 +92,7 @@ class QueueRegistration:
         return Declarer(self._session, connection, self)
 
     async def register(self, queue: str) -> None:
-        """Store the name of a queue that is about to be created. Returns once that is done, or postponed."""
+        """Store the name of a queue that is about to be created; returns once that is done, or postponed."""
         try:
             await self._facts.stream.write(fact(QUEUE, queue, True))
         except BrokerUnavailable as error:
@@ -103,14 +103,14 @@ class QueueRegistration:
             self.register_found(queue)
 
     def register_found(self, queue: str) -> None:
-        """Store the name of an existing queue, if it is not registered yet. Does not wait for that."""
+        """Store the name of an existing queue in the background, unless it is registered."""
         self._found.add(queue)
         if self._working is None or self._working.done():
             self._hurry.clear()
             self._working = asyncio.ensure_future(self._register_all_found())
 
     async def done(self) -> None:
-        """Wait briefly until the found queues are registered, unless an alarm prevents that."""
+        """Wait briefly until the found queues are registered, except during an alarm."""
         if self._working is not None and not self._connection.blocked:
             self._hurry.set()
             await asyncio.wait({self._working}, timeout=LAST_WORDS)
@@ -119,20 +119,20 @@ class QueueRegistration:
 
     async def _register_all_found(self) -> None:
         await wait_for_any(self._hurry, timeout=random.uniform(*_SOON))
-        with suppress(PalermoError):  # the session is lost; the next one will find the queue again
+        with suppress(PalermoError):  # the session is lost, and the next one finds the queue again
             while self._found:
                 found, self._found = self._found, set()
                 # During an alarm RabbitMQ doesn't read from a connection that publishes.
                 connection = self._connections.consuming or self._connection
                 for queue in sorted(found - (await self._facts.read(connection)).queues):
-                    # It may have been deleted since it was found.
+                    # It may have been deleted since.
                     if (await connection.probe(amqp_queue(self._session.exchange, queue))).exists:
                         await self._facts.put(QUEUE, queue)
 
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Seconds after which the type of a failed queue is looked up again.
+#: Seconds after which the type of a failed queue is queried again.
 _ASK_AGAIN = 60.0
 
 
@@ -140,16 +140,16 @@ class Declarer:
     """Declares queues on one connection, each once."""
 
     def __init__(self, session: SessionParameters, connection: Connection, registration: QueueRegistration) -> None:
-        """`registration` stores the names of the queues: ours before their creation, so that none is unknown."""
+        """`registration` stores the names of the queues."""
         self._connection = connection
         self._exchange = session.exchange
         #: The type of new queues.
         self._kind = session.queue_type
         self._registration = registration
         self._wiring = registration.wiring
-        #: The queues that this connection has created or found, each with its type.
+        #: The queues that this connection has created or found, with their types.
         self.kinds: dict[str, str] = {}
-        #: The queues that get priorities when they are created.
+        #: The queues that get priorities if they are created.
         self._prioritized = set(session.prioritized)
         #: Queues known to have priorities, and those that `mind` has checked.
         self._with_priorities: set[str] = set()
@@ -161,18 +161,18 @@ class Declarer:
         self._lock = asyncio.Lock()
 
     def forget(self, queue: str) -> None:
-        """Declare the queue again next time: the queue or the exchange may be missing."""
+        """Declare the queue again next time, since it or the exchange may be missing."""
         self.kinds.pop(queue, None)
         self._foreign.discard(queue)
         self._with_priorities.discard(queue)
         self._exchange_made = False
 
     def is_foreign(self, queue: str) -> bool:
-        """Whether the queue has arguments other than ours, so it may keep jobs from an idle consumer."""
+        """Whether the queue has arguments other than ours. It may then keep jobs from an idle consumer."""
         return queue in self._foreign
 
     async def kind(self, queue: str) -> str:
-        """Like `ensure`, but an old type is looked up again: the queue may have been migrated."""
+        """Like `ensure`, but queries an old type again, because the queue may have been migrated."""
         now = asyncio.get_running_loop().time()
         async with self._lock:
             if queue in self.kinds and now - self._asked.get(queue, now) > _ASK_AGAIN:
@@ -193,10 +193,10 @@ class Declarer:
             log.warning("priorities have little or no effect queue=%s reason=%r", queue, why)
 
     async def ensure(self, queue: str, *, priority: int = 0) -> str:
-        """The queue's type, ours unless it was created otherwise; declares and binds missing parts.
+        """Declare and bind the queue if necessary; returns its type, which may differ from ours for an existing queue.
 
-        A queue that is created for a job with a `priority` gets priorities. Raises BrokerRefused without the
-        permission, BrokerUnavailable if the connection is lost, or QueueNameInvalid.
+        A queue created for a job with a `priority` gets priorities. Raises BrokerRefused without the permission,
+        BrokerUnavailable if the connection is lost, or QueueNameInvalid.
         """
         known = self.kinds.get(queue)
         if known is not None:
@@ -222,22 +222,22 @@ class Declarer:
             return self.kinds[queue]
 
     async def _make(self, queue: str) -> str:
-        """Register a queue and create it. If several sessions do so at the same time, one writes its name."""
+        """Register a queue and create it. If several sessions do this at the same time, one of them stores its name."""
         digest = hashlib.sha256(queue.encode(errors="surrogatepass")).hexdigest()[:32]
         making = Mutex(internal(self._exchange, f"making.{digest}"))
         async with making.held(self._connection, patience=0, optional=True) as ours:
             if ours:
                 await self._registration.register(queue)
             else:
-                self._registration.register_found(queue)  # the other session may die before it has written the name
+                self._registration.register_found(queue)  # the other session may die before it has stored the name
             return await self._make_again(queue)
 
     async def _make_again(self, queue: str) -> str:
-        """Create the missing parts of the queue and its bindings. Returns the queue's type."""
+        """Create what is missing of the queue and its bindings. Returns the queue's type."""
         try:
             return await self._declare(queue)
         except NotFound:
-            # The exchange was deleted since its declaration, or the queue before its binding.
+            # The exchange, or the queue, was deleted since its declaration.
             self._exchange_made = False
             await self._make_exchange()
             return await self._declare(queue)
@@ -245,14 +245,14 @@ class Declarer:
     async def ensure_registered(self, queues: Iterable[str]) -> dict[str, str]:
         """The types of the registered queues among these that exist with our arguments. The others need `ensure`.
 
-        The queries are pipelined, with three frames for each queue: one after another, 3,000 queues took a minute.
+        The queries are pipelined, since 3,000 queues one after another took a minute.
         """
         wanted = list(queues)
         async with self._lock:
             plain = [one for one in wanted if one not in self.kinds and self._is_plain(one)]
             if len(plain) > 1:
                 await self._make_exchange()
-                # A queue or the exchange was deleted, or one is not accessible: `ensure` finds out which.
+                # A queue or the exchange was deleted, or isn't accessible; `ensure` finds out which.
                 with suppress(NotFound, BrokerRefused):
                     self.kinds |= dict.fromkeys(await self._declare_those_there(plain), self._kind)
         return {queue: self.kinds[queue] for queue in wanted if queue in self.kinds}
@@ -295,7 +295,7 @@ class Declarer:
         arguments = versions.arguments(PRIORITY if prioritized else kind, self._connection.version)
         if self._wiring.is_group(queue):
             kind, arguments = CLASSIC, {"x-queue-type": CLASSIC}
-            # Without arguments, as other programs do. If it has some, the next declaration finds out.
+            # Without arguments, as other programs do. If the queue has some, the next declaration finds out.
             await self._connection.declare(name)
         difference = await self._connection.declare(name, arguments)
         if difference is not None:
@@ -311,7 +311,7 @@ class Declarer:
         """The type of a queue that exists with other arguments."""
         name, theirs = difference.argument, difference.theirs or difference.text
         if name == "x-max-priority":
-            # It was created with or without priorities, and is ours anyway.
+            # It differs only in its priorities, so it is ours.
             if theirs != "none":
                 self._with_priorities.add(queue)
             return CLASSIC

@@ -16,14 +16,14 @@ class EndWriter:
     """Writes the ends of one session's runs into one queue."""
 
     def __init__(self, queue: RecordQueue, connection: Connection, outbox: Outbox, timeout: float) -> None:
-        """`timeout` is the number of seconds for RabbitMQ's confirm, unless an alarm blocks it."""
+        """`timeout` is the seconds to wait for RabbitMQ's confirm; an alarm extends it."""
         self._queue = queue
         self._connection = connection
         self._outbox = outbox
         self._timeout = timeout
 
     async def send(self, id: str, body: bytes) -> Awaitable[None]:
-        """Send the end of the job with this id. Returns an awaitable that is done once it is stored.
+        """Send the end of the job with this id. Returns an awaitable for its storage.
 
         Raises BrokerUnavailable.
         """

@@ -1,21 +1,20 @@
-"""Hands messages over: publishes each to its new place, and acknowledges it in its old one after the confirm.
+"""Moves messages: publishes each to its new place, and acknowledges it in the old one after the confirm.
 
-Law: no publish and no acknowledgement share an AMQP transaction (tx), and nothing here uses one. A queue that refuses a
-publish (overflow reject-publish) ends the transaction with 406 "partial tx completion" and keeps its acknowledgements,
-so the message would be in no queue. RabbitMQ guarantees atomicity for one queue only.
+Law: nothing here uses AMQP transactions. If a queue refuses a publish (overflow reject-publish), RabbitMQ ends the
+transaction with 406 "partial tx completion" but keeps its acknowledgements, so the message would be in no queue.
+RabbitMQ guarantees atomicity for one queue only.
 
 Promise:
 
-* A refused message stays in its old place. It is tried again after a growing pause, and logged (`Refusals`).
-* A job that can never be published, since its headers don't fit a frame of this connection, goes to `failed` instead
-  (`unpublishable`): it must not block other jobs forever.
-* kill -9 of the leader, or a lost session: the message is in its old place, in its new one, or with one id in both,
-  but never in neither. So a delayed job, or one of a tenant, may run twice. A ledger (ledger.py) searches for a job
-  that the last leader may have published (`traces`) before it publishes the job again. Such a job runs twice only after
-  two simultaneous deaths: of the leader between the confirm and the acknowledgement, and of the worker with the job.
-  Here a silent worker counts as dead, and a message that another session holds at that moment, to read its queue, is
-  not found.
-* kill -9 of the broker: the promise of a publisher confirm holds. RabbitMQ loses acknowledgements not yet on disk.
+* A refused message stays in its old place. It is retried after a growing pause, and logged (`Refusals`).
+* A job that can never be published, because its headers don't fit a frame of this connection, goes to `failed`
+  (`unpublishable`), so that it doesn't block other jobs forever.
+* kill -9 of the leader, or a lost session: the message is in its old place, in its new one, or with one id in both, so
+  a delayed job, or one of a tenant, may run twice. A ledger (ledger.py) searches for a job that the last leader may
+  have published (`find_published`) before it publishes the job again. Such a job runs twice only if the leader dies
+  between the confirm and the acknowledgement, and the worker with the job dies at the same time. A silent worker counts
+  as dead, and a message that another session holds at that moment, in order to read its queue, is not found.
+* kill -9 of the broker: confirmed messages survive. Acknowledgements not yet on disk are lost.
 """
 
 import asyncio
@@ -38,16 +37,16 @@ from palermo.errors import HeadersTooLarge, NotFound, PalermoError, PublishRefus
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Maximum number of a queue's messages to search for a job: a longer queue counts as not having it.
+#: Maximum number of a queue's messages that are searched for a job. A longer queue counts as not having it.
 _READ = 5_000
 
-#: Seconds after which RabbitMQ has written to disk a message that was seen in a queue: it writes every 0.2 s
-#: (SYNC_INTERVAL in rabbit_amqqueue_process.erl).
+#: Seconds after which a message seen in a queue is on disk: RabbitMQ writes every 0.2 s (SYNC_INTERVAL in
+#: rabbit_amqqueue_process.erl).
 _WRITTEN = 1.0
 
 
 async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -> list[PalermoError | None]:
-    """For each message being published, the error, or None if it is confirmed.
+    """The error of each of these publishes, or None if it is confirmed.
 
     Raises the error of a lost session, and any error that is not a PalermoError.
     """
@@ -72,16 +71,16 @@ def unpublishable(message: Message, error: PalermoError, *, now: float) -> Messa
 
 
 async def write_acks(publisher: Publisher, queue: str) -> None:
-    """Make RabbitMQ write the acknowledgements of this queue to disk, by publishing a persistent mark to it.
+    """Make RabbitMQ write this queue's acknowledgements to disk, by publishing a persistent mark to it.
 
-    Without it a kill -9 of the broker may restore messages acknowledged since the last publish to the queue.
+    Otherwise a kill -9 of the broker may bring back messages acknowledged since the last publish to the queue.
     """
     with suppress(PublishRefused, NotFound):
         await publisher.send("", queue, PERSISTENT_JSON, b"")
 
 
 def is_mark(got: Got) -> bool:
-    """Whether this message is such a mark, and not a delayed job.
+    """Whether this message is such a mark rather than a delayed job.
 
     RabbitMQ adds `x-delivery-count` when a quorum queue redelivers a message.
     """
@@ -89,17 +88,17 @@ def is_mark(got: Got) -> bool:
 
 
 class Refusals:
-    """Paces the attempts to publish to a refusing place: when to try again, and when to log it."""
+    """Decides when to publish again to a place that refuses messages, and when to log that."""
 
     def __init__(self, what: str, *, first: float = 1.0, last: float = 30.0) -> None:
-        """`what` describes the refused messages in the log; the pause is doubled from `first` to `last` seconds."""
+        """`what` describes the messages in the log. The pause is doubled from `first` to `last` seconds."""
         self._what = what
         self._first, self._last = first, last
         self._pause = 0.0
         self._said: float | None = None
 
     def refused(self, error: PalermoError, *, some: bool = False) -> float:
-        """Record a refusal. Returns seconds until the next attempt. `some` means that other messages were stored."""
+        """Record a refusal. Returns the seconds until the next attempt. `some` says that other messages were stored."""
         self._pause = self._first if some or not self._pause else min(2 * self._pause, self._last)
         now = time.monotonic()
         if self._said is None or now - self._said >= SAY_EVERY:
@@ -122,8 +121,8 @@ async def traces(
 ) -> frozenset[str]:
     """The ids of the jobs among these that are in their queues, or with a living worker.
 
-    With `ended`, also of jobs that ended with such a worker a while ago. `jobs` has the queue of each job by the job's
-    id. `kind` returns the type of a queue. Only classic queues are read: others count a read as a failed delivery.
+    With `ended`, also of jobs that have ended with such a worker recently. `jobs` has each job's queue by its id;
+    `kind` returns a queue's type. Only classic queues are searched, because others count a read as a failed delivery.
     """
     found: set[str] = set()
     for queue in sorted(set(jobs.values())):
@@ -144,6 +143,6 @@ async def traces(
     elif left:
         found |= await jobs_of_workers(connection, exchange, left)
     if found:
-        # A message that was seen may not be on disk yet: it is not confirmed, so a kill -9 of the broker would lose it.
+        # A message that was seen is perhaps not on disk yet, so a kill -9 of the broker could still lose it.
         await asyncio.sleep(_WRITTEN)
     return frozenset(found)

@@ -1,6 +1,6 @@
 """The destinations of jobs: a job queue, a tenant's queue, or an intake for delayed jobs.
 
-A Destination (amqp/publisher.py) creates its queue before it publishes, and again when the queue is missing.
+See Destination in amqp/publisher.py.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ def delay_queue_name(exchange: str, place: Intake | Bucket | str) -> str:
     return internal(exchange, f"later.{place}")
 
 
-#: Seconds after its last use for which a session assumes that a tenant's queue still exists.
+#: Seconds after its last use during which a session assumes that a tenant's queue exists.
 _TRUSTED = 5.0
 
-#: Seconds that a tenant's queue stays empty before it is deleted: longer than any session assumes that it exists.
+#: Seconds that a tenant's queue must be empty before it is deleted: longer than any session assumes that it exists.
 LINGER = 2 * _TRUSTED
 
-#: Maximum number of tenants' queues that a session remembers creating.
+#: Maximum number of tenants' queues that a session remembers.
 _REMEMBERED = 50_000
 
 
@@ -49,30 +49,29 @@ class TenantQueue(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> "TenantQueue | None":
-        """The tenant and job queue for which the message waits; None for a message that waits in its job queue itself.
+        """The tenant queue where the message has to wait; None if it waits in the job queue itself.
 
-        Such a message has no tenant, or was postponed by a rate limit: then it has already had its tenant's turn.
+        That is so if it has no tenant, or was postponed by a rate limit after its tenant's turn.
         """
         return cls(message.queue, message.tenant) if message.tenant and not has_reservation(message) else None
 
 
 def tenant_queue_name(exchange: str, tenant_queue: TenantQueue) -> str:
-    """The name of a tenant's AMQP queue. It contains a digest: both names together may be too long for AMQP."""
+    """The AMQP name of a tenant's queue. Contains a digest, because both names together may be too long for AMQP."""
     digest = hashlib.sha256(f"{tenant_queue.queue}\0{tenant_queue.tenant}".encode(errors="surrogatepass")).hexdigest()
     return internal(exchange, f"tenant.{digest[:32]}")
 
 
 def browsing_lock(exchange: str) -> str:
-    """The exclusive queue with which a session that reads tenants' queues prevents the leader from deleting any.
+    """The exclusive queue with which a session that reads tenants' queues keeps the leader from deleting any.
 
-    While a session holds a queue's jobs in order to read them, the queue only seems empty. The leader holds this lock
-    while it deletes queues.
+    While a session holds a queue's jobs, the queue seems empty. The leader holds this lock while it deletes queues.
     """
     return internal(exchange, "tenants.turn")
 
 
 def deletion_lock(exchange: str) -> str:
-    """The exclusive queue that the leader holds while it deletes tenants' queues, so that publishers wait."""
+    """The exclusive queue that the leader holds while it deletes tenants' queues. Publishers wait for it."""
     return internal(exchange, "tenants.deleting")
 
 
@@ -83,8 +82,8 @@ class TenantQueues:
         self._exchange = exchange
         self._connection = connection
         self._publisher = publisher
-        # Classic, whatever type job queues have: a broker can't handle ten thousand quorum queues: see
-        # docs/internals/decisions/tenants.md.
+        # Classic, whatever type job queues have: a broker can't handle ten thousand quorum queues
+        # (docs/internals/decisions/tenants.md).
         self._arguments = versions.arguments(CLASSIC, connection.version)
         self._with_priorities = versions.arguments(PRIORITY, connection.version)
         self._used: dict[TenantQueue, float] = {}
@@ -93,7 +92,7 @@ class TenantQueues:
         self._lock = asyncio.Lock()
 
     def has(self, tenant_queue: TenantQueue) -> bool:
-        """Whether its queue existed a moment ago; if so, this counts as a use of it."""
+        """Whether its queue existed a moment ago. Counts as a use of the queue."""
         used, now = self._used.get(tenant_queue), time.monotonic()
         if used is None or now - used > _TRUSTED:
             return False
@@ -103,7 +102,7 @@ class TenantQueues:
     async def ensure(self, *tenant_queues: TenantQueue, priority: int = 0) -> None:
         """Create their missing queues, and list them for the leader.
 
-        A queue created for jobs with a `priority` has priorities; an existing one without them stays so.
+        A queue created for jobs with a `priority` has priorities. An existing queue is not changed.
         """
         async with self._lock:
             missing = [tenant_queue for tenant_queue in dict.fromkeys(tenant_queues) if not self.has(tenant_queue)]
@@ -116,15 +115,15 @@ class TenantQueues:
             while True:
                 now = time.monotonic()
                 are_new = await self._declare(missing, arguments) or are_new
-                # After the declarations, since a leader that found a queue empty might delete it after this record; and
-                # before the first job, since otherwise no leader would look for that job.
+                # After the declarations, because a leader that found a queue empty might delete it after reading this
+                # record. Before the first job, because no leader would look for it otherwise.
                 record = {"all": [list(tenant_queue) for tenant_queue in missing]}
                 listing = self.names.write(record)
                 await (together(listing, self._connection.persist_queues()) if are_new else listing)
                 if not await self._are_deleted():
                     break
                 await asyncio.sleep(SOON)
-            # A leader may have died while deleting one.
+            # A leader that was deleting one of them may have died.
             names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in missing]
             if not all(probe.exists for probe in (await probe_all(self._connection, names)).values()):
                 await self._declare(missing, arguments)
@@ -132,7 +131,7 @@ class TenantQueues:
             self._used |= dict.fromkeys(missing, now)
 
     def forget(self, tenant_queue: TenantQueue) -> None:
-        """Record that its queue was deleted, so that it is created again next time."""
+        """Record that its queue was deleted and must be created again."""
         self._used.pop(tenant_queue, None)
 
     async def are_there(self, reading: Connection | None = None) -> bool:
@@ -144,10 +143,10 @@ class TenantQueues:
         return await (await self._publisher()).finds(deletion_lock(self._exchange))
 
     async def _declare(self, tenant_queues: list[TenantQueue], arguments: Mapping[str, Any]) -> bool:
-        """Create the missing ones. Returns whether one may have been missing: it has no job, and no leader listens to
-        it.
+        """Create the missing ones.
 
-        One that exists with other arguments is used unchanged.
+        Returns whether any was missing, so that it has no job and the leader doesn't listen to it. An existing one with
+        other arguments is used unchanged.
         """
         names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in tenant_queues]
         probes = await declare_all(self._connection, dict(zip(names, names, strict=True)), "", arguments)
@@ -187,7 +186,7 @@ class JobDestinations:
         await self.note_failed(place, [message])
 
     async def note_failed(self, place: Place, messages: Sequence[Message]) -> None:
-        """Log jobs that were stored here, if this is a failed queue of type quorum, which can't be read."""
+        """Log jobs that were stored here, if this is a failed quorum queue, which can't be read."""
         if not isinstance(place, str) or not is_failed(place):
             return
         with suppress(PalermoError, TimeoutError):  # the jobs are stored, and the next sweep corrects the log
@@ -210,7 +209,7 @@ class JobDestinations:
         return "", delay_queue_name(exchange, place)
 
     def has(self, place: Place) -> bool:
-        """Whether this connection has created or found it, so that a message may be sent immediately."""
+        """Whether this connection has created or found it, so that a message can be sent immediately."""
         match place:
             case str():
                 return place in self._declarer.kinds
@@ -220,12 +219,12 @@ class JobDestinations:
                 return self._intakes[place].made
 
     async def ensure(self, place: Place, priority: int = 0) -> str:
-        """Create the queue if it is missing, for a message with this priority. Returns the queue's type."""
+        """Create the queue, if it is missing, for a message with this priority. Returns the queue's type."""
         match place:
             case str():
                 return await self._declarer.ensure(place, priority=0 if is_failed(place) else priority)
             case TenantQueue():
-                # The job queue is created as well, so that every list of queues contains it.
+                # Create the job queue too, so that it appears in lists of queues.
                 await self._declarer.ensure(place.queue, priority=priority)
                 await self.tenant_queues.ensure(place, priority=priority)
                 return CLASSIC

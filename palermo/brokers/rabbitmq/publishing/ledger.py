@@ -1,19 +1,18 @@
-"""The ledger: everything that one part of the leader hands to the next leader, as records in one durable queue.
+"""The ledger: everything that one part of the leader passes on to the next leader, as records in one durable queue.
 
-Promise: after `commit` returns, every later leader knows its states. Each of its jobs is in its queue, or in `failed`
-if it can never be published, or waits here to be tried again. This survives the death of any process, and of the
-broker.
+Promise: after `commit` returns, every later leader knows its states. Each of its jobs is in its queue, in `failed` if
+it can never be published, or waits here to be retried. This survives the death of any process, and of the broker.
 
 * The leader appends a batch of states (ledger_records.py), and publishes its jobs after it; each is confirmed
   separately (handover.py). A later batch records that the jobs are stored.
 * kill -9 of the leader, or a lost session: the next leader reads all records (state_log.py). It publishes again the
   jobs that no record reports as stored, and that it finds neither in their queues nor with a worker.
-* A job that its queue refuses is tried again until the queue accepts it, or until its owner removes it.
+* A job that its queue refuses is retried until the queue accepts it, or its owner removes it.
 * A record of a newer format: this leader hands over (NewerFormat).
 * The queue is deleted: the leader's session ends, and the contents of the queue are lost.
 
-Cost: two confirmed publishes for a commit with jobs, and one without. When there are many records, or they are ten
-minutes old, a snapshot replaces them, concurrently with commits.
+Cost: two confirmed publishes for a commit with jobs, and one without. When the records are many or ten minutes old, a
+snapshot replaces them, concurrently with commits.
 """
 
 import asyncio
@@ -50,11 +49,11 @@ from palermo.errors import BrokerUnavailable, HeadersTooLarge, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Number of records after which the leader writes all states again. A classic queue may have one more record for each
-#: state, up to _MOST records.
+#: Number of records after which the leader writes a snapshot. In a classic queue it is the number of states, up to
+#: _MOST.
 _MANY, _MOST = 2_000, 30_000
 
-#: Maximum bytes of job bodies in one record of a batch; a record may always have one job.
+#: Maximum bytes of job bodies in one record of a batch. A record may always have one job.
 _JOBS_BYTES = 1_048_576
 
 
@@ -66,20 +65,20 @@ class State(Protocol):
 
 T = TypeVar("T", bound=State)
 
-#: Another session's record, such as the end of a run, and the argument for `settle` or `keep`.
+#: Another session's record, such as the end of a run, with the argument for `settle` or `keep`.
 Report = tuple[Mapping[str, Any], Record]
 
 
 class Table(Struct, Generic[T], frozen=True):
-    """The purpose of a ledger."""
+    """What a ledger is for."""
 
     exchange: str
-    #: The AMQP name of its queue, and the arguments of its declaration.
+    #: The AMQP name of its queue, and the arguments for declaring it.
     queue: str
     arguments: Mapping[str, Any]
     #: Decodes a state.
     read: Callable[[Any], T]
-    #: Whether workers drop a second copy of a job at its start; if not, no job is published before its batch is stored,
+    #: Whether workers drop a second copy of a job at its start. If not, no job is published before its batch is stored,
     #: and a job is not published again if a worker remembers its end.
     drops_copies: bool
 
@@ -93,7 +92,7 @@ class _Reading(Struct, Generic[T]):
 
 
 class Ledger(Generic[T]):
-    """One ledger, on the leader's side; see the module's docstring. Its owner holds the states."""
+    """One ledger, on the leader's side. Its owner holds the states."""
 
     def __init__(
         self,
@@ -104,8 +103,9 @@ class Ledger(Generic[T]):
         beside: Channel | None = None,
         on_report: Callable[[Report], None] | None = None,
     ) -> None:
-        """`beside` is a channel for `note`. `on_report` gets the reports that arrive while the ledger is open; without
-        it no session may write any.
+        """`beside` is a channel for `note`. `on_report` gets the reports that arrive while the ledger is open.
+
+        Other sessions may write reports only if there is an `on_report`.
         """
         self._table = table
         self._connection = connection
@@ -119,14 +119,14 @@ class Ledger(Generic[T]):
         self._reading: _Reading[T] | None = self._read_nothing()
         #: The number of the last batch.
         self.number = 0
-        #: Held while a batch and its jobs are stored.
+        #: Held while a batch and its jobs are being stored.
         self._turn = asyncio.Lock()
         self._refused = RefusedJobs(connection, self._store, f"jobs of the ledger {table.queue!r}")
         #: Ids of the jobs that no later record reports as stored.
         self.unsure: set[str] = set()
-        #: States that are unreadable here, as JSON values: they are kept for another leader.
+        #: States that this version can't read, as JSON values, kept for another leader.
         self._unread: dict[str, Any] = {}
-        #: Records that the next snapshot replaces; and those that the next commit replaces. Oldest first.
+        #: Records, oldest first: those that the next snapshot replaces, and those that the next commit replaces.
         self._folded: list[Record] = []
         self._done: list[Record] = []
         self._recording: asyncio.Task[None] | None = None
@@ -137,35 +137,35 @@ class Ledger(Generic[T]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the leader knows the whole contents of the ledger."""
+        """Whether the leader has read the whole ledger."""
         return self._log.is_open and self._reading is None
 
     @property
     def is_swift(self) -> bool:
-        """Whether `note` keeps its promise: not if the queue may lose unconfirmed messages together with one node."""
+        """Whether `note` keeps its promise. Not if the queue may lose unconfirmed messages with a single node."""
         return self._classic and self.is_open and self._beside is not None and self._beside.is_open
 
     @property
     def refused(self) -> Mapping[str, Message]:
-        """The jobs that wait until their queues accept them, by id."""
+        """The jobs, by id, that wait until their queues accept them."""
         return self._refused.jobs
 
     def give_up(self, ids: Iterable[str]) -> None:
-        """Stop publishing these refused jobs. The next commit records this for the next leader."""
+        """Stop publishing these refused jobs. The next commit records that."""
         for id in ids:
             self._refused.jobs.pop(id, None)
 
     async def exists(self) -> bool:
-        """Whether the queue exists: whether the ledger was ever needed."""
+        """Whether the queue exists, so that the ledger was ever needed."""
         return await (await self._outbox.open()).finds(self._table.queue)
 
     async def open(self) -> tuple[dict[str, T], list[Report]]:
         """Read the whole ledger, and publish again the jobs that may not be stored. Returns the states and the reports.
 
-        The caller handles these reports before it decides anything else. Raises NewerFormat.
+        The caller must handle the reports before it decides anything else. Raises NewerFormat.
         """
         await self._log.open()
-        # Everything that this leader wrote before it lost the ledger, confirmed or not.
+        # Wait for everything that this leader wrote before it lost the ledger, confirmed or not.
         if self._beside is not None:
             await self._log.await_mark(self._beside)
         await self._log.await_mark()
@@ -194,25 +194,25 @@ class Ledger(Generic[T]):
         self._reading, self._folded, self._done = self._read_nothing(), [], []
 
     def let_go(self) -> None:
-        """Drop all states: the ledger must be read again."""
+        """Drop all states, so that the ledger must be read again."""
         if self._snapshot is not None:
             self._snapshot.cancel()
         self._refused.stop()
         self._log.close()
 
     def settle(self, record: Record) -> None:
-        """Acknowledge a report with the next commit: a stored batch contains its information."""
+        """Acknowledge a report with the next commit, because a batch now has its information."""
         self._done.append(record)
 
     def keep(self, record: Record) -> None:
-        """Keep a report until the next snapshot: no batch contains its information."""
+        """Keep a report until the next snapshot, because no batch has its information."""
         self._folded.append(record)
 
     def note(self, name: str, state: T) -> None:
         """Write a state without waiting for a confirm; only if this ledger `is_swift`.
 
-        RabbitMQ delivers messages published on the channel `beside` in order. So the next leader knows this state by
-        the time that any session gets a later message, unless the broker is also killed before it has written to disk.
+        RabbitMQ delivers messages published on the channel `beside` in order. So by the time any session gets a later
+        message, the next leader knows this state, unless the broker is killed as well before it has written to disk.
         """
         assert self._beside is not None
         self.number += 1
@@ -225,7 +225,7 @@ class Ledger(Generic[T]):
     def _records(
         self, states: Mapping[str, T | None], jobs: Sequence[Message], *, floor: int = 0
     ) -> list[dict[str, Any]]:
-        """The records of the next batch: as many as its jobs need. The first one marks earlier jobs as stored."""
+        """The records of the next batch, as many as its jobs need. The first one reports earlier jobs as stored."""
         self.number += 1
         plain = {name: None if state is None else state.to_plain() for name, state in states.items()}
         portions, size = [list[Any]()], 0
@@ -239,10 +239,10 @@ class Ledger(Generic[T]):
         return [first.to_plain(), *(self._batch(self.number, jobs=some).to_plain() for some in portions[1:])]
 
     async def commit(self, states: Mapping[str, T | None], jobs: Sequence[Message] = ()) -> dict[str, PalermoError]:
-        """Store states, None for a removed one, and jobs in their places: all or nothing.
+        """Store states (None to remove one) and jobs, all or nothing.
 
-        Returns, by id, why refused jobs, which are tried again, are not stored. After an exception nothing is known:
-        `let_go` was called.
+        Returns by id why jobs were refused; they are retried. After an exception nothing is known, and `let_go` was
+        called.
         """
         async with self._turn:
             if not self.is_open:
@@ -255,7 +255,7 @@ class Ledger(Generic[T]):
                         await asyncio.sleep(0)
                     else:
                         await asyncio.wait({storing})
-                    # No job may be published without its batch, which is lost if the log was closed before.
+                    # Jobs must not be published without their batch, which is lost if the log was closed.
                     refused = {} if storing.done() and storing.exception() else await self._publish(jobs)
                 finally:
                     stored = await storing
@@ -271,8 +271,8 @@ class Ledger(Generic[T]):
             return refused
 
     async def _publish(self, jobs: Sequence[Message]) -> dict[str, PalermoError]:
-        """Publish jobs to their places. Returns, by id, why refused jobs, which are tried again, are not stored."""
-        # Posted directly if no queue has to be created first: a task for each job costs more than everything else.
+        """Publish jobs to their places. Returns by id why jobs were refused; they are retried."""
+        # Posted directly if their queues exist, because a task per job would cost more than everything else.
         posted = [
             (job, told if self._outbox.try_publish(job, told) else None) for job in jobs if (told := PublishFuture())
         ]
@@ -284,7 +284,7 @@ class Ledger(Generic[T]):
         return refused
 
     async def _store(self, job: Message) -> None:
-        """Store a job in its queue; in `failed` if it can never be published."""
+        """Store a job in its queue, or in `failed` if it can never be published."""
         try:
             await self._outbox.publish(job, job.queue)
         except HeadersTooLarge as error:
@@ -292,9 +292,9 @@ class Ledger(Generic[T]):
             await self._outbox.publish(failed, self._outbox.destinations.failed_place(job.queue))
 
     async def _record_stored(self) -> None:
-        """Record that the jobs of all batches are stored, except the refused ones, without waiting for a confirm."""
+        """Record that the jobs of all batches are stored, except the refused ones. Doesn't wait for a confirm."""
         self._recording = asyncio.ensure_future(self._write_stored(self._records({}, ())))
-        # Written to the socket before a caller gets the result for these jobs, and may end this process.
+        # Write it to the socket before a caller gets the result for these jobs, and may end this process.
         await asyncio.sleep(0)
         self._connection.raw.flush()
 
@@ -307,13 +307,13 @@ class Ledger(Generic[T]):
                 self.unsure = refused
 
     async def reach(self) -> None:
-        """Wait until all records now in the queue have been read."""
+        """Wait until all records that are in the queue now have been read."""
         await self._log.await_mark()
 
     async def tidy(self, states: Mapping[str, T]) -> None:
         """Start a snapshot if the records are many or old, and record which jobs are stored.
 
-        Called every few seconds, between commits, with all states.
+        Call it every few seconds between commits, with all states.
         """
         if not self.is_open:
             return
@@ -328,7 +328,7 @@ class Ledger(Generic[T]):
             await self.commit({})
 
     async def _write_snapshot(self, number: int, states: Mapping[str, T], before: Sequence[Record]) -> None:
-        """Write all states again, and acknowledge the earlier records. Commits continue: their numbers are higher."""
+        """Write all states again and acknowledge the earlier records. Commits continue, with higher numbers."""
         plain = chain(self._unread.items(), ((name, state.to_plain()) for name, state in states.items()))
         for part in parts(plain):
             stored = await self._log.append(self._batch(number, set=part).to_plain())
@@ -403,7 +403,7 @@ class RefusedJobs:
             self._task.cancel()
 
     async def _try_again(self, error: PalermoError) -> None:
-        """Publish the jobs: at first one of each queue, then more as long as the queue accepts them."""
+        """Publish one job of each queue, and more as long as the queue accepts them."""
         with suppress(PalermoError):  # the session is lost
             while self.jobs:
                 await asyncio.sleep(self._refusals.refused(error))

@@ -1,7 +1,7 @@
 """The records of a ledger as values: a leader's batches, and the state that results from all records.
 
-Law: the result is the same for any order of the records, and however often each is read. A leader may read records
-again that an earlier leader had replaced.
+Law: the result doesn't depend on the order of the records, nor on how often each is read, since a leader may read
+records again that an earlier one had replaced.
 """
 
 import json
@@ -17,15 +17,15 @@ from palermo.errors import BrokerUnavailable
 
 T = TypeVar("T")
 
-#: The format of the records. A leader that meets a newer format hands over to a newer leader.
+#: The format of the records. A leader that finds a newer format hands over to a newer leader.
 FORMAT = 1
 
-#: Maximum number of states in one part of a snapshot, and characters of JSON above which no state is added.
+#: Maximum number of states in one part of a snapshot, and characters of JSON after which no state is added.
 _PART, _PART_SIZE = 200, 1_048_576
 
 
 class HandsOver(BrokerUnavailable):
-    """The leader ends, so that another session can lead."""
+    """The leader ends so that another session can lead."""
 
 
 class NewerFormat(HandsOver):
@@ -44,20 +44,23 @@ def newer_format(record: Mapping[str, Any]) -> NewerFormat | None:
 
 
 class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Changes that take effect together, written by the leader. A large batch is several records with one number."""
+    """Changes that take effect together, written by the leader.
+
+    A large batch is several records with the same number.
+    """
 
     format: int
     n: int
     #: The leader that wrote it.
     by: str
-    #: States by name; None removes one. If a name has several states, the one with the highest number counts.
+    #: States by name; None removes one. Of several states with one name, the highest batch number counts.
     set: dict[str, Any] = {}
-    #: The jobs that the batch releases to their queues. They are published after it.
+    #: The jobs that the batch releases. They are published after it.
     jobs: list[Any] = []
-    #: Ids: the jobs of all batches with lower numbers are stored, except these, which their queues refused. Only the
-    #: value of the batch with the highest number counts.
+    #: Reports that the jobs of all earlier batches are stored, except those with these ids, which their queues refused.
+    #: Of several, the highest batch number counts.
     refused: list[str] | None = None
-    #: All states are in batches from this number on: states in earlier batches are ignored.
+    #: All states are in batches with this number or a higher one. States in earlier batches are ignored.
     floor: int = 0
 
     def to_plain(self) -> dict[str, Any]:
@@ -73,22 +76,22 @@ class Batch(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LedgerState(Generic[T]):
     """The state that results from the records of a ledger.
 
-    Each state is decoded when its record is added, and dropped with the next batch that contains it; a job as soon as a
-    batch reports it as stored. The texts of a ledger of 50,000 keys, jobs included, measure 100 MB.
+    A state is decoded when its record is added, and dropped when a later batch has the same name; a job is dropped when
+    a batch reports it as stored. With 50,000 keys and their jobs the undecoded records would take 100 MB.
     """
 
     def __init__(
         self, read: Callable[[Any], T], skip: Callable[[object, object], None] = lambda record, error: None
     ) -> None:
-        """`read` decodes a state; `skip` is called with each unreadable state and job, and the reason."""
+        """`read` decodes a state; `skip` is called with each unreadable state or job, and the error."""
         self._read = read
         self._skip = skip
         #: The number of the last batch.
         self.number = 0
-        #: By name, the number of its last batch and its state there: None if it is removed, _Unread if unreadable.
+        #: By name: the number of the last batch with this name, and the state in it; None if removed.
         self._states: dict[str, tuple[int, T | _Unread | None]] = {}
         self._floor = 0
-        #: The jobs that may not be stored, as JSON values, each with the number of its batch.
+        #: Jobs that may not be stored, as JSON values, each with the number of its batch.
         self._jobs: list[tuple[int, Any]] = []
         #: The number of the last batch with `refused`, and its value.
         self._refused_in, self._refused = 0, frozenset[str]()
@@ -131,7 +134,7 @@ class LedgerState(Generic[T]):
         return {name: state for name, state in self._held() if not isinstance(state, _Unread)}
 
     def unread(self) -> dict[str, Any]:
-        """The states that are unreadable here, as JSON values, by name: another leader may be able to read them."""
+        """The states that this version can't read, as JSON values by name; another leader may be able to."""
         return {name: state.plain for name, state in self._held() if isinstance(state, _Unread)}
 
     def _held(self) -> "Iterator[tuple[str, T | _Unread]]":
@@ -145,7 +148,7 @@ class _Unread(Struct, frozen=True):
 
 
 def parts(states: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Split states by name, as JSON values, into parts that fit into one record."""
+    """Split states by name, as JSON values, into parts that each fit into a record."""
     part, size = dict[str, Any](), 0
     for name, plain in states:
         if len(part) >= _PART or size > _PART_SIZE:

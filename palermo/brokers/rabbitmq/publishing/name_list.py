@@ -1,6 +1,6 @@
 """The leader's copy of a list of names: the buckets of delayed jobs, or the tenants, that may have jobs.
 
-The session that creates a queue for them writes its name to the list. The leader holds the records (state_log.py), and
+A session that creates a queue for one writes its name to the list. The leader holds the records (state_log.py), and
 occasionally replaces all of them by one.
 """
 
@@ -18,7 +18,7 @@ from palermo.errors import NotFound, PublishRefused
 
 N = TypeVar("N", str, tuple[str, str])
 
-#: Number of records that the leader replaces by one; fewer once they are old.
+#: Number of records after which the leader replaces them by one. Old records are replaced earlier.
 _MANY = 50
 
 
@@ -48,12 +48,12 @@ class NameList(Generic[N]):
         self._again_at = 0.0
 
     async def read(self) -> None:
-        """Read all records written before this call, and continue to read new ones. Idempotent."""
+        """Read all records written before this call, and new ones as they arrive. Idempotent."""
         with suppress(NotFound):
             await self._log.open()
 
     async def reach(self) -> None:
-        """Read all records written before this call, including those still on their way here."""
+        """Read all records written before this call, including those still on their way."""
         with suppress(NotFound):
             await self._log.catch_up()
 

@@ -1,6 +1,6 @@
 """Publishes a session's messages on one channel, with confirms and retries, and declares each queue once.
 
-A message that is due later goes to an intake, one of a tenant to the tenant's queue, any other to its job queue
+A delayed message goes to an intake, one with a tenant to the tenant's queue, and any other to its job queue
 (job_destinations.py).
 """
 
@@ -32,8 +32,8 @@ from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, QUORUM, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
-#: Number of messages sent together when many are published: the broker stores them while the next are prepared. Their
-#: tenants' queues are also created together.
+#: Number of messages sent together in `publish_many`: the broker stores them while the next are prepared. Their
+#: tenants' queues are created together too.
 _TOGETHER = 100
 
 
@@ -43,13 +43,13 @@ class Outbox:
     def __init__(self, session: SessionParameters, connection: Connection, declarer: Declarer) -> None:
         self._session = session
         self._connection = connection
-        #: Declares on the connection for publishing jobs.
+        #: Declares queues on the connection for publishing.
         self.declarer = declarer
         self._opening = asyncio.Lock()
         self._publisher: Publisher | None = None
         #: The log that lists the failed jobs of quorum queues.
         self.failed_log = FailedLog(session.exchange, connection, patience=session.timeout)
-        #: The queues in which tenants' jobs wait for their turn.
+        #: The queues in which tenants' jobs wait for their turns.
         self.tenant_queues = TenantQueues(session.exchange, connection, self.open)
         arguments = versions.arguments(session.queue_type, connection.version)
         intakes = {
@@ -76,7 +76,7 @@ class Outbox:
         sent: Callable[[], None] | None = None,
         stored: Callable[[int], None] = ignore_count,
     ) -> int:
-        """Store these messages, each in its own queue or in the one returned by `into`.
+        """Store these messages, each in its own queue, or in the one returned by `into`.
 
         See palermo.contract.broker.Broker.
         """
@@ -133,7 +133,10 @@ class Outbox:
             window.stored += 1
 
     async def _ensure_tenant_queues(self, messages: list[Message]) -> None:
-        """Create the queues of these messages' tenants together. If one has a priority, all new ones get priorities."""
+        """Create the queues of these messages' tenants together.
+
+        If one message has a priority, all new queues get priorities.
+        """
         missing: dict[TenantQueue, int] = {}
         for message in messages:
             if message.tenant:
@@ -144,10 +147,10 @@ class Outbox:
             await self.tenant_queues.ensure(*missing, priority=max(missing.values()))
 
     async def publish(self, message: Message, queue: str, *, patient: bool = False) -> None:
-        """Store the message in this queue, or in the place where it waits for that.
+        """Store the message in this queue, or in the place where it first has to wait.
 
-        See palermo.contract.broker.Broker.publish. With `patient` it waits as long as an alarm lasts, since giving up
-        would only run the job again.
+        See palermo.contract.broker.Broker.publish. With `patient` it waits as long as an alarm lasts, because giving up
+        would only run a job again.
         """
         place = _place(message, queue)
         try:
@@ -200,11 +203,11 @@ class Outbox:
         return ended.future
 
     async def _publish_again(self, message: Message, place: Place, error: PublishRefused | NotFound) -> None:
-        """Retry until the session's timeout: a quorum queue may be waiting for a leader or a majority.
+        """Retry until the session's timeout, because a quorum queue may be waiting for a leader or a majority.
 
-        The nack of a classic queue is raised, except the first one: a migration may have replaced a quorum queue, which
-        sent the nack (4.3). The nack of a quorum queue is raised if its leader has just counted jobs in it: then it is
-        full. Without a leader RabbitMQ counts none.
+        A classic queue's nack is raised, except the first one: it may come from a quorum queue that a migration has
+        just replaced (4.3). A quorum queue's nack is raised if the queue reports jobs: then it is full, since without a
+        leader RabbitMQ reports none.
         """
         self.destinations.forget(place)
         pause, is_first, has_leader = SOON, True, False
@@ -259,24 +262,24 @@ def _by(count: int, messages: Iterable[Message]) -> Iterator[list[Message]]:
         yield some
 
 
-#: Maximum number of unconfirmed messages in flight, and bytes of their bodies.
+#: Maximum number of unconfirmed messages in flight, and of bytes of their bodies.
 MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
 
 
 class ConfirmWindow:
-    """Limits the number and bytes of one call's unconfirmed messages in flight.
+    """Limits the number and bytes of one call's messages in flight.
 
-    A message is in flight from its sending to its confirm or refusal.
+    A message is in flight until it is confirmed or refused.
     """
 
     def __init__(self) -> None:
-        #: Refused messages that may be published again: the message, its place, and the error.
+        #: Refused messages that may be retried: the message, its place, and the error.
         self.refused: list[tuple[Message, Place, PublishRefused | NotFound]] = []
         #: Number of stored messages.
         self.stored = 0
         #: The first error of a message that must not be retried.
         self._error: PalermoError | None = None
-        #: The messages in flight, and the bytes of their bodies.
+        #: The number of messages in flight, and the bytes of their bodies.
         self._in_flight = self._bytes = 0
         #: Number of messages in flight at which the waiting call continues.
         self._wanted = 0

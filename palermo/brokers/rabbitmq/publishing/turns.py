@@ -13,14 +13,14 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Does the current work, and returns the seconds until its next call.
+#: Does the current work, and returns the seconds until the next call.
 Turn = Callable[[], Coroutine[Any, Any, float]]
 
 
 async def take_turns(turn: Turn, news: asyncio.Event, connection: Connection, problem: str) -> None:
-    """Call `turn` repeatedly until cancelled, earlier if `news` is set; a started turn is always finished.
+    """Call `turn` repeatedly until cancelled, sooner if `news` is set. A started turn is always finished.
 
-    An error is logged with the text `problem`. Raises NewerFormat, and the error of a lost connection.
+    Errors are logged with the text `problem`. Raises NewerFormat, and the error of a lost connection.
     """
     while True:
         news.clear()

@@ -1,15 +1,15 @@
-"""The buckets of jobs due later: the leader creates them, moves jobs into them, and on when their time comes near.
+"""The buckets of delayed jobs: the leader creates them, moves jobs into them, and moves them on in time.
 
 Promise: a job is acknowledged in its old place after its confirm in the new one.
 
 * Leader killed (kill -9): at most the jobs of one batch are duplicated. The next leader finds every job, because the
   name of a bucket is recorded before its first job.
-* Broker killed: the promise of a publisher confirm holds.
-* A queue refuses jobs: these stay in place. The others, also those behind, move on, and no job is duplicated.
+* Broker killed: confirmed jobs survive.
+* A queue refuses jobs: they stay in place. The jobs behind them move on, and no job is duplicated.
 * A bucket's queue is deleted by hand: its jobs are lost. The next job creates it again.
 
-A bucket is deleted a minute after it was found open and empty. By then RabbitMQ has requeued everything that the last
-leader held.
+A bucket is deleted after it has been open and empty for a minute. By then RabbitMQ has requeued everything that the
+last leader held.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, internal
 from palermo.errors import HeadersTooLarge, NotFound, PalermoError, StoreInvalid
 
-#: Maximum number of jobs moved out of one queue before the others, and requests, get their turn.
+#: Maximum number of jobs moved out of one queue before other queues, and requests, get a turn.
 _TURN = 300
 
-#: Number of jobs moved together; due jobs are published in between.
+#: Number of jobs moved together. Due jobs are published in between.
 _BATCH = 100
 
-#: Seconds that an open bucket stays empty before it is deleted.
+#: Seconds that an open bucket must be empty before it is deleted.
 _KEPT = 60.0
 
 
@@ -65,7 +65,7 @@ class Buckets:
         self._index = index
         self._arguments = arguments
         self._now = now
-        #: Held while jobs are moved: a request that holds it finds each job in exactly one place.
+        #: Held while jobs are moved. A request that holds it finds each job in exactly one place.
         self.turn = asyncio.Lock()
         self._list = RecordQueue(internal(exchange, "later"), connection, outbox.open, arguments)
         self._names: NameList[str] = NameList(
@@ -80,7 +80,7 @@ class Buckets:
         #: By place: number of its first jobs that were refused in their new place. The next turn includes the jobs
         #: behind.
         self._refused: Counter[str] = Counter()
-        #: When each open bucket was first found empty, on the loop's clock.
+        #: When each open bucket was found empty, on the loop's clock.
         self._empty_since: dict[str, float] = {}
         self._moving: asyncio.Task[tuple[int, PalermoError | None]] | None = None
         self._closed = False
@@ -91,7 +91,7 @@ class Buckets:
 
     async def read(self) -> list[Bucket]:
         """All buckets, shortest first."""
-        # The intakes are created because RabbitMQ logs each query of a missing queue.
+        # The intakes are created, because RabbitMQ logs each query of a missing queue.
         await together(self._names.read(), *map(self._outbox.destinations.ensure, Intake))
         return sorted(map(Bucket.parse, self._names.names))
 
@@ -113,17 +113,17 @@ class Buckets:
         return found
 
     async def close(self) -> None:
-        """Stop moving, once pending jobs are stored: otherwise the next leader would move them again."""
+        """Stop moving, once pending jobs are stored, since the next leader would otherwise move them again."""
         self._closed = True
         if self._moving is not None:
             await asyncio.wait({self._moving})
 
     async def run(self) -> None:
-        """Move jobs when their time comes near, until cancelled. Raises the connection's error."""
+        """Move jobs on in time, until cancelled. Raises the connection's error."""
         while True:
             try:
                 self._moving = asyncio.ensure_future(self._move_all())
-                # If this call is cancelled in the meantime, no other code retrieves the error.
+                # If this call is cancelled, no other code retrieves the error.
                 self._moving.add_done_callback(lambda task: task.cancelled() or task.exception())
                 moved, refused = await asyncio.shield(self._moving)
                 pause = 0.0 if moved else LOOK_EVERY
@@ -158,7 +158,7 @@ class Buckets:
         return moved, refused[-1] if refused else None
 
     async def _move(self, source: str, count: int) -> tuple[int, list[PalermoError]]:
-        """Move the first jobs of a place. Returns their number, and an error for each job that didn't move."""
+        """Move the first jobs of a place. Returns their number, and the errors of jobs that were refused."""
         moved, refused = 0, list[PalermoError]()
         reader = Reader(self._connection, self._exchange, name=self.queue(source))
         try:
@@ -180,7 +180,7 @@ class Buckets:
         return moved, refused
 
     async def _move_batch(self, source: str, channel: Channel, batch: list[Got]) -> tuple[int, list[PalermoError]]:
-        """Move these jobs to their next places. Returns their number, and an error for each refused job."""
+        """Move these jobs to their next places. Returns their number, and the errors of jobs that were refused."""
         now = self._now()
         messages = [to_message(got.properties, got.body, taken_from=None) for got in batch]
         places = [str(bucket_of(message.run_at or 0.0, now) or Intake.SOON) for message in messages]
@@ -211,7 +211,7 @@ class Buckets:
             if channel.is_open:
                 channel.ack(got.tag)
             stored.append((place if error is None else FAILED_QUEUE, got))
-        with suppress(StoreInvalid):  # the index is empty then
+        with suppress(StoreInvalid):  # the index was then cleared
             if source in self._index.known:
                 self._index.remove(source, [str(got.id) for _, got in stored])
             self._index.add((place, got) for place, got in stored if place in self._index.known)
@@ -234,7 +234,7 @@ class Buckets:
             self._names.names.add(place)
 
     def _forget(self, place: str) -> None:
-        """Record that the queue of a place was deleted by hand."""
+        """Record that a place's queue was deleted by hand."""
         for intake in Intake:
             self._outbox.destinations.forget(intake)
         self._names.names.discard(place)

@@ -1,13 +1,13 @@
 """Holds the jobs that are due within minutes, for the leader, and publishes each when it is due.
 
-They wait in the intake SOON, and are held unacknowledged until they are published. The leader publishes a job at its
-due time, by this machine's wall clock, and acknowledges it after the confirm. If the queue refuses a job, the leader
-keeps it and tries again. Once a job is due it can no longer be cancelled.
+The leader takes them from the intake SOON and holds them unacknowledged. At its due time, by this machine's wall clock,
+it publishes a job, and acknowledges it after the confirm. If the queue refuses the job, the leader keeps it and
+retries. A due job can't be cancelled any more.
 
 A job that can never be published goes to `failed` immediately: its queue's name is invalid, or its headers don't fit a
 frame of the leader's connection.
 
-Cost: about 2 kB of memory and the job itself, for at most _CHANNELS thousand jobs. Those behind them may be late.
+Cost: about 2 kB of memory plus the job itself, for at most _CHANNELS thousand jobs. Jobs behind them may be late.
 """
 
 import asyncio
@@ -38,22 +38,23 @@ from palermo.errors import HeadersTooLarge, NotFound, PalermoError, QueueNameInv
 #: Number of jobs published before the event loop runs other tasks.
 _AT_ONCE = 200
 
-#: Number of deliveries held on one channel. Small, since an acknowledgement searches all deliveries of its channel.
+#: Number of deliveries held on one channel. An acknowledgement searches all of its channel's deliveries, so it is
+#: small.
 _PREFETCH = 1_000
 
-#: Another channel is opened when fewer deliveries than this remain until the prefetch is exhausted.
+#: Another channel is opened when a channel's prefetch has room for fewer deliveries than this.
 _ROOM = 200
 
-#: Maximum number of channels, and so thousands of held jobs.
+#: Maximum number of channels, and so the maximum number of held jobs in thousands.
 _CHANNELS = 200
 
-#: Hundredths of a second to wait until RabbitMQ has delivered all jobs.
+#: Maximum wait, in hundredths of a second, until RabbitMQ has delivered all jobs.
 _PATIENCE = 1_000
 
 
 @dataclass(order=True, slots=True)
 class HeldJob:
-    """One job that the leader holds, and the data for settling it."""
+    """A job that the leader holds, with the data for settling it."""
 
     due: float
     number: int
@@ -62,7 +63,7 @@ class HeldJob:
     tag: int = field(compare=False)
     #: Its destination: its job queue, its tenant's queue or `failed`.
     place: str | TenantQueue = field(compare=False)
-    #: Whether it was published or removed: it stays in the heap until its turn comes.
+    #: Whether it was published or removed. It stays in the heap until its due time.
     gone: bool = field(default=False, compare=False)
 
 
@@ -91,9 +92,9 @@ class DueJobs:
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        #: Unconfirmed publishes, and channels being opened.
+        #: Unconfirmed publishes, and channels that are being opened.
         self._under_way: set[asyncio.Future[None]] = set()
-        #: The due jobs that were refused, by id.
+        #: The due jobs that their queues refused.
         self._refused = RefusedJobs(connection, self._publish_refused, "delayed jobs")
         self._waiting: dict[str, HeldJob] = {}
         #: Whether jobs were acknowledged since the last mark.
@@ -107,7 +108,7 @@ class DueJobs:
         await self._consume()
 
     async def run(self) -> None:
-        """Continue taking jobs until cancelled. Raises the connection's error."""
+        """Take and publish jobs until cancelled. Raises the connection's error."""
         while True:
             if not self._held:  # the intake was deleted
                 await self.open()
@@ -143,7 +144,7 @@ class DueJobs:
             self._opening = spawn(self._under_way, quietly(self._consume()))
 
     async def caught_up(self) -> None:
-        """Wait until all jobs now in the intake are held."""
+        """Wait until all jobs that are in the intake now are held."""
         for channel in list(self._held)[:1]:
             for _ in range(_PATIENCE):
                 if not channel.is_open or not await waits(channel, self._queue):
@@ -152,7 +153,7 @@ class DueJobs:
 
     def _fail(self, held: HeldJob, error: PalermoError) -> None:
         """Store a job that can never be published in the failed queue, with this error."""
-        # No failed queue is created for a queue with an invalid name.
+        # A queue with an invalid name gets no failed queue of its own.
         invalid = isinstance(error, QueueNameInvalid)
         place = FAILED_QUEUE if invalid else self._destinations.failed_place(held.message.queue)
         self._again(held, 0.0, unpublishable(held.message, error, now=self._now()), place)
@@ -163,10 +164,10 @@ class DueJobs:
         return held is not None and self._is_there(held) and not _is_for_failed(held.place)
 
     def call(self, id: str) -> None:
-        """Publish this held job now: it has a permit, and has had its tenant's turn."""
+        """Publish this held job now: it can get a permit, and its tenant has had its turn."""
         held, now = self._by_id[id], self._now()
         held.gone = True
-        # Directly to its job queue, past the jobs that wait for their tenants' turns.
+        # Directly to its job queue, ahead of the jobs that wait for their tenants' turns.
         self._again(held, now, replace(held.message, run_at=now), held.message.queue)
 
     def _again(self, held: HeldJob, due: float, message: Message, place: str | TenantQueue) -> None:
@@ -180,7 +181,7 @@ class DueJobs:
             self._set_timer()
 
     def take(self, means: Callable[[Message], bool]) -> list[HeldJob]:
-        """Remove the jobs that match `means`, so that they are not published; the caller settles them."""
+        """Remove and return the matching jobs, which then aren't published. The caller settles them."""
         self._ring()
         taken = [held for held in self._heap if self._is_there(held) and means(held.message)]
         for held in taken:
@@ -192,7 +193,7 @@ class DueJobs:
         self._again(held, held.due, held.message, held.place)
 
     def settle(self, held: HeldJob) -> None:
-        """Acknowledge a job that is stored elsewhere, unless its channel is closed and RabbitMQ has requeued it."""
+        """Acknowledge a job that is stored elsewhere. If its channel is closed, RabbitMQ has already requeued it."""
         if held.channel.is_open:
             held.channel.ack(held.tag)
             self._held[held.channel] -= 1
@@ -203,7 +204,7 @@ class DueJobs:
         return [held.message for held in sorted(held for held in self._heap if self._is_there(held))]
 
     async def close(self) -> None:
-        """Stop publishing, and wait for pending publishes: without its confirm a job would be published twice."""
+        """Stop publishing, and wait for pending publishes, since unconfirmed jobs would be published twice."""
         self._closed = True
         self._refused.stop()
         if self._timer is not None:
@@ -272,13 +273,13 @@ class DueJobs:
             self._keep(held, error)
 
     async def _store(self, held: HeldJob) -> None:
-        """Publish a job, and settle it once it is stored. Raises the error if it isn't."""
+        """Publish a job, and acknowledge it once it is stored. Raises the error if it isn't."""
         self._publisher = await self._open_publisher()
         await self._destinations.publish(held.place, held.message)
         self.settle(held)
 
     def _keep(self, held: HeldJob, error: PalermoError) -> None:
-        """Keep a refused job and try again later. If the connection is lost, the next leader gets the job."""
+        """Keep a refused job and retry. If the connection is lost, the next leader gets the job."""
         if self._connection.error is not None or self._closed:
             return
         if _is_hopeless(held, error):
@@ -287,9 +288,9 @@ class DueJobs:
         id = held.message.id
         if (other := self._waiting.get(id)) is not None:
             if other.channel.is_open:
-                self.settle(held)  # A second copy, left by a crash.
+                self.settle(held)  # a second copy, left by a crash
             else:
-                self._waiting[id] = held  # RabbitMQ requeued the other delivery, and delivered it again
+                self._waiting[id] = held  # RabbitMQ had requeued it, and has delivered it again
             return
         self._waiting[id] = held
         self._refused.add([held.message], {id: error})

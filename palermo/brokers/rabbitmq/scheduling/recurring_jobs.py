@@ -1,8 +1,8 @@
 """Fires recurring jobs on RabbitMQ: the leader publishes the jobs of each entry at its ticks.
 
-The entries are in a ledger, the durable queue `~recurring` (ledger.py). To fire or change entries, the leader commits
-their next states together with the jobs, so a tick fires once, whichever process dies. While a queue refuses an entry's
-job, the entry does not fire again.
+The entries are in a ledger, the durable queue `~recurring` (ledger.py). The leader commits an entry's next state
+together with the published jobs, so a tick fires once, whichever process dies. While a queue refuses an entry's job,
+the entry does not fire again.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Number of entries and jobs in a commit above which no entry is added to it.
+#: A commit gets no further entry once it has this number of entries and jobs.
 _SLICE = 2_000
 
 
@@ -43,7 +43,7 @@ class RecurringJobs:
         now: Callable[[], float],
         fired: OnJobs,
     ) -> None:
-        """`arguments` are those of the ledger's queue; `fired` is called with the jobs of entries that have fired."""
+        """`arguments` are those of the ledger's queue; `fired` is called with the published jobs."""
         self._connection = connection
         queue = internal(exchange, "recurring")
         self._ledger = Ledger(
@@ -55,7 +55,7 @@ class RecurringJobs:
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
         self._entries: dict[str, RecurringEntry] = {}
-        #: By entry, its next tick on the wall clock.
+        #: The next tick of each entry, by the wall clock.
         self._due = Instants()
         self._closed = False
 
@@ -64,7 +64,7 @@ class RecurringJobs:
         await take_turns(self._fire_in_turn, self._news, self._connection, "cannot enqueue recurring jobs")
 
     async def close(self) -> None:
-        """Stop firing, and wait for pending commits: otherwise the next leader has to search for the jobs."""
+        """Stop firing, and wait for pending commits, so that the next leader need not search for the jobs."""
         self._closed = True
         async with self._turn:
             pass
@@ -121,7 +121,7 @@ class RecurringJobs:
                 self._fired(jobs)
 
     def _refused(self) -> dict[str, str]:
-        """By refused job's id, the name of its entry."""
+        """By id of each refused job, the name of its entry."""
         return {id: str(job.extra[RECURRING]) for id, job in self._ledger.refused.items()}
 
     async def _commit(

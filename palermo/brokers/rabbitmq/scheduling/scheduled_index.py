@@ -1,13 +1,12 @@
 """The index of the jobs in buckets: the leader creates it for the first listing, and then keeps it up to date.
 
-Law: the index determines which jobs a listing contains, and which queues a change must read. Only the queues determine
-which jobs are cancelled, moved or run.
+Law: the index only determines what a listing shows, and which queues must be read to change jobs. Which jobs are
+cancelled, moved or run depends on the queues alone.
 
-Only the leader adds jobs to a bucket and removes them. So a bucket is read once, and then the leader records its own
-changes. The intakes, which publishers fill, are read again for each request.
+Only the leader adds jobs to a bucket and removes them, so it reads a bucket once and then records its own changes. The
+intakes, which publishers fill, are read again for each request.
 
-Cost: a copy of all waiting jobs, in the temporary file of a TempIndex. It is dropped ten minutes after the last
-request.
+Cost: a copy of all waiting jobs in a temporary file (TempIndex), dropped ten minutes after the last request.
 """
 
 import json
@@ -70,7 +69,7 @@ class ScheduledIndex:
             self._db.executemany("delete from job where place = ? and id = ?", ((place, id) for id in ids))
 
     def forget(self, place: str) -> None:
-        """Remove all jobs of a place, which must be read again. Raises StoreInvalid."""
+        """Remove all jobs of a place, to read it again. Raises StoreInvalid."""
         self.known.discard(place)
         with self._index.write():
             self._db.execute("delete from job where place = ?", (place,))
@@ -97,7 +96,7 @@ class ScheduledIndex:
         self._used_at = time.monotonic()
 
     def drop_unused(self) -> None:
-        """Drop everything if the index has been unused for long."""
+        """Drop everything if there was no request for a while."""
         if self.known and time.monotonic() - self._used_at > _UNUSED:
             self._index.reset()
 

@@ -1,4 +1,4 @@
-"""All keys in the leader's memory, and the changes by one batch of requests."""
+"""All keys in the leader's memory, and the changes made by one batch of requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -12,7 +12,7 @@ from palermo.core.unique_rules import KeyUpdate
 
 T = TypeVar("T")
 
-#: Number of keys checked in one turn of the loop, and of those read or written.
+#: Number of keys checked in one turn of the loop, and of keys read or written.
 AT_ONCE, CODED_AT_ONCE = 1_000, 200
 
 
@@ -31,8 +31,8 @@ class KnownKeys:
         self.keys: dict[str, Key] = {}
         self._alarms = Instants()
         self._ends = Instants()
-        #: The serial of a new key before its first holder. No dropped key has had a higher one, so a late report about
-        #: the holder of a dropped key is never confused with one about the holder of a new key.
+        #: The serial that a new key starts with. No dropped key has had a higher one, so a late report about a dropped
+        #: key's holder is never confused with one about a new key's.
         self._serial = serial
 
     def get(self, name: str) -> Key:
@@ -40,7 +40,7 @@ class KnownKeys:
         return self.keys.get(name) or Key(name=name, serial=self._serial)
 
     def remember(self, key: Key) -> None:
-        """Store a key. A free key is dropped."""
+        """Store a key; a free key is dropped instead."""
         self._serial = max(self._serial, key.serial)
         self._alarms.put(key.name, key.alarm)
         self._ends.put(key.name, key.over)
@@ -50,16 +50,16 @@ class KnownKeys:
             self.keys[key.name] = key
 
     def due(self, now: float) -> list[Key]:
-        """The keys whose alarms are due."""
+        """The keys whose state changes by now."""
         return [self.keys[name] for name in self._alarms.until(now)]
 
     @property
     def next_alarm(self) -> float | None:
-        """The Unix seconds of the first alarm; None without alarms."""
+        """When the first key's state changes by itself, in Unix seconds; None for never."""
         return self._alarms.first
 
     def over(self, now: float) -> list[Key]:
-        """The keys that time has made free."""
+        """The keys that have become free by themselves."""
         return [self.keys[name] for name in self._ends.until(now)]
 
 
@@ -82,7 +82,7 @@ class KeyChanges:
         return [(key, id) for key, id in holders if id in ids]
 
     def forget(self) -> None:
-        """Drop the keys that time has made free. This need not be recorded."""
+        """Drop the keys that have become free by themselves. This need not be recorded."""
         for key in self._known.over(self.now):
             self._known.remember(Key(name=key.name))
 
@@ -92,7 +92,7 @@ class KeyChanges:
             self.put(unique_rules.publish_due(key, self.now))
 
     def put(self, step: KeyUpdate) -> None:
-        """Apply a step: store its key, and add its jobs to those to publish."""
+        """Apply an update: store its key, and add its jobs to those to publish."""
         key, old = step.key, self.get(step.key.name)
         self.jobs += step.jobs
         if key == old and not step.jobs:

@@ -1,7 +1,7 @@
 """Frees orphaned keys: keys of jobs that other programs purged, let expire, or consumed.
 
-A waiting job is in its queue or with a worker, and both can be checked. A job that is missing once may be on its way
-between them. So a key counts as orphaned when it is found twice, some time apart, with the same holder.
+A waiting job is in its queue or with a worker, and both can be checked, but it may be on its way between them. So a key
+counts as orphaned when its holder was missing twice, some time apart.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds between two checks by the leader.
 LOOK_EVERY = 20.0
 
-#: Maximum seconds for a job's way into its queue.
+#: Maximum seconds that a job takes to get into its queue.
 ON_ITS_WAY = 10.0
 
-#: A holder by key and serial, which is different for each holder.
+#: Holders by key and serial, which together identify a holder.
 Suspects = Mapping[tuple[str, int], OrphanedKey]
 
-#: Returns whether a tenant has jobs waiting in its own queue, separate from their job queue.
+#: Returns whether a tenant has jobs waiting in its own queue, outside of the job queue.
 Apart = Callable[[TenantQueue], Awaitable[bool]]
 
 
@@ -48,8 +48,8 @@ async def suspects(
 ) -> Suspects:
     """The holders that are with no worker, and whose queues are empty or missing.
 
-    `apart` returns whether a tenant has jobs that wait outside the job queue. It is None if that is unknown: then no
-    holder with a tenant is suspected.
+    `apart` returns whether a tenant has jobs outside of the job queue. If it is None, that is unknown, and no holder
+    with a tenant is returned.
     """
     waiting = defaultdict[TenantQueue, dict[str, KeyHolder]](dict)
     async for some in in_turns(keys):
@@ -65,7 +65,7 @@ async def suspects(
 
 
 def without(holders: Mapping[str, KeyHolder], ids: Collection[str] | None) -> Suspects:
-    """The holders whose jobs are not among these ids; none if the ids are unknown."""
+    """The holders whose jobs are not among these ids; none if `ids` is None."""
     if ids is None:
         return {}
     return {
@@ -76,7 +76,7 @@ def without(holders: Mapping[str, KeyHolder], ids: Collection[str] | None) -> Su
 
 
 async def running(exchange: str, connection: Connection) -> set[str] | None:
-    """The ids of all jobs that workers run or have received; None if some workers do not answer."""
+    """The ids of all jobs that workers run or hold; None if some workers don't answer."""
     workers = await ask_workers(connection, exchange)
     return {id for one in workers for id in (*one.waiting, *(job.id for job in one.jobs))} if workers.complete else None
 
@@ -101,7 +101,7 @@ async def watch(
 
 
 def _is_due(holder: KeyHolder, now: float) -> bool:
-    """Whether the holder's job should be in its queue by now, or with a worker."""
+    """Whether the holder's job should have reached its queue, or a worker, by now."""
     return holder.until is None and max(holder.since, holder.run_at or 0.0) < now
 
 

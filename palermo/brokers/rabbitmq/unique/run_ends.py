@@ -20,7 +20,7 @@ class RunEnd(PlainWithMessages, frozen=True, kw_only=True):
     key: str
     id: str
     how: RunOutcome
-    #: Serial and starts from the answer to its start; None if the job needed no such answer.
+    #: The serial and starts in the answer to its start; None if the job started without asking.
     serial: int | None = None
     starts: int | None = None
     #: When the job runs again, and when this was written, in Unix seconds.
@@ -33,5 +33,8 @@ class RunEnd(PlainWithMessages, frozen=True, kw_only=True):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "RunEnd":
-        """The inverse of `to_record`. Raises one of palermo.contract.stored_records.UNREADABLE for invalid records."""
+        """The inverse of `to_record`.
+
+        Raises one of palermo.contract.stored_records.UNREADABLE for an invalid record.
+        """
         return cls.from_plain(record["end"])

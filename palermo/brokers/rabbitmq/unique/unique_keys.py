@@ -1,11 +1,11 @@
 """The part of the leader that decides about all keys of unique jobs, one request after another.
 
-Requests that arrive while one batch is being stored go into the next batch, so that one commit serves many. A request
-is answered only once the state in the answer is stored. Two common cases need no batch. When a job starts, the leader
-records its run and sends the answer on the same channel, in that order. When its run ends, the worker has already
-written the end into the log.
+Requests that arrive while a batch is being stored go into the next batch, so that one commit serves many. A request is
+answered once the state in the answer is stored. Two common cases need no batch: when a job starts, the leader records
+its run and sends the answer on the same channel, in that order; when its run ends, the worker has already written the
+end into the ledger.
 
-The keys are kept in memory. After any error they are read again from the log.
+The keys are in memory. After any error they are read again from the ledger.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
 
-#: Seconds after the start of a run in which a redelivered copy of its job is not started: the requesting worker may
-#: have asked the others before they reported that run.
+#: Seconds after a run was permitted during which another copy of its job is not started: the requesting worker may have
+#: asked the others before they could report that run.
 _YOUNG = 2.0
 
-#: Maximum number of requests in one batch, and bytes of bodies above which none is added.
+#: Maximum number of requests in one batch, and bytes of bodies after which none is added.
 _BATCH, _BATCH_BYTES = 500, 4 * 1024 * 1024
 
-#: Bytes of arguments above which an answer ends.
+#: Bytes of arguments after which an answer ends.
 _ANSWER_BYTES = 1024 * 1024
 
 
@@ -69,7 +69,7 @@ class UniqueKeys:
         *,
         now: Callable[[], float],
     ) -> None:
-        """`arguments` are those of the log's queue; the answers of `start_now` are sent on channel `answers`."""
+        """`arguments` are those of the ledger's queue; the answers of `start_now` are sent on channel `answers`."""
         self._connection = connection
         self._queue = key_queue(exchange)
         table = Table(exchange, self._queue, arguments, Key.from_plain, drops_copies=True)
@@ -77,7 +77,7 @@ class UniqueKeys:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._known = KnownKeys()
-        #: Whether `_known` contains the whole log, and the keys that the batch being stored changes.
+        #: Whether `_known` has the whole ledger, and the keys that the batch being stored changes.
         self._learnt = False
         self._changing: Collection[str] = ()
         #: Requests for the next batch.
@@ -87,10 +87,10 @@ class UniqueKeys:
         self._news = asyncio.Event()
         self._tidied_at = self._loop.time()
         self._closed = False
-        #: Times of recently permitted runs, on the loop's clock, and when the log was read.
+        #: When runs were recently permitted, on the loop's clock, and when the ledger was read.
         self._allowed: dict[str, float] = {}
         self._learnt_at = 0.0
-        #: The names of all keys, in order, when a listing last began: each of its pages need not sort them again.
+        #: The sorted names of all keys when a listing last began, so that its pages need not sort them again.
         self._listed: list[str] = []
 
     async def run(self) -> None:
@@ -106,12 +106,12 @@ class UniqueKeys:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether `_known` is correct for every key that no batch is changing now."""
+        """Whether `_known` is correct, except for keys that a batch is changing now."""
         return self._learnt and self._ledger.is_open and not self._closed
 
     @property
     def knows(self) -> bool:
-        """Whether this leader has read the log of keys."""
+        """Whether this leader has read the ledger of keys."""
         return self._ledger.is_open
 
     # -- requests
@@ -120,7 +120,7 @@ class UniqueKeys:
         """See palermo.contract.broker.UniqueKeys."""
         answers = [await asked for asked in [self._enqueue(claim) for claim in claims]]
         if any(answer.outcome is EnqueueOutcome.DUPLICATE and answer.state == Phase.RUNNING for answer in answers):
-            # After this the leader knows all ends of jobs that workers wrote before this request.
+            # After this the leader knows all ends of runs that were written before this request.
             await self._ledger.reach()
             again = [
                 self._enqueue(claim)
@@ -132,7 +132,7 @@ class UniqueKeys:
         return answers
 
     def start_now(self, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer | None:
-        """The answer to a worker that wants to start a job, if no waiting is necessary; else None.
+        """The answer to a worker that wants to start a job, if that needs no waiting; else None.
 
         The caller sends it on the channel of the answers before it sends anything else there.
         """
@@ -140,12 +140,12 @@ class UniqueKeys:
         if lock is None or lock.key in self._changing or not self._is_ready or not self._ledger.is_swift:
             return None
         key = self._known.keys.get(lock.key)
-        # Until the log records that a job is stored, the job may be published again after a kill of the broker.
+        # As long as the ledger doesn't report a job as stored, it may be published again after a kill of the broker.
         if key is None or key.holder is None or message.id in self._ledger.unsure:
             return None
         step, answer = unique_rules.start(key, message, worker=worker, run=run, again=again, now=self._now())
         holder = step.key.holder
-        # The job was running: the end of that run may be on its way here.
+        # The job was running, and the end of that run may be on its way here.
         if again and key.holder.phase is Phase.RUNNING:
             return None
         if answer.why is not StartReason.RUN or step.jobs or holder is None or holder.serial != key.holder.serial:
@@ -156,7 +156,7 @@ class UniqueKeys:
         return answer
 
     async def start(self, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer:
-        """The answer to a worker that wants to start a job, after waiting for its preconditions."""
+        """The answer to a worker that wants to start a job, once the ends of earlier runs are known."""
         lock = lock_of(message)
         if lock is None:
             return StartAnswer(why=StartReason.RUN)
@@ -173,7 +173,7 @@ class UniqueKeys:
             return answer
 
         if again:
-            # The end of its run may be stored although its worker died before it acknowledged the job: read it first.
+            # If its worker died before the acknowledgement, the end of its run may be stored: read that first.
             await self._catch_up()
         answer = await self._ask(do)
         if answer.why in (StartReason.COPY, StartReason.DUPLICATE):
@@ -188,14 +188,14 @@ class UniqueKeys:
         self._allowed.setdefault(run, now)
 
     def _is_young(self, key: Key, message: Message, run: str) -> bool:
-        """Whether another run of this job was permitted so recently that its worker may not report it yet."""
+        """Whether another run of this job was permitted so recently that its worker may not have reported it yet."""
         holder = key.holder
         if holder is None or holder.id != message.id or holder.phase is not Phase.RUNNING or holder.run == run:
             return False
         return self._loop.time() - self._allowed.get(holder.run, self._learnt_at) < _YOUNG
 
     async def readmit(self, messages: Sequence[Message]) -> list[bool]:
-        """Which of these jobs an operator may requeue. Those that may be requeued take their keys."""
+        """Whether each of these jobs may be requeued by an operator. The permitted ones take their keys."""
 
         def do(changes: KeyChanges) -> list[bool]:
             may = []
@@ -216,15 +216,15 @@ class UniqueKeys:
         return may
 
     async def gone(self, jobs: Iterable[tuple[str, str]], *, drop_next: bool) -> None:
-        """Free the keys of these jobs, pairs of key and id, unless they run: they are about to be removed.
+        """Free the keys of jobs that are about to be removed, pairs of key and id, except running ones.
 
-        With `drop_next` the jobs that were to follow them are also removed.
+        With `drop_next` the jobs that would follow them are removed too.
         """
         named = list(jobs)
         await self._take(lambda changes: ((changes.get(name), id) for name, id in named), drop_next=drop_next)
 
     async def cancelled(self, ids: Iterable[str]) -> None:
-        """Free the keys of these cancelled jobs, unless they run."""
+        """Free the keys of these cancelled jobs, except running ones."""
         named = frozenset(ids)
         await self._take(lambda changes: changes.held_by(named))
 
@@ -259,13 +259,13 @@ class UniqueKeys:
         return await self._ask(do)
 
     async def free_strays(self, strays: Iterable[tuple[str, int]]) -> list[str]:
-        """Free each key that still has the holder with the given serial. Returns the names of the freed keys."""
+        """Free each key that still has the holder with this serial. Returns the names of the freed keys."""
 
         def do(changes: KeyChanges) -> list[str]:
             freed = []
             for name, serial in strays:
                 key = changes.get(name)
-                # A refused job is in no queue now, but the log will publish it.
+                # A refused job is in no queue now, but will be published from the ledger.
                 if key.holder is not None and key.holder.serial == serial and key.holder.id not in self._ledger.refused:
                     changes.put(unique_rules.free(key, now=changes.now))
                     freed.append(name)
@@ -276,8 +276,8 @@ class UniqueKeys:
     async def page(self, text: str, *, offset: int, limit: int, after: str = "") -> KeyPage:
         """See palermo.contract.broker.UniqueKeys.
 
-        With `after`, a page of the keys whose names come after that one, among those that were there at the last call
-        without it; `total` is then not counted to the end.
+        With `after`, the page starts behind that name, among the keys of the last call without `after`; `total` is then
+        not counted to the end.
         """
         await self._catch_up()
         if not (after and self._listed):
@@ -296,7 +296,7 @@ class UniqueKeys:
     async def find(self, names: Sequence[str]) -> KeyPage:
         """The existing keys with these names; `total` is the number of names looked up.
 
-        It ends when the arguments are too large for one answer.
+        It ends early if the arguments are too large for one answer.
         """
         await self._catch_up()
         found, size, looked = list[Key](), 0, 0
@@ -314,7 +314,7 @@ class UniqueKeys:
         return unique_rules.current(self._known.get(name), self._now())
 
     async def known(self) -> list[Key]:
-        """All keys that jobs hold, will get or held, by name."""
+        """All keys with a present, next or remembered job, by name."""
         return list((await self.page("", offset=0, limit=sys.maxsize)).keys)
 
     async def _catch_up(self) -> None:
@@ -325,9 +325,9 @@ class UniqueKeys:
     # -- batches
 
     def _ask(self, do: Callable[[KeyChanges], T], *, size: int = 0, first: bool = False) -> "asyncio.Future[T]":
-        """Call `do` in a batch. The future has its result once the batch is stored. `size` is its size in bytes.
+        """Call `do` in a batch. The future has its result once the batch is stored. `size` is in bytes.
 
-        With `first` it precedes all other waiting requests.
+        With `first` it comes before all other waiting requests.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         request = Request(do, future, size)
@@ -346,7 +346,7 @@ class UniqueKeys:
                 request.future.exception()  # of several requests the caller awaits only the first
 
     async def _look(self) -> float:
-        """Store one batch after another until no request waits. Returns the seconds until the next check."""
+        """Store batches until no request waits. Returns the seconds until the next check."""
         async with self._turn:
             if not (self._asked or self._learnt_at or await self._ledger.exists()):  # no job has ever had a key
                 return TIDY_EVERY
@@ -356,7 +356,7 @@ class UniqueKeys:
                     await self._prepare()
                     batch = self._next()
                     await self._store(batch)
-                    # Also under steady load, because the number of records that the leader can hold is limited.
+                    # Even under steady load, because the number of records that the leader can hold is limited.
                     if self._loop.time() - self._tidied_at >= TIDY_EVERY:
                         self._tidied_at = self._loop.time()
                         KeyChanges(self._known, self._now()).forget()
@@ -427,12 +427,11 @@ class UniqueKeys:
     async def _take_back(
         self, batch: list["Request[Any]"], keys: Mapping[str, Key], refused: Mapping[str, PalermoError]
     ) -> list["Request[Any]"]:
-        """Free the keys of jobs that this batch enqueued and their queues refused. Their callers get the error.
+        """Free the keys of this batch's jobs that their queues refused, and pass the errors to the callers.
 
-        They get it last: until the log records that such a job is withdrawn, the next leader would publish it.
-
-        Returns the other requests of the batch. A request that was answered with such a job is excluded, and is
-        executed again in the next batch. Raises BrokerUnavailable if it is unknown whether the log has the record.
+        That comes last, because until the ledger records that such a job is withdrawn, the next leader would publish
+        it. Returns the other requests of the batch, except those answered with such a job, which are executed again in
+        the next batch. Raises BrokerUnavailable if it is unknown whether the ledger has the record.
         """
         answered = [asked for asked in batch if isinstance(asked.result, EnqueueAnswer) and asked.result.id in refused]
         withdrawn = [asked for asked in answered if asked.result.outcome is EnqueueOutcome.STORED]
@@ -473,7 +472,7 @@ class UniqueKeys:
         if told is None:
             self._ledger.keep(held)
             return
-        # A new leader that reads it again counts its age from the time of writing.
+        # For a new leader that reads it again, its age counts from the time of writing.
         written = told.at if read_again else None
 
         def ended(key: Key, now: float) -> KeyUpdate:

@@ -1,8 +1,8 @@
 """The part of the leader that decides about workflows.
 
-Promise: a step is published once its preconditions are stored: the ends that workers wrote, and the resulting state. A
-worker acknowledges a job after its end is stored here, so an end is never lost. Steps added by a run, and an end that
-is not `done`, are in a committed state before anything is published because of them.
+Promise: a step is published once the ends before it, and the resulting state, are stored. A worker acknowledges a job
+after its end is stored here, so an end is never lost. If an end adds steps, or is not `done`, its resulting state is
+committed before anything is published because of it.
 Cost: one commit for the ends of a workflow that arrive together.
 If the leader dies, the next one reads the states and the ends, and publishes again the jobs that may not be stored.
 """
@@ -38,29 +38,30 @@ log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
 
-#: Separator between a workflow's id and the name of a part in a state's name; and maximum bytes of parts in one commit.
+#: Separator, in a state's name, between a workflow's id and the name of a part; and maximum bytes of parts in one
+#: commit.
 _OF, _PART_BYTES = "\x1f", 1_048_576
 
 
 class Packed(Plain, frozen=True):
-    """The state of a workflow, or a part of it, as brokers/features/workflow_steps.py packs it."""
+    """The state of a workflow, or a part of it, as packed by brokers/features/workflow_steps.py."""
 
     data: bytes
-    #: When time next changes the workflow, in Unix seconds.
+    #: When the workflow's next timeout expires, in Unix seconds.
     due: float | None = None
 
 
 class LedgerStore:
-    """The states of workflows and their parts: in memory, and in the ledger. See brokers/features/steps.py."""
+    """The states of workflows and their parts, in memory and in the ledger. See brokers/features/steps.py."""
 
     def __init__(self, ledger: Ledger[Packed], append: Callable[[bytes], Awaitable[None]]) -> None:
-        """`append` writes a batch into the journal."""
+        """`append` writes a batch to the journal."""
         self._ledger = ledger
         self._append = append
         self.all: dict[str, Packed] = {}
         self._parts: dict[str, set[str]] = {}
         self._due = Instants()
-        #: States and jobs of several workflows for one commit.
+        #: Gathers the states and jobs of several workflows into one commit.
         self._gathered = Gathered(self._commit, size=_size_of)
 
     def load(self, states: Mapping[str, Packed]) -> None:
@@ -70,7 +71,7 @@ class LedgerStore:
 
     @property
     def first_due(self) -> float | None:
-        """When time next changes a workflow, in Unix seconds."""
+        """When the first timeout of a workflow expires, in Unix seconds."""
         return self._due.first
 
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
@@ -92,7 +93,7 @@ class LedgerStore:
                 yield name, packed.data
 
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        """Apply these changes. Only the leader changes states, so all conditions hold."""
+        """Apply these changes. All conditions hold, because only the leader changes states."""
         states: dict[str, Packed | None] = {}
         parts: dict[str, Packed] = {}
         jobs: list[Message] = []
@@ -110,7 +111,7 @@ class LedgerStore:
                     states |= dict.fromkeys(self._parts.get(id, ()))
                 case "append", [_, batch, *_]:
                     await self._append(batch)
-        # First the parts, in records of bounded size: without their workflow they have no effect.
+        # First the parts, in records of bounded size, because they have no effect without their workflow.
         some: dict[str, Packed | None] = {}
         size = 0
         for name, packed in parts.items():
@@ -141,7 +142,10 @@ class LedgerStore:
                 self._due.put(name, None if packed is None else packed.due)
 
     def strays(self) -> dict[str, Packed | None]:
-        """The parts of missing workflows: a leader died before it stored the workflow."""
+        """The parts without a workflow, because a leader died before it stored the workflow.
+
+        Mapped to None, to delete them.
+        """
         return {name: None for id, names in self._parts.items() if id not in self.all for name in names}
 
 
@@ -163,7 +167,7 @@ class LeaderWorkflows:
         end_key: EndKey,
         cancel_jobs: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
-        """`arguments` are those of the ledger's queue; `append` writes a batch into the journal.
+        """`arguments` are those of the ledger's queue; `append` writes a batch to the journal.
 
         `end_key` frees the key of a finished unique workflow; `cancel_jobs` cancels jobs by id.
         """
@@ -201,8 +205,8 @@ class LeaderWorkflows:
         return self._ledger.refused.keys()
 
     async def ask(self, question: Callable[[Workflows], Awaitable[T]]) -> T:
-        """The engine's answer, after all stored ends and all due changes."""
-        # A started change continues: no other may start from the state before it.
+        """The engine's answer, after all stored ends and expired timeouts were handled."""
+        # A started change must finish, because another one must not start from the state before it.
         return await uninterrupted(self._answer(question))
 
     async def _answer(self, question: Callable[[Workflows], Awaitable[T]]) -> T:
@@ -248,9 +252,10 @@ class LeaderWorkflows:
             self._store.load({name: packed for name, packed in states.items() if name not in strays})
 
     async def _take_reports(self) -> None:
-        """Handle the ends that workers have written: those of one workflow together, and all in few commits.
+        """Handle the ends that workers have written, those of one workflow together, in few commits.
 
-        After an error, the records with ends of that workflow wait for the next call, which finds some already handled.
+        After an error, the records with ends of that workflow wait for the next call, for which some may already be
+        handled.
         """
         reports, self._reports = self._reports, []
         ends: dict[str, list[_End]] = {}
@@ -298,11 +303,11 @@ class LeaderWorkflows:
 
 
 class _End(Struct, frozen=True):
-    """The end of a run, as a record has it."""
+    """The end of a run, from a record."""
 
     ending: Ending
     record: Mapping[str, Any]
-    #: The added steps, and the run's job. A run that isn't a step has always added some.
+    #: The added steps and the run's job. Always set for a run that isn't a step.
     graph: Graph | None = None
     message: Message | None = None
 

@@ -1,12 +1,12 @@
-"""Finds steps whose jobs are nowhere because another program removed or lost them.
+"""Finds steps whose jobs another program has removed or lost.
 
-Promise: a lost job is published again, once; if that one is lost too, its step fails. Steps whose jobs Palermo itself
+Promise: a lost job is published again once; if it is lost again, its step fails. Steps whose jobs Palermo itself
 removes are cancelled: see RabbitmqWorkflows.leaving.
-Cost: every 20 seconds a check of the workflows without changes since the last one. The workers and the index of
-scheduled jobs are asked only if one of their queues is empty or missing.
+Cost: every 20 seconds a check of the workflows that have not changed since the last one. The workers and the index of
+scheduled jobs are asked only if one of the queues is empty or missing.
 
-A job that is missing once may be on its way from its queue to a worker, so it must be missing in two checks. It may
-have been moved to another queue: while jobs wait in any queue, none is published again.
+A job may be on its way from its queue to a worker, so it must be missing in two checks. An operator may have moved it
+to another queue, so none is published again while jobs wait in any queue.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Number of workflows read in one turn of the loop.
 _AT_ONCE = 50
 
-#: A run of a step: the workflow, the path and the generation.
+#: A run of a step, by workflow, path and generation.
 StepRun = tuple[str, str, int]
 
-#: The jobs of steps, without their arguments.
+#: The jobs of step runs, without their arguments.
 Jobs = Mapping[StepRun, Message]
 
 
@@ -70,10 +70,10 @@ class LostSteps:
         self._workflows = workflows
         self._scheduled_jobs = scheduled_jobs
         self._apart = apart
-        #: The workflows at the last check, and the jobs missing then.
+        #: The workflows at the last check, and the jobs that were missing then.
         self._before: Mapping[str, Packed] = {}
         self._missed: Jobs = {}
-        #: The steps whose jobs were published again.
+        #: The step runs whose jobs were published again.
         self._again: set[StepRun] = set()
 
     async def watch(self) -> None:
@@ -100,7 +100,7 @@ class LostSteps:
         return {run: replace(job, body=b"") for job in jobs if (run := step_of(job.extra)) is not None}
 
     async def _missing(self, jobs: Jobs) -> Jobs:
-        """The jobs among these that neither wait in a queue, nor are with a worker of another program."""
+        """The jobs among these that are in no queue and not with another program's worker, as far as queues show."""
         if not jobs:
             return {}
         served = [QueueSelection.parse(one.queues) for one in await ask_workers(self._connection, self._exchange)]
@@ -109,7 +109,7 @@ class LostSteps:
         return {run: job for run, job in jobs.items() if TenantQueue(job.queue, job.tenant) not in full}
 
     async def _may_hold(self, place: TenantQueue, served: Sequence[QueueSelection]) -> bool:
-        """Whether a job may wait here, or be with a worker of another program, whose jobs are unknown."""
+        """Whether a job may wait here, or be with another program's worker, whose jobs are unknown."""
         probe = await self._connection.probe(amqp_queue(self._exchange, place.queue))
         if probe.exists and probe.messages:
             return True
@@ -118,14 +118,14 @@ class LostSteps:
         return bool(place.tenant) and await self._apart(place)
 
     async def _is_quiet(self) -> bool:
-        """Whether no job waits in any queue: an operator may have moved a step's job to another one."""
+        """Whether no job waits in any queue. Otherwise an operator may have moved a step's job."""
         known = (await self._facts.read(self._connection)).queues
         queues = [name for name in known if not is_failed(name) and not name.startswith("~")]
         probes = (await self._facts.probe(self._connection, queues)).values()
         return not any(probe.exists and probe.messages for probe in probes)
 
     async def _nowhere(self, jobs: Jobs) -> Jobs:
-        """The jobs among these, which are in no queue, that no worker has and that are not scheduled."""
+        """The jobs among these that no worker has and that are not scheduled. The queues were checked before."""
         with_workers = await running(self._exchange, self._connection) if jobs else None
         if with_workers is None:
             return {}
@@ -135,7 +135,7 @@ class LostSteps:
         return {run: job for run, job in jobs.items() if job.id in ids}
 
     async def _mend(self, engine: Workflows, lost: Jobs) -> None:
-        """Publish these jobs again, unless their steps have ended; fail the steps of jobs that were lost before."""
+        """Publish these jobs again, unless their steps have ended; fail steps whose jobs are lost again."""
         again = list[Message]()
         for id in {id for id, _, _ in lost}:
             for job in await engine.jobs_out(id):

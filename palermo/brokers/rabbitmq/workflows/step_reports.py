@@ -1,6 +1,6 @@
 """The ends of steps, as workers write them to the leader's ledger of workflows before they acknowledge the jobs.
 
-A record has the ends of several runs that added no steps, or the end of one that did.
+A record has the ends of several runs that added no steps, or the end of one run that did.
 """
 
 from base64 import b64decode, b64encode
@@ -33,13 +33,13 @@ class RunEnd(Plain, frozen=True, kw_only=True, omit_defaults=True):
     step: str
     generation: int = 0
     how: How
-    #: Its output for later steps: the media type and the value, in base64.
+    #: The media type and the value, in base64, of its output for later steps.
     content_type: str = ""
     value: str = ""
 
     @classmethod
     def of(cls, step: tuple[str, str, int], how: How, output: StoredResult | None) -> "RunEnd":
-        """How the run of this step ended."""
+        """The end of this step's run."""
         workflow, path, generation = step
         end = cls(workflow=workflow, step=path, generation=generation, how=how)
         if output is None:
@@ -63,16 +63,16 @@ def record_of(ends: Sequence[bytes]) -> bytes:
 
 
 def runs_in(record: Mapping[str, Any]) -> list[RunEnd]:
-    """The ends in a record; none if it is a StepReport's. Raises one of palermo.contract.stored_records.UNREADABLE."""
+    """The ends in a record; none for a StepReport. Raises one of palermo.contract.stored_records.UNREADABLE."""
     return convert(record["end"].get("runs", []), list[RunEnd])
 
 
 class StepReport(PlainWithMessages, frozen=True, kw_only=True):
-    """The end of a run that has added steps, perhaps the first ones of a workflow."""
+    """The end of a run that added steps, perhaps the first ones of a workflow."""
 
     #: The run's job, without its arguments.
     message: Message
-    #: The added steps, in base64.
+    #: The added steps, packed, in base64.
     adds: str
 
     def to_record(self) -> dict[str, Any]:
@@ -81,7 +81,10 @@ class StepReport(PlainWithMessages, frozen=True, kw_only=True):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "StepReport":
-        """The inverse of `to_record`. Raises one of palermo.contract.stored_records.UNREADABLE for invalid records."""
+        """The inverse of `to_record`.
+
+        Raises one of palermo.contract.stored_records.UNREADABLE for an invalid record.
+        """
         return cls.from_plain(record["end"])
 
     @property

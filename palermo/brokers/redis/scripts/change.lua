@@ -1,5 +1,5 @@
--- Makes changes, all or none: only if every condition holds. ARGV[1]: conditions, changes and the time, packed.
--- Returns 0 and what each change answers; or the number of the first condition that does not hold.
+-- Makes all changes if every condition holds, otherwise none. ARGV[1]: conditions, changes and the time, packed.
+-- Returns 0 and the result of each change, or the number of the first condition that failed.
 
 local conditions, changes, now = unpack(cmsgpack.unpack(ARGV[1]))
 local last = nil
@@ -10,19 +10,19 @@ local holds = {
     local claim = claim_of(holder, number)
     return claim and tostring(claim[1]) == times
   end,
-  -- The field of a hash has this value; false for none.
+  -- The field of a hash has this value; false for a missing field.
   field = function(name, field, value)
     return call('HGET', key(name), field) == value
   end,
-  -- The job waits at its place.
+  -- The job waits in this place.
   waits = function(queue, tenant, number)
     return call('ZSCORE', place_of(queue, tenant), number) ~= false
   end,
-  -- The job waits until it is due.
+  -- The job is still scheduled.
   scheduled = function(number)
     return find_later(number) ~= nil
   end,
-  -- So many jobs have the permit.
+  -- This number of jobs have the permit.
   running = function(permit, size)
     return call('SCARD', key('permit:' .. permit)) == size
   end,
@@ -36,7 +36,7 @@ local function store(job)
   return put(queue, tenant, share, priority, keyed, blob)
 end
 
--- The instant at which a state of a table is due; false for never.
+-- Set when a state of a table is due; false for never.
 local function set_due(name, field, due)
   if due then
     call('ZADD', key(name .. '-due'), due, field)
@@ -50,17 +50,17 @@ local make = {
   drop = function(holder, number, times, keep_mark)
     drop(holder, number, times, keep_mark)
   end,
-  -- Replace the message of a job that is held.
+  -- Replace the message of a claimed job.
   save = function(number, job)
     call('HSET', key('jobs'), number, job[8])
   end,
-  give_back = function(holder, number)
-    give_back(holder, number, '')
+  release = function(holder, number)
+    release(holder, number, '')
   end,
   put = function(job)
     last = store(job)
   end,
-  -- Remove a job that waits, and put another in its place, if it still waits.
+  -- Remove a waiting job if it still waits, and store another in its place.
   remove = function(queue, tenant, number, job)
     if not holds.waits(queue, tenant, number) then
       return 0
@@ -72,7 +72,7 @@ local make = {
     remove(queue, tenant, number)
     return 1
   end,
-  -- The same for a job that is due later.
+  -- The same for a scheduled job.
   remove_later = function(number, job)
     local place = find_later(number)
     if not place then
@@ -85,7 +85,7 @@ local make = {
     take_later(number, place)
     return 1
   end,
-  -- The state of a name; `due` is given for a recurring job and a workflow.
+  -- Set the state of a name, and for a recurring job or a workflow when it is due.
   set = function(name, field, value, due)
     call('HSET', key(name), field, value)
     if due ~= nil then
@@ -104,7 +104,7 @@ local make = {
       queues_changed()
     end
   end,
-  -- The state of a unique key; false where nothing is known any more.
+  -- Set the state of a unique key; false to delete it.
   key = function(name, state, due, holder_before, holder)
     if holder_before then
       try('ZREM', 'key-holders', holder_before .. '\0' .. name)
@@ -119,7 +119,7 @@ local make = {
     end
     set_due('keys', name, due)
   end,
-  -- Arguments or an output of a step of a workflow.
+  -- Store arguments or an output of a workflow step.
   flow_data = function(workflow, name, data)
     call('HSET', key('flow:' .. workflow), name, data)
   end,
@@ -130,14 +130,14 @@ local make = {
     call('HSET', key('permits'), number, permit)
     call('SADD', key('permit:' .. permit), number)
   end,
-  -- Forget a limited key that is still in this state, unless a job has or awaits a permit of it.
+  -- Delete a limited key if its state is unchanged and no job has or awaits its permit.
   forget_limit = function(name, state)
     if call('HGET', key('limits'), name) == state and call('EXISTS', key('permit:' .. name), key('waiting:' .. name)) == 0 then
       return call('HDEL', key('limits'), name)
     end
     return 0
   end,
-  -- Let the job that was put last wait for a permit.
+  -- Make the job that was stored last wait for a permit.
   wait = function(permit)
     try('HSET', 'waits', last, permit)
     try('ZADD', 'waiting:' .. permit, last, last)
@@ -145,7 +145,7 @@ local make = {
   declare = function(queue)
     declare(queue)
   end,
-  -- Mark jobs as cancelled; of marks for jobs that never come, only the newest are kept.
+  -- Mark jobs as cancelled. Only the newest marks are kept, since some jobs never arrive.
   cancel = function(mark, most, ids)
     for _, id in ipairs(ids) do
       call('HSET', key('cancels'), id, mark)
@@ -165,12 +165,12 @@ local make = {
       call('ZREM', key('cancel-order'), id)
     end
   end,
-  -- Append an entry to a log; `size` counts the bytes of all entries that there were, up to this one.
+  -- Append an entry to a log. `size` is the total size of all entries so far, including removed ones.
   append = function(name, blob, topic, at)
     local size = call('INCRBY', key(name .. '-bytes'), #blob)
     call('XADD', key(name), '*', 'blob', blob, 'size', size, 'topic', topic, 'at', at)
   end,
-  -- Note that a group is to get the kept events up to the newest one, and has got none of them yet.
+  -- Record that a group should get the kept events up to the newest one, and has got none of them yet.
   tell = function(name, group)
     local newest = call('XREVRANGE', key(name), '+', '-', 'COUNT', 1)[1]
     if newest then
@@ -178,7 +178,7 @@ local make = {
       call('HSET', key('groups-told'), group, string.format('0 %s%06d', milliseconds, number)) -- place_of in store.py
     end
   end,
-  -- Remove what is too old or too much from a log.
+  -- Remove the entries of a log that exceed its age or its size.
   trim = function(name, oldest, most)
     call('XTRIM', key(name), 'MINID', string.format('%.0f', oldest * 1000))
     local from = tonumber(call('GET', key(name .. '-bytes')) or 0) - most
@@ -191,7 +191,7 @@ local make = {
         return
       end
       for _, entry in ipairs(entries) do
-        local upto = tonumber(entry[2][4]) -- none in an entry of another program
+        local upto = tonumber(entry[2][4])  -- missing in another program's entry
         if upto and upto - #entry[2][2] >= from then
           call('XTRIM', key(name), 'MINID', entry[1])
           return
@@ -202,7 +202,7 @@ local make = {
       end
     end
   end,
-  -- Store a job in a queue of its own and remove it and the queue again, unseen by all others.
+  -- Store a job in a queue of its own, and delete both again, invisible to others.
   try_out = function(job)
     local queue, blob = job[1], job[8]
     local number = store_message(blob)

@@ -1,7 +1,7 @@
--- How a worker claims the next job of a queue. After common.lua, for the scripts that use it.
--- A tenant's stride is how far it moves on when it is served: palermo/core/fair_scheduling.py.
+-- How a worker claims the next job of a queue, for the scripts that need it. Loaded after common.lua.
+-- A tenant's stride is how far it advances when it is served: palermo/core/fair_scheduling.py.
 
--- The tenant of the queue whose turn it is has had its turn.
+-- Record that the tenant with the queue's current turn was served.
 local function take_turn(queue, tenant, mark, stride)
   local last = number_in('marks', queue, 0)
   try('HSET', 'marks', queue, math.max(last, mark))
@@ -23,13 +23,13 @@ local function next_in(queue)
     end
     found = call('ZRANGE', place_of(queue, tenant), 0, 0, 'WITHSCORES')
     if not found[1] then
-      call('ZREM', key('turns:' .. queue), tenant) -- another program has written it
+      call('ZREM', key('turns:' .. queue), tenant)  -- another program added it
     end
   end
   return found[1], found[2], tenant, tonumber(mark)
 end
 
--- The job is claimed, or has no message any more.
+-- Remove a job from its place, because it is claimed or has no message any more.
 local function leave_place(queue, tenant, number, mark, stride)
   call('ZREM', place_of(queue, tenant), number)
   if tenant ~= '' then
@@ -37,9 +37,9 @@ local function leave_place(queue, tenant, number, mark, stride)
   end
 end
 
--- Claim a job for a worker: its number, the number of its claims, its queue, the workers that died with it, its cancel
--- mark and its message; and the worker that goes on with it since its session was cut off, if there is one. Returns nil
--- if no job waits.
+-- Claim a job for a worker. Returns its number, the number of its claims, its queue, the workers that died while
+-- running it, its cancel mark and message, and the name of the worker that still runs it after losing its session, if
+-- any. Returns nil if no job waits.
 local function claim(holder, queue, stride)
   local number, score, tenant, turn = next_in(queue)
   while number do
@@ -71,8 +71,9 @@ local function claim(holder, queue, stride)
   return nil
 end
 
--- Have the worker woken for a job of the queue, in the same step in which it finds none: so no job comes unheard.
--- `idle` is the version of the queues by which the worker has a free slot, or 'batch' if it waits for a batch's next job.
+-- Have the worker woken for a job of the queue. Call this in the script that found no job, so that no job is missed.
+-- `idle` is the version of the queues as known to a worker with a free slot, or 'batch' for one that waits for a
+-- batch's next job.
 local function wait_for(holder, queue, idle)
   try('SADD', 'idle:' .. queue, holder)
   call('HSET', key('worker:' .. holder), 'idle', idle)

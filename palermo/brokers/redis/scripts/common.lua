@@ -1,31 +1,30 @@
--- What all scripts share: the places where jobs wait, and how a job comes into one and leaves it.
--- docs/internals/redis.md has every key. KEYS[1] is the prefix of all of them, `palermo:{exchange}:`.
+-- Shared by all scripts: the places where jobs wait, and how a job enters and leaves one.
+-- docs/internals/redis.md lists all keys. KEYS[1] is their prefix, `palermo:{exchange}:`.
 --
--- A job has a number, which counts all jobs that were ever stored. It is the job's id within Redis, since two jobs may
--- have the same id. A queue is a sorted set of numbers: first by priority, then by number, which is by age.
+-- A job's number counts all jobs that were ever stored. It identifies the job within Redis, since several jobs may have
+-- the same id. A queue is a sorted set of numbers, by priority and then by number, which means by age.
 --
--- An error ends a script, and what it had done stays. So a script reads the keys of all places first, which raises the
--- error for a key of another type, and puts a job where it goes before it takes it from where it was.
+-- A script that ends with an error keeps the changes it has made. So a script first reads the keys of all places, which
+-- raises the error for a key of another type, and puts a job into its new place before removing it from the old one.
 
 local call = redis.call
 local PREFIX = KEYS[1]
 
--- The priority of a job that has waited for its permit already, and how far two priorities are apart in a score.
+-- The priority of a job that has already waited for its permit, and the difference of two priorities in a score.
 local FRONT, STEP = 10, 2 ^ 44
 
 local function key(name)
   return PREFIX .. name
 end
 
--- Let this script write although the memory is full. Redis refuses only the first write of a script, and only if that
--- could need memory; deleting needs none. Workers must go on then, since their work makes room.
+-- Let this script write even if the memory is full. Redis refuses only a script's first write, and only if that may
+-- need memory, which deleting doesn't. Workers must continue then, since they free memory.
 local function write_in_any_case()
   call('DEL', key('nothing'))
 end
 
--- Like `call`, for a key without which jobs go on: what is known of them besides their places and messages. If another
--- program has given it another type, nothing is known and nothing is noted, and `palermo doctor` names the key. Returns
--- nil then.
+-- Like `call`, for a key that isn't essential. If another program has replaced the key by one of another type, returns
+-- nil and does nothing; `palermo doctor` reports the key.
 local function try(command, name, ...)
   local answer = redis.pcall(command, key(name), ...)
   if type(answer) ~= 'table' or not answer.err then
@@ -37,12 +36,12 @@ local function try(command, name, ...)
   return nil
 end
 
--- The number in a field of a hash; `default` if there is none, or if another program has written something else.
+-- The number in a field of a hash; `default` if it is missing, or isn't a number because another program wrote it.
 local function number_in(name, field, default)
   return tonumber(try('HGET', name, field) or default) or default
 end
 
--- How often a job that waits was claimed before; 1 if that cannot be known.
+-- How often a waiting job was claimed before; 1 if that is unknown.
 local function claims_of(number)
   local found = try('HGET', 'claims', number)
   return found == nil and 1 or tonumber(found or 0) or 0
@@ -53,7 +52,7 @@ local function server_time()
   return tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
--- Where jobs of a queue wait: those of nobody ('' for the tenant), or those of one tenant.
+-- The key of the place where a queue's jobs of this tenant wait; '' for jobs without a tenant.
 local function place_of(queue, tenant)
   if tenant == '' then
     return key('queue:' .. queue)
@@ -66,7 +65,7 @@ local function score_of(priority, number)
   return (FRONT - priority) * STEP + tonumber(number)
 end
 
--- Tell all consumers that other queues can be served than before.
+-- Notify all consumers that the queues, or their pauses, have changed.
 local function queues_changed()
   call('INCR', key('version'))
   call('PUBLISH', key('bell:queues'), '')
@@ -78,11 +77,10 @@ local function declare(queue)
   end
 end
 
--- Of publish.lua alone: gives the next job of a queue to an idle worker; returns whether it did.
+-- Only in publish.lua: gives the next job of a queue to an idle worker; returns whether it did.
 local hand_over
 
--- Wake one idle worker that serves the queue. One that has died does not hear it, and one that was given a job from
--- another queue is not idle any more: then the next one is woken.
+-- Wake one idle worker that serves the queue. Skips workers that have died, or that got a job from another queue.
 local function wake(queue)
   local holder = try('SPOP', 'idle:' .. queue)
   while holder do
@@ -97,7 +95,7 @@ local function wake(queue)
   end
 end
 
--- Make the queue if need be, before a job comes into it. Raises the error for a key of its places of another type.
+-- Create the queue if necessary, before a job enters it. Raises an error if one of its places is a key of another type.
 local function prepare(queue, tenant)
   declare(queue)
   call('ZCARD', place_of(queue, tenant))
@@ -106,7 +104,7 @@ local function prepare(queue, tenant)
   end
 end
 
--- Note that a job has come into a queue, and have a worker take it.
+-- Record that a job has entered a queue, and wake a worker for it.
 local function came(queue, tenant, share)
   if tenant ~= '' then
     try('HINCRBY', 'tenant-jobs', queue, 1)
@@ -121,7 +119,7 @@ local function came(queue, tenant, share)
   wake(queue)
 end
 
--- Note that a job of the tenant does not wait any more; a tenant without jobs is forgotten.
+-- Record that a job of the tenant has left the queue. A tenant without jobs is deleted.
 local function left(queue, tenant)
   if tenant == '' then
     return
@@ -135,8 +133,8 @@ local function left(queue, tenant)
   end
 end
 
--- Store the message of a new job; returns its number. If another program has set the counter back, or deleted it, the
--- number is the next one that no job has.
+-- Store the message of a new job; returns its number. If another program has reset or deleted the counter, this is the
+-- next unused number.
 local function store_message(blob)
   local number, step = call('INCR', key('number')), 1
   while call('HSETNX', key('jobs'), number, blob) == 0 do
@@ -161,7 +159,7 @@ local function put(queue, tenant, share, priority, keyed, blob)
   return number
 end
 
--- Store a new job that is due later; returns its number.
+-- Store a new scheduled job; returns its number.
 local function put_later(queue, tenant, share, priority, keyed, run_at, id, blob)
   call('ZCARD', key('later'))
   call('HLEN', key('later-places'))
@@ -175,8 +173,8 @@ local function put_later(queue, tenant, share, priority, keyed, run_at, id, blob
   return number
 end
 
--- The parts of a message; none of one that another program has changed so that it cannot be read. Its job goes on to a
--- worker anyway, which says so: an error here would keep all jobs of its queue waiting.
+-- The parts of a message; empty if another program has made it unreadable. A worker gets its job anyway and reports
+-- that, since an error here would block all jobs of the queue.
 local function parts_of(blob)
   local read, parts = pcall(cmsgpack.unpack, string.sub(blob, 2))
   return read and type(parts) == 'table' and #parts == 7 and parts or {}
@@ -188,7 +186,7 @@ local function id_in(blob)
   return type(id) == 'string' and id or ''
 end
 
--- The place and the message of a job that is due later; nil if it is not there any more.
+-- The place and the message of a scheduled job; nil if it no longer exists.
 local function find_later(number)
   local packed = call('HGET', key('later-places'), number)
   if not packed then
@@ -198,13 +196,13 @@ local function find_later(number)
   local blob = call('HGET', key('jobs'), number)
   local read, place = pcall(cmsgpack.unpack, packed)
   if not read or type(place) ~= 'table' or #place ~= 6 then
-    -- Another program has changed it. The job is not lost: a person may requeue it.
+    -- Unreadable because of another program. An operator can requeue the job.
     place = { 'failed', '', '', 0, '', blob and id_in(blob) or '' }
   end
   return place, blob or nil
 end
 
--- Take a job with this place from those that are due later.
+-- Remove a job with this place from the scheduled ones.
 local function take_later(number, place)
   call('ZREM', key('later'), number)
   try('ZREM', 'later-ids', place[6] .. '\0' .. number)
@@ -234,7 +232,7 @@ local function hand_on(permit)
   end
 end
 
--- End the permit that a job has, if it has one.
+-- Release the permit of a job, if it has one.
 local function free_permit(number)
   local permit = try('HGET', 'permits', number)
   if permit then
@@ -250,7 +248,7 @@ local function id_of(number)
   return blob and id_in(blob) or ''
 end
 
--- Delete the data of a job that is nowhere any more. Its cancel mark goes with it.
+-- Delete the data of a job that has left all places, with its cancel mark.
 local function forget(number, keep_mark)
   if keep_mark ~= '1' and call('EXISTS', key('cancels')) == 1 then
     local id = id_of(number)
@@ -275,7 +273,7 @@ local function remove(queue, tenant, number)
   return true
 end
 
--- The claim of a worker on a job: how often the job was claimed, its score, queue and tenant; nil if it has none.
+-- A worker's claim on a job: how often the job was claimed, its score, queue and tenant; nil without a claim.
 local function claim_of(holder, number)
   local packed = call('HGET', key('held:' .. holder), number)
   if not packed then
@@ -285,14 +283,15 @@ local function claim_of(holder, number)
   if read and type(claim) == 'table' and #claim == 4 then
     return claim
   end
-  -- Another program has changed it. Its worker settles the job as any other. If it has to go back, a person may requeue it.
+  -- Unreadable because of another program. The worker can settle the job; if it is released, an operator can requeue
+  -- it.
   if call('HEXISTS', key('jobs'), number) == 0 then
     return nil
   end
   return { claims_of(number) + 1, score_of(0, number), 'failed', '' }
 end
 
--- Delete a job that the worker has claimed for the given time; returns whether the claim was still valid.
+-- Delete a job if the worker's claim with this number is still valid; returns whether it was.
 local function drop(holder, number, times, keep_mark)
   local claim = claim_of(holder, number)
   if not claim or tostring(claim[1]) ~= times then
@@ -303,8 +302,8 @@ local function drop(holder, number, times, keep_mark)
   return true
 end
 
--- Give a claimed job back to its queue, at its old place. `died` is the name of the worker if it died with the job.
-local function give_back(holder, number, died)
+-- Release a claimed job to its old place in its queue. `died` is the worker's name if it died while running the job.
+local function release(holder, number, died)
   local claim = claim_of(holder, number)
   if not claim then
     return false

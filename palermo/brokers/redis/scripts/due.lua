@@ -1,8 +1,8 @@
--- Puts jobs that are due into their queues. ARGV: the time, and how many jobs at most.
--- Returns what kept a job from its queue ('' for nothing), and when the next of these is due ('' for never): jobs,
--- unique keys, recurring jobs, workflows.
+-- Moves due jobs to their queues. ARGV: the time, and the maximum number of jobs.
+-- Returns the error that kept a job from its queue ('' for none), and when the next of each is due ('' for never):
+-- jobs, unique keys, recurring jobs, workflows.
 
--- Seconds until the next attempt with a job that could not be put into its queue.
+-- Seconds until the next attempt after such an error.
 local RETRY_AFTER = 60
 
 write_in_any_case()

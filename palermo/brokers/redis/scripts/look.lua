@@ -1,14 +1,14 @@
--- Reads, and changes nothing. ARGV[1] says what:
---   queues                                      names, with how many jobs wait; and of each worker what it serves and holds
---   page QUEUE OFFSET LIMIT NEWEST BODY         the jobs of a queue with so many bytes of each body
---   step QUEUE TENANT AFTER LAST COUNT BYTES    the next jobs of one place that a sweep reads
---   extent QUEUE                                whether there is such a queue, the newest number, how many wait, tenants
---   tenants QUEUE                               the tenants of a queue, with how many jobs wait and their shares
---   limits KEY…                                 of each of these limited keys how many jobs run, are called and wait
---   find CURSOR BEGINNINGS IDS…                 the jobs with these ids, or whose ids begin so, in some of all; next cursor
---   place QUEUE TENANT NUMBER                   whether a job is later, waits or is held; its queue or worker
---   newest LOG COUNT                            where the last so many entries of a log begin
---   workers                                     all workers, with what they report and when their leases end
+-- Only reads. ARGV[1] is one of these:
+--   queues                                      queues with numbers of waiting jobs; each worker's selection and jobs
+--   page QUEUE OFFSET LIMIT NEWEST BODY         jobs of a queue, with at most BODY bytes of each body
+--   step QUEUE TENANT AFTER LAST COUNT BYTES    the next jobs of a place, for a sweep
+--   extent QUEUE                                whether it exists, the newest number, the number of jobs, the tenants
+--   tenants QUEUE                               the tenants of a queue, with their waiting jobs and shares
+--   limits KEY…                                 for each limited key: jobs that run, have an offered permit, and wait
+--   find CURSOR BEGINNINGS IDS…                 some of the jobs with these ids or prefixes; the next cursor
+--   place QUEUE TENANT NUMBER                   whether a job is scheduled, waiting or claimed; its queue or worker
+--   newest LOG COUNT                            the id of the oldest of the last COUNT entries of a log
+--   workers                                     all workers, with their reports and the ends of their leases
 
 local what, queue = ARGV[1], ARGV[2]
 
@@ -32,7 +32,7 @@ local function workers()
   return found
 end
 
--- The message, with no more than so many bytes of its body.
+-- The message, with at most this many bytes of its body.
 local function cut(blob, most)
   if #blob <= most then
     return blob
@@ -45,12 +45,12 @@ local function cut(blob, most)
   return string.sub(blob, 1, 1) .. cmsgpack.pack(parts)
 end
 
--- Whether the id in a message is one of those in ARGV, or begins so.
+-- Whether the id in a message is in ARGV, or starts with a text in ARGV.
 local function wanted(blob)
   local id = nil
   for index = 4, #ARGV do
     local text = ARGV[index]
-    -- Most messages need not be unpacked: the id is at their beginning.
+    -- The id is near the start, so most messages need not be unpacked.
     if string.find(string.sub(blob, 1, 600), text, 1, true) then
       id = id or id_in(blob)
       if id == text or ARGV[3] == '1' and string.sub(id, 1, #text) == text then

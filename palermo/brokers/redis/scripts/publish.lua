@@ -1,10 +1,10 @@
--- Stores jobs, once however often it is called with one token: a client that gets no answer calls it again, and either
--- call may come first. ARGV: the time, the token's key, value and lifetime in seconds (Attempts in broker.py), then for each job its queue,
--- tenant, share, priority, '1' if it has a unique key, the instant at which it is due ('' for now), id and message.
+-- Stores jobs. With the same token it stores them only once, since a client without an answer calls it again.
+-- ARGV: the time, the token's key, value and lifetime in seconds (Attempts in broker.py), then for each job its queue,
+-- tenant, share, priority, '1' if it has a unique key, its due time ('' for now), id and message.
 
--- Fast path: the worker gets the job with the message that wakes it, and does not have to claim it first.
--- benchmarks.latency: 2.15 ms, 2.41 without. Not if queues were made or paused since the worker looked, nor from a queue that was paused
--- while it was idle ('~all': all queues), nor for jobs of tenants, whose turns the worker decides about.
+-- Fast path: the message that wakes a worker contains the job, so that the worker need not claim it.
+-- benchmarks.latency: 2.15 ms, 2.41 without. Not possible if queues were created or paused since the worker last read
+-- them, and not for jobs of tenants, whose turns are the worker's decision. '~all' means that all queues are paused.
 hand_over = function(holder, queue, idle)
   local channel = key('wake:' .. holder)
   if idle ~= (call('GET', key('version')) or '0') or call('EXISTS', key('queue:' .. queue)) == 0
@@ -34,6 +34,6 @@ for first = 5, #ARGV, 8 do
     put(queue, tenant, share, priority, keyed, blob)
   end
 end
--- Last: a script that an error ends keeps what it had done, and the next call with the token must store the jobs.
+-- Last, because a script that fails keeps its changes: then the next call with this token must store the jobs.
 call('SET', key(ARGV[2]), ARGV[3], 'EX', ARGV[4])
 return stored

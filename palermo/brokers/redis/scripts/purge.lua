@@ -1,6 +1,7 @@
--- Removes jobs that wait in a queue. ARGV: the queue, the newest number to remove, how many at most, '1' to leave jobs
--- with a unique key, and the tenants whose jobs go ('' for jobs of nobody).
--- Returns how many were removed, '1' if there may be more, and of those left their tenant, number and message.
+-- Removes waiting jobs of a queue. ARGV: the queue, the highest number to remove, the maximum number of jobs, '1' to
+-- leave jobs with a unique key, and the tenants ('' for jobs without one).
+-- Returns the number of removed jobs, '1' if there may be more, and tenant, number and message of each job that was
+-- left.
 
 local queue, last, most, leave_keyed = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
 local removed, keyed = 0, {}

@@ -1,7 +1,8 @@
--- The next job of a queue, to run in a batch. ARGV: the worker, the queue, its stride among tenants, and the number of
--- the job to claim, if it is still the next one; '' to look at it only.
--- Returns nothing if no job waits: then the worker is woken for the next one. Looking returns its number, how often it
--- was claimed, its cancel mark and message; claiming returns the claimed job, or nothing else if it is another one now.
+-- The next job of a queue, to run in a batch. ARGV: the worker, the queue, the stride of its tenant, and the number of
+-- the job to claim if it is still the next one, or '' to only read it.
+-- Returns nothing if no job waits; the worker is then woken for the next one. Reading returns the job's number, the
+-- number of its claims, its cancel mark and message. Claiming returns the claimed job, or 'other' if another one is
+-- next.
 
 local holder, queue, stride, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 if call('EXISTS', key('worker:' .. holder)) == 0 then

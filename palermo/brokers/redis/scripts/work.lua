@@ -1,9 +1,9 @@
--- Deletes jobs that a worker has done, and claims the next ones for it.
--- ARGV: the worker, the version of the queues that it knows, how many jobs it wants, its stride among tenants, how many
--- jobs came to it with messages, how many jobs are done, of each of them its number and claim, and the queues that it
--- serves, the first to be asked first.
--- Returns 'gone' if others took the worker for dead, else how many of the done jobs were still its own, the version of
--- the queues, and the claimed jobs. If the version is another one, nothing was claimed.
+-- Deletes a worker's finished jobs, and claims the next ones for it.
+-- ARGV: the worker, the version of the queues that it has read, the number of jobs to claim, the stride of tenants, the
+-- number of jobs that it has received with wake-up messages, the number of finished jobs, the number and claim of each,
+-- and the queues to serve in order.
+-- Returns 'gone' if the worker counts as dead. Otherwise returns how many of the finished jobs were still its own, the
+-- version of the queues, and the claimed jobs. If the version differs, nothing was claimed.
 
 local holder, version, wanted, stride = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local given, done = tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -25,7 +25,7 @@ if wanted > 0 and current ~= version then
   return { 'old', ours, current }
 end
 
--- A job that is on its way to the worker has one of the slots.
+-- A job that is on its way to the worker takes one of the slots.
 wanted = wanted - (number_in('worker:' .. holder, 'given', 0) - given)
 local queues = 7 + 2 * done
 local claimed = {}
@@ -44,7 +44,7 @@ if #claimed < wanted then
     wait_for(holder, ARGV[each], current)
   end
 elseif call('HEXISTS', worker, 'idle') == 1 then
-  -- It was woken, perhaps for a job that another idle worker must take now.
+  -- It was woken, perhaps for a job that another idle worker must now take.
   for each = queues, #ARGV do
     try('SREM', 'idle:' .. ARGV[each], holder)
   end

@@ -1,30 +1,29 @@
--- The life of a worker: ARGV[1] says what happens to it, ARGV[2] is its id within Redis.
+-- The life of a worker. ARGV[1] is one of these events, ARGV[2] the worker's id within Redis.
 --   enter LEASE TAG SELECTION REPORT BEFORE QUEUE…
---                                             it begins; BEFORE has its ids in sessions that were cut off
---   beat LEASE REPORT                         it goes on; '' for the report that is known already. Returns 0 if others
---                                             took it for dead
---   leave LIVES                               it ends, and its jobs go back; LIVES is its name if only its session ends
---   reap LEASE (no id)                        workers whose lease has ended give their jobs back; returns how many jobs
+--                                             starts; BEFORE has its ids in lost sessions
+--   beat LEASE REPORT                         renews its lease, and its report unless ''; returns 0 if it is dead
+--   leave LIVES                               ends, and releases its jobs; LIVES is its name if only its session ends
+--   reap LEASE (no id)                        releases jobs of workers with expired leases; returns their number
 
 local action, holder = ARGV[1], ARGV[2]
 
--- Seconds without any renewal after which workers may have been unable to reach Redis, or Redis was away: each worker
--- renews its lease four times a second. And the longest pause between two attempts of a worker to connect (MAX_PAUSE in
--- worker/parent/broker_session.py), which is at most as long as the worker has been away.
+-- Seconds without a renewal by any worker after which Redis, or the way to it, counts as having been down: each worker
+-- renews its lease four times a second. Second, the longest pause between two attempts of a worker to connect
+-- (MAX_PAUSE in worker/parent/broker_session.py), which is never longer than the outage.
 local AWAY, LONGEST_PAUSE = 1, 30
 
--- Seconds for which the jobs are known that were taken from a worker whose lease had ended: it may come back.
+-- Seconds for which jobs taken from a worker with an expired lease are remembered, since it may return.
 local TAKEN_FOR = 600
 
--- A worker ends, and its jobs go back. `died` is its name if it died with them. `lives` is its name if it only lost its
--- session: the worker that gets one of the jobs next is told that this one has it.
--- A job that cannot go back, because another program has the key of its queue, stays, and with it what is known of the
--- worker, until its queue is mended. It keeps no other job.
+-- Release a worker's jobs and delete the worker. `died` is its name if it died while running them. `lives` is its name
+-- if it only lost its session: the next worker to get one of the jobs is informed that this one runs it.
+-- If a job can't be released because another program has replaced the key of its queue, the job and the worker's data
+-- stay until that is repaired. Other jobs are not affected.
 local function leave(worker, died, lives)
   local held, count = try('HKEYS', 'held:' .. worker), 0
   local all = held ~= nil
   for _, number in ipairs(held or {}) do
-    if pcall(give_back, worker, number, died) then
+    if pcall(release, worker, number, died) then
       count = count + 1
     else
       all = false
@@ -47,7 +46,7 @@ local function leave(worker, died, lives)
   return count
 end
 
--- A worker is back that had another id in a session that was cut off. If it counted as dead, that is taken back.
+-- A worker has returned from a lost session, in which it had another id. If it counted as dead, that is reverted.
 local function come_back(before, tag)
   leave(before, '', tag)
   for _, number in ipairs(try('SMEMBERS', 'taken:' .. before) or {}) do
@@ -63,14 +62,14 @@ local function come_back(before, tag)
   call('DEL', key('taken:' .. before))
 end
 
--- Whether workers whose leases have ended count as dead. Not at first if nobody had renewed a lease for a while: then
--- all workers get the time to come back. `renews` is whether this is a worker that renews its own.
+-- Whether workers with expired leases count as dead. If no lease was renewed for a while, all workers first get time to
+-- reconnect. `renews` is whether the caller is a worker that renews its own lease.
 local function leases_count(now, lease, renews)
   local last, noticed, back_by = unpack(try('HMGET', 'renewals', 'last', 'noticed', 'back-by') or {})
   if tonumber(last) and noticed ~= last then
     local away = now - tonumber(last)
     if away < 0 then
-      -- The server's clock was set back, and leases would go on for as long.
+      -- The server's clock was set back, which would prolong the leases.
       for _, worker in ipairs(call('ZRANGEBYSCORE', key('leases'), now + lease, '+inf')) do
         call('ZADD', key('leases'), now + lease, worker)
       end
@@ -86,7 +85,7 @@ local function leases_count(now, lease, renews)
   return now >= (tonumber(back_by) or 0)
 end
 
--- Give back the jobs of workers that have died.
+-- Release the jobs of dead workers.
 local function reap(lease, renews)
   local now, count = server_time(), 0
   if not leases_count(now, lease, renews) then

@@ -1,4 +1,4 @@
-"""Find the process that writes to a file, on Linux, for messages to operators: it may be stopped."""
+"""Find the process that is writing to a file, on Linux, for error messages: it may be stopped."""
 
 import os
 from contextlib import suppress
@@ -9,7 +9,7 @@ _WRITES = 120
 
 
 def lock_holder(path: str) -> str:
-    """Describe the process that writes to a file in WAL mode; "another process" if it is unknown."""
+    """A description of the process that is writing to a file in WAL mode; "another process" if unknown."""
     with suppress(OSError, ValueError, IndexError):
         status = os.stat(f"{path}-shm")
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
@@ -22,6 +22,6 @@ def lock_holder(path: str) -> str:
 
 
 def _named(pid: int) -> str:
-    # The program's name, in parentheses, may contain any character.
+    # the program's name, in parentheses, may contain any character
     state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     return f"process {pid}, which is stopped (kill -CONT {pid} continues it)" if state == b"T" else f"process {pid}"

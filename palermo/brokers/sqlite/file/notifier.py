@@ -1,8 +1,8 @@
 """The notifier of one file: wakes the processes that wait for a job.
 
 A session that has stored a job writes a byte to a small file beside the database, and the kernel notifies the processes
-that watch that file (inotify). Watching the database itself fails: its event arrives before the commit is visible, and
-the job would wait for the next event (measured). Without inotify the database is polled for changes every 20 ms.
+that watch that file (inotify). They can't watch the database itself, because its event arrives before the commit is
+visible, and the job would wait for the next event (measured). Without inotify the database is polled every 20 ms.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ _IN_MODIFY = 0x2
 
 
 class Notifier:
-    """One session's notifier for a file: notifies other sessions and calls listeners."""
+    """One session's notifier for a file: notifies other sessions, and calls its own listeners."""
 
     def __init__(self, directory: str, data_version: Callable[[], int], name: str = "bell") -> None:
-        """`name` is the name of the watched file. Processes of all versions must use the same one."""
+        """`name` is the name of the watched file, which must be the same in all processes."""
         self._path = os.path.join(directory, name)
         self._data_version = data_version
         self._write_fd: int | None = None
@@ -33,14 +33,14 @@ class Notifier:
     def notify(self) -> None:
         """Wake all listeners in every process. Call it after the commit."""
         if self._write_fd is None:
-            # Losing a notification is no error: the listeners notice the job a little later.
+            # A lost notification is harmless: the listeners notice the job a little later.
             with contextlib.suppress(OSError):
                 self._write_fd = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o660)
         if self._write_fd is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._write_fd, b"!", 0)
         if self._timer is not None:
-            # Our own listeners poll, and polling doesn't detect changes by the same connection.
+            # Our own listeners poll, which doesn't detect changes by the same connection.
             self._call_listeners()
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ class Notifier:
             self._timer = loop.call_later(_POLL_EVERY, self._poll)
 
     def _stop(self) -> None:
-        # No call waits, and a busy worker needs no notification for each new job.
+        # No call waits, and a busy worker needs no notification for each job.
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -103,7 +103,7 @@ class Notifier:
 
 
 def _watch(path: str) -> int | None:
-    """A file descriptor that becomes readable when the file is written to; None if the kernel provides none."""
+    """A file descriptor that becomes readable when the file is written to; None if the kernel has none."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None, use_errno=True)

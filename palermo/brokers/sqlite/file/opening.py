@@ -34,19 +34,17 @@ _warned: set[str] = set()
 #: "PLRM", the application id of Palermo's files.
 APPLICATION_ID = 0x504C524D
 
-#: The version of schema.sql, stored in every file. A later Palermo that changes the tables raises it.
+#: The version of schema.sql, stored in every file. It is raised when a later Palermo changes the tables.
 SCHEMA_VERSION = 1
 
 _OPTIONS = ("timeout",)
 
 
 async def open_store(address: Address, timeout: float, *, warns: bool = True, creates: bool = True) -> Store:
-    """Open the store at the address; `timeout` is how long to wait for other processes.
+    """Open the store at the address; `timeout` is the seconds to wait for other processes.
 
     With `warns`, log a warning, once per process, if all users can read the file. With `creates`, create a missing
-    file.
-
-    Raises UrlInvalid for unknown options, StoreInvalid for a missing file or one that isn't or can't be a store, and
+    file. Raises UrlInvalid for unknown options, StoreInvalid if the file is missing or can't be a store, and
     BrokerUnavailable if another process blocks access.
     """
     timeout = _options(address).get("timeout", timeout)
@@ -87,7 +85,7 @@ async def _open(path: str, display_path: str, timeout: float, *, closed: Callabl
     except OSError as error:
         raise unusable(display_path, error) from error
     try:
-        # No busy handler: it would block the loop.
+        # no busy handler, which would block the loop
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, cached_statements=256)
     except sqlite3.Error as error:
         raise translated(error, display_path) from error
@@ -111,12 +109,12 @@ def configure(connection: sqlite3.Connection, *, lasting: bool) -> None:
 
 
 def side_directory(path: str) -> str:
-    """The directory of the files for locking and waking. Its contents don't outlive the processes that use it."""
+    """The directory of the files for locking and waking. Its contents are meaningless once no process uses them."""
     return f"{path}.d"
 
 
 def machine() -> str:
-    """An id of this machine, unique and new at each boot. Containers on one kernel share it."""
+    """An id of this machine, different after each boot. Containers on one kernel share it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -124,7 +122,7 @@ def machine() -> str:
 
 
 def _real(path: str) -> str:
-    """The path with links resolved: a process that uses another path must find the same side directory."""
+    """The path with links resolved, so that processes with different paths find the same side directory."""
     return os.path.realpath(path)
 
 
@@ -157,7 +155,7 @@ def _check_path(path: str, display_path: str) -> None:
         )
     effective = os.access in os.supports_effective_ids
     if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective):
-        # Checked before SQLite creates its files beside it: they would be read-only too, and stay so.
+        # Checked before SQLite creates its files beside it, which would be read-only too, and stay so.
         raise StoreInvalid(
             f"{display_path} cannot be written. Check the permissions of the file, of its folder and of the disk."
         )
@@ -172,8 +170,8 @@ class _Memory:
         self._directory = ""
         self._owner = 0
         atexit.register(self._remove)
-        # If another thread held the lock at a fork, the child would get a lock that no thread releases: the child makes
-        # a new one. Holding the lock during the fork would make the fork wait for a client that closes a session.
+        # A lock held by another thread during a fork is never released in the child, so the child makes a new one.
+        # Holding it during the fork instead would make the fork wait for a client that closes a session.
         os.register_at_fork(after_in_child=self._renew_lock)
 
     def enter(self) -> str:
@@ -200,10 +198,10 @@ class _Memory:
 
 
 def _make_private(path: str) -> None:
-    """Create the file readable for this user only, since it holds the jobs' arguments; do nothing if it exists.
+    """Create the file readable for this user only, since it has the jobs' arguments. Does nothing if it exists.
 
-    A umask that permits group writes, such as 0007, means that a group shares the file. SQLite gives the files -wal and
-    -shm beside it the same mode.
+    With a umask that permits group writes, such as 0007, its group may read and write it. SQLite gives the files -wal
+    and -shm the same mode.
     """
     with contextlib.suppress(FileExistsError):
         _make_file(path)
@@ -212,7 +210,7 @@ def _make_private(path: str) -> None:
 
 
 def _warn_if_open(path: str) -> None:
-    """Warn, once per process, about a job file that all users can read."""
+    """Warn, once per process, if all users can read the file."""
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & 0o007 and path not in _warned:
         _warned.add(path)
@@ -222,22 +220,22 @@ def _warn_if_open(path: str) -> None:
 def _make_file(path: str) -> None:
     """Make an empty file. Raises FileExistsError."""
     try:
-        # Created without opening it: closing it would drop this process's locks on it, which other threads may hold.
+        # Without opening it, because closing it would drop this process's locks on it, which other threads may hold.
         os.mknod(path, stat.S_IFREG | 0o660)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EINVAL):
             raise
-        # On macOS only root is permitted to do this.
+        # on macOS only root may use mknod
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o660))
 
 
 def _make_side_directory(path: str) -> None:
-    """Create the directory beside the file for this user only, and for the group if it may write the file."""
+    """Create the directory beside the file for this user, and for the group if it may write the file."""
     directory = side_directory(path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
         if os.path.exists(path) and os.stat(path).st_mode & stat.S_IWGRP:
-            # A directory inside one with the setgid bit inherits it and must keep it: its files belong to the group.
+            # The directory may have inherited the setgid bit, and must keep it, so that its files belong to the group.
             os.chmod(directory, stat.S_IMODE(os.stat(directory).st_mode) | 0o070)
 
 
@@ -291,7 +289,7 @@ def _check_schema(db: sqlite3.Connection, display_path: str) -> None:
 
 
 def _run(db: sqlite3.Connection, script: str) -> None:
-    """Run the script statement by statement. executescript would commit the transaction that keeps others out."""
+    """Run the script statement by statement, since executescript would commit the transaction that keeps others out."""
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"

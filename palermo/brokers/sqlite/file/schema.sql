@@ -1,19 +1,19 @@
--- The tables of one file. It holds the queues of any number of systems: `exchange` keeps them apart.
--- Instants are Unix seconds. A `state` is all that is known of a thing, as JSON; the columns beside it are searched.
+-- The tables of one file, which may hold the queues of several systems: `exchange` separates them.
+-- Instants are Unix seconds. A `state` is everything known about a thing, as JSON; the other columns are for queries.
 
 create table meta (
     key text primary key,
     value
 ) without rowid;
 
--- `machine` and `seen` keep a second machine out; `queues` counts every change of the tables queue and pause.
+-- `machine` and `seen` keep a second machine out; `queues` counts the changes of the tables queue and pause.
 insert into meta values ('machine', ''), ('seen', 0.0), ('queues', 0);
 
 create table queue (
     id integer primary key autoincrement,
     exchange text not null,
     name text not null,
-    -- 1 once it was deleted while a worker held a job of it; shown again if that job comes back.
+    -- 1 after it was deleted while a worker held one of its jobs. Shown again if that job is released.
     hidden integer not null default 0,
     unique (exchange, name)
 );
@@ -25,7 +25,7 @@ create trigger queue_changed after update on queue
 create trigger queue_gone after delete on queue
     begin update meta set value = value + 1 where key = 'queues'; end;
 
--- A consumer. It lives as long as a process holds a lock on its file.
+-- A consumer. It lives as long as a process holds a lock on the file `lock`.
 create table holder (
     id integer primary key autoincrement,
     exchange text not null,
@@ -35,22 +35,23 @@ create table holder (
     report text not null
 );
 
--- AUTOINCREMENT, since without it SQLite uses an id again once the table has been empty,
--- and a late settlement would remove another worker's job.
+-- AUTOINCREMENT, because SQLite would otherwise reuse ids once the table has been empty, and a late settlement would
+-- delete another worker's job.
 create table job (
     id integer primary key autoincrement,
     queue integer not null references queue (id),
     holder integer references holder (id),
     slot integer,
     claims integer not null default 0,
-    -- When the claim ends although its holder lives; null for never.
+    -- When the claim ends even if its holder lives; null for never.
     held_until real,
-    -- The tags of the consumers that died while they held it, a line each.
+    -- The tags of the consumers that died while they held it, one per line.
     deaths text not null default '',
     priority integer not null default 0,
-    -- The limited key that it runs with, or is to run with.
+    -- The limited key whose permit it has, or is offered.
     permit text,
-    -- Null for a job of no tenant, and for one that has had its tenant's turn and waits before all others for its permit.
+    -- Null for a job without a tenant, and for one whose tenant has had its turn and which waits for its permit ahead
+    -- of all others.
     tenant text,
     message_id text not null,
     content_type text not null,
@@ -66,7 +67,7 @@ create index job_held on job (holder) where holder is not null;
 create index job_held_until on job (held_until) where held_until is not null;
 create index job_permit on job (permit) where permit is not null;
 
--- Jobs that are due later. When one is due it is put at the end of its queue, which is made then if need be.
+-- Scheduled jobs. A due one is appended to its queue, which is created if necessary.
 create table later (
     id integer primary key autoincrement,
     exchange text not null,
@@ -74,7 +75,7 @@ create table later (
     -- Its wire name.
     job text not null,
     run_at real not null,
-    -- The limited key that it waits for, if it was put aside.
+    -- The limited key whose permit it waits for.
     permit text,
     message_id text not null,
     content_type text not null,
@@ -96,13 +97,13 @@ create table pause (
     primary key (exchange, name)
 ) without rowid;
 
--- Workers learn of it as they learn of new queues.
+-- Workers detect pauses like new queues.
 create trigger pause_made after insert on pause
     begin update meta set value = value + 1 where key = 'queues'; end;
 create trigger pause_gone after delete on pause
     begin update meta set value = value + 1 where key = 'queues'; end;
 
--- Marks of cancelled jobs. `name` is a job's id. `state` is the second up to which the mark holds, and the user who made it.
+-- Marks of cancelled jobs. `name` is a job's id; `state` is the second up to which enqueues are affected, and the user.
 create table cancel (
     id integer primary key autoincrement,
     exchange text not null,
@@ -111,12 +112,12 @@ create table cancel (
     unique (exchange, name)
 );
 
--- However a job goes, by being dropped, run, requeued out of failed or purged: its mark goes with it.
+-- A job's mark is deleted with the job, for whatever reason.
 create trigger job_gone after delete on job when exists (select 1 from cancel)
     begin delete from cancel where name = old.message_id
         and exchange = (select exchange from queue where id = old.queue); end;
 
--- Messages between sessions: commands to workers, their replies, and the ids of jobs that were cancelled.
+-- Messages between sessions: commands to workers, their replies, and ids of cancelled jobs.
 create table message (
     id integer primary key autoincrement,
     exchange text not null,
@@ -125,7 +126,7 @@ create table message (
     at real not null
 );
 
--- Recurring jobs. `due` is when one fires next; null while it is disabled.
+-- Recurring jobs. `due` is when the next one fires; null while it is disabled.
 create table recurring (
     exchange text not null,
     name text not null,
@@ -136,8 +137,8 @@ create table recurring (
 
 create index recurring_due on recurring (exchange, due) where due is not null;
 
--- Groups and their topics; and of groups that are getting earlier events, the place of the last one that they got and of
--- the last one that they will get.
+-- Groups and their topics. In `told`, for groups that still receive earlier events, the places of the last event that
+-- they have received and of the last one to receive.
 create table subscription (
     exchange text not null,
     name text not null,
@@ -152,9 +153,9 @@ create table told (
     primary key (exchange, name)
 ) without rowid;
 
--- Two logs: `journal`, whose `body` is a batch as palermo.core.journal_records encodes it, and `events`, the kept ones as
--- JSON. `upto` is the size of all bodies of a log up to this one, deleted ones included: so the surplus is found without
--- reading all entries.
+-- Two logs: `journal`, whose `body` is a batch (palermo.core.journal_records), and `events`, kept events as JSON.
+-- `upto` is the size of all bodies in the log so far, including deleted ones, so that trimming needs no sum over the
+-- log.
 create table log (
     id integer primary key autoincrement,
     exchange text not null,
@@ -167,8 +168,8 @@ create table log (
 
 create index log_of on log (exchange, name, id);
 
--- Keys of unique jobs. `holder` is the job that has the key, null if none has. At `due` a job that is
--- kept in the state is published, or else the row says nothing any more.
+-- Keys of unique jobs. `holder` is the job that has the key, or null. At `due` a job in the state is published, or the
+-- row has expired.
 create table key (
     exchange text not null,
     name text not null,
@@ -181,7 +182,7 @@ create table key (
 create index key_holder on key (exchange, holder) where holder is not null;
 create index key_due on key (exchange, due) where due is not null;
 
--- The jobs that workers have announced as unique, for programs that enqueue them without their code. A `state` is a
+-- The unique jobs that workers have announced, for programs without their code. A `state` is a
 -- palermo.contract.unique_jobs.UniqueJob.
 create table unique_job (
     exchange text not null,
@@ -190,8 +191,8 @@ create table unique_job (
     primary key (exchange, name)
 ) without rowid;
 
--- Workflows that run or have failed: see brokers/features/workflows.py. A `state` is a StoredFlow; at `due` a signal or
--- the workflow has run out of time.
+-- Running and failed workflows: see brokers/features/workflows.py. A `state` is a StoredFlow; at `due` a signal or the
+-- workflow times out.
 create table workflow (
     exchange text not null,
     name text not null,
@@ -202,7 +203,7 @@ create table workflow (
 
 create index workflow_due on workflow (exchange, due) where due is not null;
 
--- The arguments of their steps, and the outputs.
+-- The arguments and outputs of their steps.
 create table workflow_data (
     exchange text not null,
     workflow text not null,
@@ -219,7 +220,7 @@ create table limited (
     primary key (exchange, name)
 ) without rowid;
 
--- The tenants that have jobs waiting, and how many, in the order of core/fair_scheduling.py: the lowest `mark` is next.
+-- The tenants with waiting jobs. The one with the lowest `mark` is next: see core/fair_scheduling.py.
 create table tenant (
     queue integer not null references queue (id) on delete cascade,
     name text not null,

@@ -1,8 +1,8 @@
 """The file, its transactions, and the translation of SQLite's errors: no sqlite3 exception crosses this adapter.
 
 A transaction is a plain function that runs from begin to commit without an await, so no other task of this process can
-interleave. While another process writes, the session sleeps on the loop. SQLite's own busy handler blocks the thread,
-and under load it starves some processes for seconds (measured: 1.7 s). Short random sleeps are fair.
+interfere. While another process writes, the session sleeps on the loop, for short random times, which is fair. SQLite's
+own busy handler would block the thread, and starves some processes for seconds under load (measured: 1.7 s).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = logging.getLogger("palermo.sqlite")
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
-#: What happened and what to do, by SQLite's primary result code.
+#: The problem and the remedy, by SQLite's primary result code.
 _TEXTS: dict[int, str] = {
     sqlite3.SQLITE_NOTADB: "is not a SQLite database. Name another file, or move this one away.",
     sqlite3.SQLITE_CORRUPT: "is damaged. Restore it from a backup, or save what is left with `sqlite3 FILE .recover`.",
@@ -49,7 +49,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def translated(error: Exception, path: str, *, publishing: bool = False) -> BrokerError:
-    """Palermo's error for one raised by sqlite3 or caused by a statement's values."""
+    """Palermo's error for one raised by sqlite3, or caused by a statement's values."""
     if not isinstance(error, sqlite3.Error):
         return PublishRefused(f"{path} cannot hold this message: {error}.")
     code = _code(error)
@@ -74,14 +74,14 @@ def translated(error: Exception, path: str, *, publishing: bool = False) -> Brok
 
 
 def _trouble(error: Exception, path: str) -> Trouble | None:
-    """The trouble that an SQLite error indicates: the disk is full."""
+    """The problem that an SQLite error indicates: a full disk."""
     if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL:
         return Trouble(f"{path} cannot be written: the disk is full", "Free disk space; until then nothing is stored.")
     return None
 
 
 def unusable(path: str, error: OSError) -> StoreInvalid:
-    """The error for a file or directory of the store that the system refused."""
+    """The error for a file or directory of the store that the system won't open."""
     name = Path(error.filename).name if isinstance(error.filename, str) else path
     match error.errno:
         case errno.EACCES | errno.EPERM:
@@ -96,7 +96,7 @@ def unusable(path: str, error: OSError) -> StoreInvalid:
 
 
 def _has_bad_text(error: BaseException) -> bool:
-    """Whether a text column contains invalid UTF-8: another program wrote it, or the file is damaged."""
+    """Whether a text column contains invalid UTF-8, from another program or a damaged file."""
     return isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
 
 
@@ -109,8 +109,8 @@ def _code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
-#: Seconds that a transaction waits before the blocking process is logged: less than half of `publish_timeout`, after
-#: which a client reconnects.
+#: Seconds after which a waiting transaction logs the blocking process: less than half of `publish_timeout`, after which
+#: a client reconnects.
 _LONG = 2.0
 
 T = TypeVar("T")
@@ -118,8 +118,8 @@ Work = Callable[[sqlite3.Connection], T]
 
 _READ, _WRITE = "begin", "begin immediate"
 
-#: Seconds that a worker's transaction waits for another process: a disk may hang, or an operator may run VACUUM. A
-#: worker that gave up its session would lose its jobs.
+#: Seconds that a worker's transaction waits for another process, because a disk may hang, or an operator may run
+#: VACUUM. Giving up would lose the session and its jobs.
 _WORKERS_TIMEOUT = 30.0
 
 #: Seconds without a renewed claim after which another machine may take over a store.
@@ -127,7 +127,7 @@ ABANDONED_AFTER = 30.0
 #: Seconds after which a writing session renews its machine's claim on the file.
 RENEW_EVERY = 5.0
 
-#: Our own generator, so that a program that seeds the global one gets the same numbers again.
+#: Our own generator, so that Palermo doesn't disturb a program that seeds the global one.
 _random = random.Random()
 
 
@@ -148,9 +148,9 @@ class Store:
         timeout: float,
         closed: Callable[[], None] | None = None,
     ) -> None:
-        """`closed` is called when the store is closed, for a file that ends with its last user."""
+        """`closed` is called when the store is closed, for a file that ends with its last session."""
         self.path = path
-        #: Whether committed data survives a power failure.
+        #: Whether committed data must survive a power failure.
         self.lasting = closed is None
         self._closed = closed
         #: The path to display.
@@ -165,7 +165,7 @@ class Store:
         self.trouble: Trouble | None = None
 
     async def initialize(self, work: Work[T]) -> T:
-        """Like `write`, for the very first transaction, when the tables may not exist yet."""
+        """Like `write`, for the very first transaction, when the tables may not exist."""
         return await self._transact(_WRITE, work, publishing=False)
 
     async def read(self, work: Work[T]) -> T:
@@ -196,16 +196,16 @@ class Store:
             raise translated(error, self.display_path) from error
 
     def be_patient(self) -> None:
-        """Wait for other processes as long as a worker does."""
+        """From now on, wait for other processes as long as a worker does."""
         self._timeout = max(self._timeout, _WORKERS_TIMEOUT)
 
     async def renew(self) -> None:
-        """Renew this machine's claim on the file, unless it was renewed a moment ago."""
+        """Renew this machine's claim on the file, unless that was done recently."""
         if not self.renewed:
             await self.write(lambda db: None)
 
     async def find_trouble(self) -> Trouble | None:
-        """Rewrite a row to check for free space. Raises BrokerUnavailable, StoreInvalid."""
+        """The problem found by rewriting a row, such as a full disk. Raises BrokerUnavailable, StoreInvalid."""
         try:
             await self._transact(_WRITE, self._renew, publishing=False)
         except StoreInvalid:
@@ -252,7 +252,7 @@ class Store:
 
     def _once(self, begin: str, work: Work[T]) -> T:
         if os.getpid() != self._pid:
-            # SQLite's locks don't survive a fork; using them in both processes damages the file.
+            # SQLite's locks don't survive a fork, and using them in both processes damages the file.
             raise BrokerUnavailable(
                 f"the session with {self.display_path} belongs to the parent process. Open another."
             )
@@ -284,7 +284,7 @@ class Store:
     def _renew(self, db: sqlite3.Connection) -> None:
         """Renew this machine's claim, to keep other machines out. Raises StoreInvalid if another machine uses the file.
 
-        WAL needs shared memory, so use on two machines would damage the file.
+        WAL needs shared memory, so that use by two machines would damage the file.
         """
         now = time.time()
         ((machine, seen),) = db.execute(
@@ -292,8 +292,8 @@ class Store:
         ).fetchall()
         if machine not in (self._machine, "") and now - seen < ABANDONED_AFTER:
             if seen > now + ABANDONED_AFTER:
-                # The other machine's clock was far ahead, perhaps until its last restart. From now on its claim ages by
-                # our clock; a living machine renews it.
+                # The other machine's clock was far ahead, perhaps only until it was restarted. From now on its claim
+                # ages by our clock; if it lives, it renews the claim.
                 db.execute("update meta set value = ? where key = 'seen'", (now,))
                 db.execute("commit")
             raise StoreInvalid(
@@ -306,7 +306,7 @@ class Store:
         self._renewed = time.monotonic()
 
     def is_in_place(self) -> bool:
-        """Whether the file still exists at its path. No process would read data written to a removed or replaced file.
+        """Whether the file still exists at its path. Data written to a removed or replaced file is lost.
 
         Call this after each write, and repeat the write in the new file if it returns False.
         """

@@ -11,12 +11,15 @@ STILL_VALID = "id = ? and holder = ? and claims = ?"
 
 
 def delete(db: sqlite3.Connection, claim: Claim) -> bool:
-    """Delete the job; return whether it was still ours. Its permit goes to the next job that waits for it."""
+    """Delete the job if the claim is still valid; return whether it was.
+
+    The permit goes to the next job that waits for it.
+    """
     return permits.delete_jobs(db, STILL_VALID, (claim.number, claim.holder, claim.times)) == 1
 
 
 def release(db: sqlite3.Connection, condition: str, values: tuple[Any, ...]) -> int:
-    """Release held jobs that match the condition to their queues, at their old positions; return their number.
+    """Release the held jobs that match the condition, at their old positions; return their number.
 
     Their permits go to the next jobs that wait for them.
     """

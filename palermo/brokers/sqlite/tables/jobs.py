@@ -1,4 +1,4 @@
-"""Jobs as rows, with the same headers as on the wire, and the turns of the tenants with jobs in a queue."""
+"""Jobs as rows, with the same headers as on the wire, and the turns of a queue's tenants."""
 
 import random
 import sqlite3
@@ -16,20 +16,20 @@ from palermo.errors import NotFound
 #: Columns of a message, in the order of a Row.
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
 
-#: The same for a message that is only displayed: just the first bytes of its body.
+#: The same for a message that is only displayed, with a part of its body.
 SHOWN_COLUMNS = COLUMNS.replace("body", "coalesce(substr(body, 1, ?), x'')")
 
-#: Number of Row values in COLUMNS: all except its due time, wire name, priority, tenant and the tenant's share.
+#: Number of a Row's values that are in COLUMNS. The others are the due time, wire name, priority, tenant and share.
 COLUMN_COUNT = 6
 
-#: Priority of a job that has already waited for its turn or its permit: it precedes all others in its queue.
+#: Priority of a job that has had its turn or got its permit: it precedes all others in its queue.
 FRONT_PRIORITY = MAX_PRIORITY + 1
 
 Row = tuple[str, str, str, str, str, bytes, float | None, str, int, str | None, float | None]
 
 
 def to_row(message: Message) -> Row:
-    """The message as values for COLUMNS, and the other values that `insert` needs.
+    """The values of a message for COLUMNS, and the others that `insert` needs.
 
     Raises EncodeError for a header that can't be stored.
     """
@@ -49,14 +49,14 @@ def to_row(message: Message) -> Row:
 
 
 def priority_of(message: Message) -> int:
-    """The message's priority as stored in a row: SQLite supports integers of at most 64 bits."""
+    """The message's priority as stored, limited to SQLite's 64 bits."""
     return max(0, min(MAX_PRIORITY, message.priority))
 
 
 def from_row(row: Iterable[Any], taken_from: str | None) -> Message:
-    """The message in the values of COLUMNS, as taken from this queue; `taken_from` is None for a scheduled job.
+    """The message in the values of COLUMNS, as taken from this queue, or None for a scheduled job.
 
-    Never raises: `defect` describes an unreadable part. One broken row must not block the rows behind it.
+    Never raises: `defect` describes an unreadable part, since one broken row must not block the rows behind it.
     """
     message_id, content_type, content_encoding, headers, properties, body = row
     return message_with(
@@ -79,7 +79,7 @@ def _text(value: Any) -> str:
 
 
 def insert(db: sqlite3.Connection, exchange: str, queue: str, row: Row) -> None:
-    """Append a message to a queue, creating it if necessary; or schedule the message if it is due later."""
+    """Append a message to a queue, creating it if necessary, or schedule it if it is due later."""
     insert_many(db, exchange, [(queue, row)])
 
 
@@ -111,8 +111,8 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
         )
 
 
-#: SQL condition of the queues that are listed and served. Another program may have written a name that isn't text. Such
-#: rows are skipped, here and elsewhere, and `palermo doctor` reports them.
+#: SQL condition of the queues that are listed and served. Rows whose name isn't text are skipped, here and elsewhere;
+#: another program wrote them, and `palermo doctor` reports them.
 LISTED = "exchange = ? and not hidden and typeof(name) = 'text'"
 
 
@@ -149,7 +149,7 @@ TENANTS_NEXT_JOB = (
 
 
 def add_to_tenants(db: sqlite3.Connection, queue: int, jobs: Iterable[tuple[str, float | None]]) -> None:
-    """Count new jobs of these tenants in the queue, and store the shares that they name."""
+    """Count new jobs of these tenants in the queue, and store the shares that they have."""
     db.executemany(
         "insert into tenant (queue, name, share, mark, waiting) values (:queue, :tenant, coalesce(:share, 1),"
         " coalesce((select mark from turn where queue = :queue), 0) + 1 / coalesce(:share, 1.0), 1)"

@@ -14,7 +14,7 @@ from palermo.core.message import Message
 #: Maximum number of ids compared in SQL.
 _MOST_IDS = 500
 
-#: The header of a job that has failed, and its form in the headers' text.
+#: The header that marks a failed job, and how it appears in the headers' text.
 _ERROR = "exception-class"
 _ERROR_WRITTEN = f'"{_ERROR}":'
 
@@ -82,5 +82,5 @@ def _where(db: sqlite3.Connection, exchange: str, chosen: ScheduledFilter) -> tu
 
 
 def _has_failed(headers: object) -> bool:
-    """Whether these headers, as text, belong to a failed job. Only a few headers are parsed for that."""
+    """Whether these headers, as text, belong to a failed job. Parses them only if they contain the header's name."""
     return isinstance(headers, str) and _ERROR_WRITTEN in headers and _ERROR in header_json.read(headers)[0]

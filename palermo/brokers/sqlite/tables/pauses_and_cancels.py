@@ -14,7 +14,7 @@ def paused(db: sqlite3.Connection, exchange: str) -> PausedQueues:
 
 
 def cancel(db: sqlite3.Connection, exchange: str, mark: str, most: int, ids: Iterable[str]) -> None:
-    """Mark jobs as cancelled. Only the newest marks of unknown jobs are kept."""
+    """Mark jobs as cancelled. Only the newest `most` marks are kept."""
     query = "insert or replace into cancel (exchange, name, state) values (?, ?, ?)"
     db.executemany(query, ((exchange, id, mark) for id in ids))
     db.execute("delete from cancel where id <= (select max(id) from cancel) - ?", (most,))
@@ -26,7 +26,7 @@ def restore(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) -> None:
 
 
 def marks_of(db: sqlite3.Connection, exchange: str, number: int) -> list[tuple[object, ...]]:
-    """The mark of the job with this number, or nothing, for `restore_marks`."""
+    """The mark of the job with this number, if any, for `restore_marks`."""
     query = (
         "select exchange, name, state from cancel where exchange = ?"
         " and name = (select message_id from job where id = ?)"

@@ -1,4 +1,4 @@
-"""Permits of jobs with a limit. A running job's row holds its permit until the job is deleted or released.
+"""Permits of jobs with a limit. A running job's row has its permit until the job is deleted or released.
 
 Then the permit goes to the job that has waited longest for it.
 """
@@ -33,7 +33,7 @@ def delete_jobs(db: sqlite3.Connection, condition: str, values: tuple[Any, ...])
 
 
 def count_permits(db: sqlite3.Connection, exchange: str, keys: Iterable[Any]) -> list[tuple[int, int, int]]:
-    """For each limited key, the number of jobs that run with a permit, are queued with one, and wait for one."""
+    """For each limited key, the numbers of jobs that run with a permit, have one and are queued, and wait for one."""
     query = (
         "select count(*) filter (where holder is not null), count(*) filter (where holder is null),"
         " (select count(*) from later where permit = :it) from job where permit = :it"
@@ -42,5 +42,5 @@ def count_permits(db: sqlite3.Connection, exchange: str, keys: Iterable[Any]) ->
 
 
 def permit_name(exchange: str, key: str) -> str:
-    """The name of a permit in the file, which holds the permits of several exchanges."""
+    """The name of a permit in the file, which has the permits of several exchanges."""
     return json.dumps([exchange, key])

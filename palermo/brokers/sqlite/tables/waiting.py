@@ -11,7 +11,7 @@ from palermo.core.message import Message
 from palermo.core.unique_keys import UNIQUE_KEY
 from palermo.core.workflow import WORKFLOW
 
-#: Maximum number of messages, and of their bodies' bytes, in memory.
+#: Maximum number of messages, and bytes of their bodies, in memory.
 _STEP = 200
 _STEP_BYTES = 8 * 1024 * 1024
 
@@ -44,7 +44,7 @@ def part(
 def purge_some(
     db: sqlite3.Connection, exchange: str, *, queue: str, tenant: str, last: int, leave_keyed: bool
 ) -> tuple[int, bool, list[tuple[str, Any, Message]]]:
-    """See StepStore.purge_some. The place "" holds all jobs of a queue; a tenant's jobs are also in its own place."""
+    """See StepStore.purge_some. The place "" has all jobs of a queue; a tenant's jobs are also in its own place."""
     where = f"{_IN_QUEUE} and id <= ?"
     values: tuple[Any, ...] = (exchange, queue, last)
     if tenant:
