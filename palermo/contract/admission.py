@@ -66,7 +66,7 @@ def key_report(delivery: Delivery, settlement: Settlement, *, adopted: bool = Fa
     An `adopted` job was started by another worker.
     """
     grant, lock = delivery.grant, lock_of(delivery.message)
-    started = isinstance(grant, StartAnswer) and grant.tell
+    started = isinstance(grant, StartAnswer) and grant.report_end
     if lock is None or delivery.duplicate_of or not (started or adopted or delivery.cancelled or not lock.asks):
         return None
     how, run_at = RunOutcome.AGAIN, None

@@ -21,12 +21,12 @@ class SocketLock:
     was sent, the connection ends after a timeout, and the next one publishes pending messages again.
     """
 
-    __slots__ = ("_lock", "_lost", "_socket", "give_back")
+    __slots__ = ("_lock", "_lost", "_socket", "release")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         #: Releases the lock, after `take` or `borrow`.
-        self.give_back: Callable[[], None] = self._lock.release
+        self.release: Callable[[], None] = self._lock.release
         self._lost = False
         #: The connection's socket by its own descriptor, since the transport's may have been closed and reused by now.
         self._socket: socket.socket | None = None
@@ -70,4 +70,4 @@ class SocketLock:
             self._socket.close()
             self._socket = None
         if taken:
-            self.give_back()
+            self.release()

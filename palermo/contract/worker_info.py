@@ -12,14 +12,14 @@ from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
 from palermo.core.plain import Plain
 
 #: Maximum size of a running job's body, in bytes, in a worker's report. For a larger body only the preview is reported.
-MAX_TOLD_BODY = 512
+MAX_REPORTED_BODY = 512
 
 
 class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of a running job in a worker's report: the parts of the message that are needed to show them."""
 
     preview: str | None = None
-    #: The body, or None if it is longer than MAX_TOLD_BODY, and how to decode it.
+    #: The body, or None if it is longer than MAX_REPORTED_BODY, and how to decode it.
     body: bytes | None = None
     content_type: str = JSON
     content_encoding: str = ""
@@ -30,7 +30,7 @@ class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def of(cls, message: Message) -> "ToldArguments":
         return cls(
             preview=message.preview,
-            body=message.body if len(message.body) <= MAX_TOLD_BODY else None,
+            body=message.body if len(message.body) <= MAX_REPORTED_BODY else None,
             content_type=message.content_type,
             content_encoding=message.content_encoding,
             arguments=message.arguments,
@@ -39,7 +39,7 @@ class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 #: No arguments are reported.
-NOT_TOLD = ToldArguments()
+NOT_REPORTED = ToldArguments()
 
 
 class RunningJob(Struct, frozen=True, kw_only=True):
@@ -60,21 +60,21 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     key: str = ""
     #: The id of the job that enqueued it; "" for none.
     parent: str = ""
-    arguments: ToldArguments = NOT_TOLD
+    arguments: ToldArguments = NOT_REPORTED
 
     def message(self) -> Message:
         """The reported part of the message."""
-        told = self.arguments
+        reported = self.arguments
         return Message(
             id=self.id,
             job=self.job,
             queue=self.queue,
-            body=told.body or b"",
-            content_type=told.content_type,
-            content_encoding=told.content_encoding,
-            arguments=told.arguments,
-            extra={TOPIC: told.topic} if told.topic else NO_HEADERS,
-            preview=told.preview,
+            body=reported.body or b"",
+            content_type=reported.content_type,
+            content_encoding=reported.content_encoding,
+            arguments=reported.arguments,
+            extra={TOPIC: reported.topic} if reported.topic else NO_HEADERS,
+            preview=reported.preview,
         )
 
 
@@ -122,8 +122,8 @@ class WorkerInfo(Plain, frozen=True, kw_only=True):
         """Whether both have the same values, apart from the time of the answer."""
         if not isinstance(other, WorkerInfo):
             return NotImplemented
-        told = (name for name in self.__struct_fields__ if name != "seen_at")
-        return all(getattr(self, name) == getattr(other, name) for name in told)
+        names = (name for name in self.__struct_fields__ if name != "seen_at")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -83,7 +83,7 @@ class StartAnswer(Struct, frozen=True, kw_only=True):
     serial: int = 0
     starts: int = 0
     #: Whether the worker must report the run's end.
-    tell: bool = False
+    report_end: bool = False
     #: The message whose arguments the job runs with instead of its own.
     content: Message | None = None
 
@@ -169,7 +169,7 @@ def start(
     if before is not None:
         if before.content is None:
             return KeyUpdate(key=key), StartAnswer(why=StartReason.ENDED)
-        return KeyUpdate(key=key), StartAnswer(why=StartReason.RUN, tell=True, content=before.content.message)
+        return KeyUpdate(key=key), StartAnswer(why=StartReason.RUN, report_end=True, content=before.content.message)
     if lock.mode is Mode.START:
         return KeyUpdate(key=key), StartAnswer(why=StartReason.RUN)
     if holder is not None:
@@ -374,7 +374,7 @@ def _started(key: Key, holder: KeyHolder, worker: str, run: str, now: float) -> 
     if holder.mode is not Mode.START:
         starts = holder.starts + (holder.phase is Phase.WAITING or holder.run != run)
         running = replace(holder, phase=Phase.RUNNING, worker=shared(worker), run=run, starts=starts)
-        answer = StartAnswer(why=StartReason.RUN, serial=holder.serial, starts=starts, tell=True, content=content)
+        answer = StartAnswer(why=StartReason.RUN, serial=holder.serial, starts=starts, report_end=True, content=content)
         return KeyUpdate(key=replace(key, holder=running)), answer
     key = replace(key, holder=None)
     if holder.content is not None:
@@ -384,7 +384,7 @@ def _started(key: Key, holder: KeyHolder, worker: str, run: str, now: float) -> 
         key = replace(key, closed=Cooldown(until=now + holder.linger, id=holder.id, call=holder.call))
     step = KeyUpdate(key=key) if key.next is None else _publish_next(key, now)
     return step, StartAnswer(
-        why=StartReason.RUN, serial=holder.serial, tell=holder.content is not None, content=content
+        why=StartReason.RUN, serial=holder.serial, report_end=holder.content is not None, content=content
     )
 
 

@@ -40,8 +40,8 @@ async def test_a_clock_that_jumps_ahead_ends_no_claim_of_a_worker_that_goes_on(b
 
     for second in range(50):
         os.utime(os.path.join(broker._directory, consumer._lock.name), (second, second))
-        assert await claims.give_back() == 0
-    while not await claims.give_back():
+        assert await claims.release() == 0
+    while not await claims.release():
         pass
 
     assert await ids(broker) == ["7c9e"]

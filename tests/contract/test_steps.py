@@ -42,7 +42,7 @@ async def read_jobs(steps: StepStore) -> tuple[str, list[tuple[Any, Message]]]:
 
 async def take_back(steps: StepStore, held: Delivery) -> None:
     """Give the job back, as another process does that takes its worker for dead."""
-    await steps.change((), [("give_back", held.token.holder, held.token.number)])
+    await steps.change((), [("release", held.token.holder, held.token.number)])
 
 
 @pytest.mark.parametrize("read", [None, "older"])

@@ -70,7 +70,7 @@ def test_until_start_lasts_to_the_start() -> None:
 
     step, answer = started(key, first)
 
-    assert (answer.why, answer.tell) == (StartReason.RUN, False)
+    assert (answer.why, answer.report_end) == (StartReason.RUN, False)
     step, stored = asked(step.key, job("b", Mode.START))
     assert stored.outcome is EnqueueOutcome.STORED
     assert started(step.key, first, run="2", again=True)[1].why is StartReason.RUN
@@ -101,7 +101,7 @@ def test_replace_gives_the_waiting_job_new_arguments(mode: Mode) -> None:
 
     step, begun = started(step.key, first)
     assert begun.content is not None
-    assert begun.tell
+    assert begun.report_end
     changed = rules.with_arguments_of(first, begun.content)
     assert (changed.id, changed.body) == ("a", b"new")
     again, begun = started(step.key, first, 1e5, run="2", again=True)
@@ -181,7 +181,7 @@ def test_a_freed_key_publishes_or_drops_the_next_and_is_taken_again_at_a_start()
     key = rules.free(taken(job("a")), now=1).key
     assert key.holder is None
     step, answer = started(key, job("a"), 2)
-    assert (answer.why, answer.tell) == (StartReason.RUN, True)
+    assert (answer.why, answer.report_end) == (StartReason.RUN, True)
     assert asked(step.key, job("b"), 3)[1] == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
 
 

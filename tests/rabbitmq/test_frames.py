@@ -453,7 +453,7 @@ def test_what_the_socket_does_not_take_goes_before_all_else(loop: asyncio.Abstra
     connection.send([b"next"])
     connection.send_now(data)
     assert not connection.idle
-    connection.socket_lock.give_back()
+    connection.socket_lock.release()
     loop.run_until_complete(asyncio.sleep(0))
 
     taken = len(data) + 4 - len(line.sent)
@@ -471,7 +471,7 @@ def test_a_lost_socket_is_left_to_the_connection(loop: asyncio.AbstractEventLoop
 
     assert connection.socket_lock.borrow()
     connection.send_now(b"lost")
-    connection.socket_lock.give_back()
+    connection.socket_lock.release()
     connection.flush()
     assert line.sent == b"lost"
 
@@ -487,10 +487,10 @@ def test_one_holds_it_at_a_time_and_the_connection_waits(ends: Ends, monkeypatch
     socket_lock.fill(Line(ends[0]))
     assert socket_lock.borrow()
     assert not socket_lock.borrow()
-    threading.Timer(0.05, socket_lock.give_back).start()
+    threading.Timer(0.05, socket_lock.release).start()
 
     assert socket_lock.take()
-    socket_lock.give_back()
+    socket_lock.release()
     socket_lock.drop()
     assert not socket_lock.borrow()
     assert socket_lock.take()

@@ -105,7 +105,7 @@ async def test_keys_are_free_after_their_queue_was_deleted(
 async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBroker, logs: list[Ledger]) -> None:
     async with time_kept(broker):
         await ask(broker, keyed("first"), key="first")
-        asyncio.get_running_loop().call_soon(logs[-1].let_go)
+        asyncio.get_running_loop().call_soon(logs[-1].drop_states)
         with pytest.raises(BrokerUnavailable):
             await logs[-1].commit({"second": Key(name="second", serial=1)}, [keyed("second")])
 

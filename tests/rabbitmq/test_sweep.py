@@ -214,7 +214,7 @@ def ledger(*records: tuple[str, str, int]) -> FailedOffsets:
             case "put":
                 found.put("failed", name, offset)
             case "gone":
-                found.gone("failed", name)
+                found.removed("failed", name)
             case "emptied":
                 found.emptied("failed")
             case "lost":

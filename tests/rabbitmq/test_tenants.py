@@ -175,7 +175,9 @@ async def test_a_unique_job_in_no_queue_is_a_stray(broker: RabbitmqBroker, anoth
 
     async def suspected() -> list[str]:
         keys, later = await leader.keys.known(), time.time() + 60
-        found = await orphaned_keys.suspects(broker._exchange, leader._connection, keys, now=later, apart=has_jobs)
+        found = await orphaned_keys.suspects(
+            broker._exchange, leader._connection, keys, now=later, tenant_has_jobs=has_jobs
+        )
         return [stray.id for stray in found.values()]
 
     async with time_kept(leader):

@@ -37,7 +37,7 @@ async def send_command(
     deadline = time.monotonic() + timeout
     channel = f"reply:{secrets.token_hex(8)}"
     answers: dict[str, Mapping[str, Any] | None] = {}
-    told = asyncio.Event()
+    changed = asyncio.Event()
 
     def on_reply(text: bytes) -> None:
         if text:
@@ -46,16 +46,16 @@ async def send_command(
             )
             if reply is not None:
                 answers[reply.worker] = reply.values
-        told.set()
+        changed.set()
 
     await store.listen(channel, on_reply)
     try:
         waiting = {one.id for one in await workers() if command.is_for(one.id)}
         await store.publish(store.commands, json.dumps({"reply": channel, "command": command.to_plain()}))
         while (waiting := waiting - answers.keys()) and (left := deadline - time.monotonic()) > 0:
-            told.clear()
-            await wait_for_any(told, timeout=min(left, _CHECK_EVERY))
-            if not told.is_set():
+            changed.clear()
+            await wait_for_any(changed, timeout=min(left, _CHECK_EVERY))
+            if not changed.is_set():
                 waiting &= {one.id for one in await workers()}
     finally:
         await store.unlisten(channel, on_reply)

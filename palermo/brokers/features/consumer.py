@@ -224,7 +224,7 @@ class StepConsumer(abc.ABC):
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         claim: Claim = delivery.token
         if self._held.get(delivery.slot) != claim and claim not in self._detached:
-            raise self._not_ours(delivery)
+            raise self._delivery_lost(delivery)
         self._check()
         adds = isinstance(settlement, Ack) and bool(settlement.adds)
         if adds or WORKFLOW in delivery.message.extra:
@@ -364,7 +364,7 @@ class StepConsumer(abc.ABC):
         """The claim of a delivery that its slot holds. Raises DeliveryLost."""
         claim: Claim = delivery.token
         if self._held.get(delivery.slot) != claim:
-            raise self._not_ours(delivery)
+            raise self._delivery_lost(delivery)
         return claim
 
     def _end(self, delivery: Delivery) -> None:
@@ -403,4 +403,4 @@ def _steps(claim: Claim, settlement: Settlement) -> list[Step]:
         case Reschedule(message):
             return [put(message), (*drop, "1")]
         case Release():
-            return [("give_back", claim.holder, claim.number)]
+            return [("release", claim.holder, claim.number)]

@@ -28,7 +28,7 @@ _BATCH_SIZE = 500
 
 #: Two positions in the log for a group: of the last earlier event that it has received, and of the last one that it
 #: should receive.
-_TOLD = re.compile(r"(\d+) (\d+)")
+_PROGRESS = re.compile(r"(\d+) (\d+)")
 
 #: An entry in the table of groups that changes with every group. No group can have this name.
 VERSION = "~version"
@@ -68,14 +68,14 @@ class StepEvents:
             state = json.dumps(replace(subscription, since=since).to_plain())
             steps: list[Step] = [("set", "groups", group, state), *_changed(), ("declare", subscription.queue)]
             if found is None and from_start and self._keep:
-                steps.append(("tell", self._log.name, group))
+                steps.append(("start_replay", self._log.name, group))
             await self._store.change([version], steps)
 
         await self._store.retried(attempt)
-        told = 0
-        while (more := await self._store.retried(lambda: self._tell_old(subscription))) is not None:
-            told += more
-        return told
+        count = 0
+        while (more := await self._store.retried(lambda: self._send_earlier(subscription))) is not None:
+            count += more
+        return count
 
     async def unsubscribe(self, group: str) -> None:
         if (await self._store.states("groups", [group]))[0] is None:  # an unreadable one can be removed too
@@ -117,7 +117,7 @@ class StepEvents:
     async def kept(self) -> int | None:
         return await self._store.size("events") if self._keep else None
 
-    async def _tell_old(self, subscription: Subscription) -> int | None:
+    async def _send_earlier(self, subscription: Subscription) -> int | None:
         """Send a group some of its earlier events; return their number, or None once it has all.
 
         If the worker stops in between, another or later worker of the group continues.
@@ -126,12 +126,12 @@ class StepEvents:
         (state,) = await self._store.states("groups-told", [group])
         if state is None:
             return None
-        places = _TOLD.fullmatch(text_of(state))
+        places = _PROGRESS.fullmatch(text_of(state))
         entries: Sequence[Entry] = ()
         after: Step = ("unset", "groups-told", group)
         if places is not None:  # written by another program: the group gets new events only
-            told, newest = map(int, places.groups())
-            entries = await self._store.entries("events", told + 1, newest, _BATCH_SIZE)
+            sent, newest = map(int, places.groups())
+            entries = await self._store.entries("events", sent + 1, newest, _BATCH_SIZE)
             if entries:
                 after = ("set", "groups-told", group, f"{entries[-1].place} {newest}")
         jobs = [subscription.job(event, old=True) for event in self._matching(entries, subscription, ALL_EVENTS)]

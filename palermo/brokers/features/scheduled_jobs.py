@@ -58,10 +58,10 @@ class ScheduledJobs:
 
     async def run(self, fired: OnJobs) -> None:
         """Move jobs to their queues when they are due, until cancelled or the session is lost."""
-        told = asyncio.Event()
+        notified = asyncio.Event()
 
         def on_message(text: bytes = b"") -> None:
-            told.set()
+            notified.set()
 
         await self._store.listen("bell:due", on_message)
         self.is_leader = True
@@ -69,7 +69,7 @@ class ScheduledJobs:
         limit: Stored = ""
         try:
             while not self._store.ended:
-                told.clear()
+                notified.clear()
                 looked = time.monotonic()
                 try:
                     if looked - forgot > _FORGET_EVERY:
@@ -86,8 +86,8 @@ class ScheduledJobs:
                     await asyncio.sleep(_AFTER_ERROR)
                     continue
                 wait = _POLL_EVERY if due is None else min(_POLL_EVERY, clock.seconds_until(due))
-                await wait_for_any(told, timeout=wait)
-                if told.is_set():
+                await wait_for_any(notified, timeout=wait)
+                if notified.is_set():
                     await asyncio.sleep(max(0.0, looked + _MIN_WAIT - time.monotonic()))
         finally:
             self.is_leader = False

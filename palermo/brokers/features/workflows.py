@@ -109,9 +109,9 @@ EndKey = Callable[[Message, KeyReport], Awaitable[tuple[Sequence[Step], Sequence
 def key_ender(store: StepStore) -> EndKey:
     """An EndKey for the keys of this store."""
 
-    async def end(root: Message, told: KeyReport) -> tuple[Sequence[Step], Sequence[Step]]:
+    async def end(root: Message, report: KeyReport) -> tuple[Sequence[Step], Sequence[Step]]:
         states = await read_states(store, keys_of([root]))
-        end_run(states, root, told)
+        end_run(states, root, report)
         return states.conditions, states.changes
 
     return end

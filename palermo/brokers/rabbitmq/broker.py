@@ -218,13 +218,13 @@ class RabbitmqBroker:
         await self._registration.done()
         # First, since the calls below don't wait for blocked operations during a known alarm.
         alarm = await self._find_alarm()
-        (paused, probes), apart, workers, limit = await together(
-            self._probe_all(), self._apart(), self.workers(), self._find_limit()
+        (paused, probes), of_tenants, workers, limit = await together(
+            self._probe_all(), self._tenant_totals(), self.workers(), self._find_limit()
         )
         serving = Counter(worker.queues for worker in workers if not worker.is_silent)
         return Overview.of(
             {
-                name: (probe.messages if probe.exists else 0) + apart.get(name, 0)
+                name: (probe.messages if probe.exists else 0) + of_tenants.get(name, 0)
                 for name, probe in probes.items()
                 if probe.exists or name in paused.names
             },
@@ -240,7 +240,7 @@ class RabbitmqBroker:
         await self.keys.leaving(jobs, drop_next=drop_next)
         await self.workflows.leaving(jobs)
 
-    async def _apart(self) -> Mapping[str, int]:
+    async def _tenant_totals(self) -> Mapping[str, int]:
         """By job queue, the number of jobs waiting in its tenants' queues; empty if the leader doesn't answer."""
         try:
             return await self.tenants.totals()
@@ -307,8 +307,8 @@ class RabbitmqBroker:
         ids: Collection[str] = (),
         most: int | None = None,
     ) -> SweepProgress:
-        tell = progress or (lambda _: None)
-        return await self._contents.sweep(queue, decide, tell, only_look=only_look, ids=ids, most=most)
+        report_progress = progress or (lambda _: None)
+        return await self._contents.sweep(queue, decide, report_progress, only_look=only_look, ids=ids, most=most)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
         keeping = asyncio.ensure_future(self._facts.keep(self._connection, lambda: Duty.MAIN in self.duties))
@@ -338,7 +338,7 @@ class RabbitmqBroker:
         self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
     ) -> list[AlteredJob]:
         return await self._leader_client.ask(
-            operations.AlterScheduled(filter_for(chosen, action), action, at, apart=failed_per_queue)
+            operations.AlterScheduled(filter_for(chosen, action), action, at, failed_per_queue=failed_per_queue)
         )
 
     async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:

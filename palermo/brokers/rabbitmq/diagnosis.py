@@ -31,7 +31,7 @@ from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue
 from palermo.errors import PalermoError
 
 
-async def look_at_events(session: SessionParameters, connection: Connection, facts: Facts) -> list[Finding]:
+async def check_events(session: SessionParameters, connection: Connection, facts: Facts) -> list[Finding]:
     """The finding that events work, or one finding for each problem. Raises PalermoError."""
     found: list[Finding] = []
     there = 0
@@ -120,13 +120,13 @@ class Diagnosis:
             Finding.ok("plugins", "none is needed"),
         ]
         async with self._noting("exchange"):
-            await self._look_at_exchange()
+            await self._check_exchange()
         names = {FAILED_QUEUE}
         async with self._noting("registry"):
             found = (await self._facts.read(self._connection)).queues
             names |= found
             self._found.append(Finding.ok("registry", f"readable, {count(len(found), 'queue')}"))
-        await self._look_at_queues(sorted(names))
+        await self._check_queues(sorted(names))
         self._found += policies.findings(
             await policies.definitions(self._connection),
             (amqp_queue(self._exchange, name) for name in names),
@@ -134,7 +134,7 @@ class Diagnosis:
             f"{self._connection.host[0]}:{policies.PORT}",
         )
         async with self._noting("events"):
-            self._found += await look_at_events(self._session, self._connection, self._facts)
+            self._found += await check_events(self._session, self._connection, self._facts)
         async with self._noting("workflows"):
             self._found += workflows(await self._workflows.size())
         await self._try_out()
@@ -155,7 +155,7 @@ class Diagnosis:
 
     # -- existing objects ------------------------------------------------------------------------
 
-    async def _look_at_exchange(self) -> None:
+    async def _check_exchange(self) -> None:
         if not await self._connection.has_exchange(self._exchange):
             text = f"{self._exchange} does not exist yet; the first enqueue creates it"
             self._found.append(Finding.ok("exchange", text))
@@ -167,7 +167,7 @@ class Diagnosis:
         self._has_exchange = True
         self._found.append(Finding.ok("exchange", f"{self._exchange}, direct and durable"))
 
-    async def _look_at_queues(self, queues: list[str]) -> None:
+    async def _check_queues(self, queues: list[str]) -> None:
         named = {queue: amqp_queue(self._exchange, queue) for queue in queues}
         probes: dict[str, Probe] = {}
         with suppress(PalermoError):  # without an answer from RabbitMQ to all, each is queried separately
@@ -176,9 +176,9 @@ class Diagnosis:
             async with self._noting(f"queue {queue}"):
                 probe = probes.get(name) or await self._connection.probe(name)
                 if probe.exists:  # otherwise it is created on demand
-                    await self._look_at_queue(queue, probe)
+                    await self._check_queue(queue, probe)
 
-    async def _look_at_queue(self, queue: str, probe: Probe) -> None:
+    async def _check_queue(self, queue: str, probe: Probe) -> None:
         name = amqp_queue(self._exchange, queue)
         # A group's queue is declared in the same way by other programs.
         kind = CLASSIC if EventTopology(self._session.prefix).is_group(queue) else self._kind

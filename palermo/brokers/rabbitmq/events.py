@@ -110,7 +110,7 @@ class RabbitmqEvents:
         connection = await self._reading()
         # A mark, because a stream without an entry after `since` would wait for its next one.
         last = await self._event_log.end(connection) if old.since is None else await self._event_log.mark(connection)
-        return await self._tell(found, 0, last, old, run=uuid.uuid4().hex[:8], progress=progress)
+        return await self._deliver_kept(found, 0, last, old, run=uuid.uuid4().hex[:8], progress=progress)
 
     async def kept(self) -> int | None:
         return await self._event_log.count(await self._reading()) if self._event_log.wanted else None
@@ -202,20 +202,20 @@ class RabbitmqEvents:
         # An interrupted join, or another program, may have bound the queue already.
         await self._unbind(subscription, set(subscription.topics))
         last = await self._event_log.end(connection)
-        replayed = await self._tell(subscription, 0, last, lying=await self._lying(queue))
+        replayed = await self._deliver_kept(subscription, 0, last, queued=await self._queued_ids(queue))
         await self._bind(subscription)
         late = await self._event_log.mark(connection)
         replayed += await self._tell(subscription, last + 1, late, lying=await self._lying(queue))
         log.info("group subscribed, with earlier events group=%s events=%d", subscription.group, replayed)
         return replayed
 
-    async def _lying(self, queue: str) -> set[str]:
+    async def _queued_ids(self, queue: str) -> set[str]:
         """The ids of the events in a group's queue."""
         name = amqp_queue(self._exchange, queue)
         reader = Reader(await self._reading(), self._exchange, name=name, only_look=True)
         return await ids_in(reader, id_of=event_id) - {""}
 
-    async def _tell(
+    async def _deliver_kept(
         self,
         subscription: Subscription,
         first: int,
@@ -223,7 +223,7 @@ class RabbitmqEvents:
         old: ReplayFilter = ALL_EVENTS,
         *,
         run: str = "",
-        lying: Collection[str] = (),
+        queued: Collection[str] = (),
         progress: Callable[[SweepProgress], None] | None = None,
     ) -> int:
         """Put the events between two offsets that match `old` into the group's queue. Returns their number.
@@ -247,7 +247,7 @@ class RabbitmqEvents:
         async with aclosing(self._event_log.read(connection, first, last, old.since)) as events:
             async for found in events:
                 seen = found.offset - first + 1
-                if not old.matches(subscription, found.entry.routing_key, found.at) or event_id(found.entry) in lying:
+                if not old.matches(subscription, found.entry.routing_key, found.at) or event_id(found.entry) in queued:
                     continue
                 batch.append(_as_job(found, subscription, run))
                 size += len(found.entry.body)

@@ -75,7 +75,7 @@ class Migration:
         self._aside = internal(exchange, f"migrating.{queue}")
         self._swept = SweepProgress(total=0)
         #: Whether publishing is diverted to the second queue, as far as is known.
-        self._led_aside = False
+        self._diverted = False
         #: Messages that were removed from the old queue during the diversion, by identity. If a publisher declares the
         #: old queue in the meantime, it binds it again, and its messages go to both queues.
         self._doubled: Counter[tuple[str, int]] = Counter()
@@ -93,7 +93,7 @@ class Migration:
         """Migrate the queue, which is paused. Returns the number of moved jobs."""
         there, aside = await self._count(self._name), await self._count(self._aside)
         # an interrupted migration had diverted publishing
-        self._led_aside = aside is not None
+        self._diverted = aside is not None
         self._swept = SweepProgress(total=2 * (there or 0) + (aside or 0))
         self._progress(self._swept)
         if aside is None:
@@ -114,7 +114,7 @@ class Migration:
                 f" {CLASSIC if self._kind == PRIORITY else self._kind!r} for all programs that use it, then run this"
                 " command again. Nothing is lost."
             )
-        await self._lead_back()
+        await self._end_diversion()
         # Twice, because a session that waits for a slow quorum queue publishes only when that queue answers.
         for _ in range(2):
             await asyncio.sleep(LOOK_EVERY)  # by then all messages diverted before have arrived
@@ -132,7 +132,7 @@ class Migration:
         # First the present messages, while publishers still publish here: that keeps the order, and leaves few.
         await self._move_all()
         await self._idle()
-        await self._lead_aside()
+        await self._divert()
         await self._drain()
         await self._idle(aside=True)
         await self._drain()
@@ -145,16 +145,16 @@ class Migration:
         await channel.close()
         await self._connection.persist_queues()
 
-    async def _lead_aside(self) -> None:
+    async def _divert(self) -> None:
         """Divert publishing to the second queue, until a publisher declares the old queue again."""
-        self._led_aside = True
+        self._diverted = True
         channel = await self._connection.channel()
         # Sent together: messages published in between go to both queues.
         channel.raw.queue_bind(self._aside, self._exchange, routing_key=self._queue)
         await channel.unbind(self._name, self._exchange, routing_key=self._queue)
         await channel.close()
 
-    async def _lead_back(self) -> None:
+    async def _end_diversion(self) -> None:
         """Route publishing to the queue again, and end the diversion."""
         channel = await self._connection.channel()
         channel.raw.queue_bind(self._name, self._exchange, routing_key=self._queue)
@@ -170,7 +170,7 @@ class Migration:
         said = loop.time()
         while (jobs := await self._running()) != 0:
             if aside:
-                await self._lead_aside()
+                await self._divert()
             if loop.time() - said > _SAY:
                 said = loop.time()
                 if jobs is None:
@@ -208,7 +208,7 @@ class Migration:
     async def _move_on(self, channel: Channel, source: str, target: str, count: int) -> int:
         batch = await take(channel, source, count)
         if batch:
-            if self._led_aside and source == self._name:
+            if self._diverted and source == self._name:
                 self._doubled.update(identity for got in batch if (identity := _identity(got)) is not None)
             moving = batch if source == self._name else [got for got in batch if not self._is_double(got)]
             await self._store(moving, target)
@@ -255,10 +255,10 @@ class Migration:
                     f"{error} Migrate again with a larger frame_max in the broker's URL; the migration continues where"
                     " it stopped."
                 ) from error
-            refused, told = list[tuple[Got, PublishRefused]](), [PublishFuture() for _ in batch]
-            for got, ended in zip(batch, told, strict=True):
+            refused, ends = list[tuple[Got, PublishRefused]](), [PublishFuture() for _ in batch]
+            for got, ended in zip(batch, ends, strict=True):
                 publisher.forward("", target, got, ended)
-            answers = await outcomes(self._connection, [ended.future for ended in told])
+            answers = await outcomes(self._connection, [ended.future for ended in ends])
             for got, answer in zip(batch, answers, strict=True):
                 if isinstance(answer, PublishRefused):
                     refused.append((got, answer))

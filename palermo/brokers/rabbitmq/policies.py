@@ -57,8 +57,8 @@ def _ask(host: str, user: str, password: str, vhost: str) -> Definitions:
         if answer.status != http.client.OK:
             raise ValueError(f"status {answer.status}")
         rows = json.loads(answer.read(_MOST))
-        told = "effective_policy_definition"  # missing for a queue that is only a few seconds old
-        return {str(row["name"]): dict(row[told] or {}) for row in rows if told in row}
+        key = "effective_policy_definition"  # missing for a queue that is only a few seconds old
+        return {str(row["name"]): dict(row[key] or {}) for row in rows if key in row}
     finally:
         asked.close()
 

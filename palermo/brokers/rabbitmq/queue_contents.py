@@ -102,7 +102,7 @@ class QueueContents:
         self,
         queue: str,
         decide: Callable[[Message], SweepDecision],
-        tell: Callable[[SweepProgress], None],
+        progress: Callable[[SweepProgress], None],
         *,
         only_look: bool,
         ids: Collection[str],
@@ -114,11 +114,11 @@ class QueueContents:
         held = await reader.count()
         if not is_failed(queue):
             return await self._tenants.sweep(
-                reader, queue, decide, self._outbox.publish_many, tell, self._gate(queue), self._keys.as_they_run
+                reader, queue, decide, self._outbox.publish_many, progress, self._gate(queue), self._keys.as_they_run
             )
         logged = await self._declarer_on(connection).kind(queue) == QUORUM
         if logged and only_look:
-            return await self._outbox.failed_log.show(connection, queue, held, decide, tell, ids=ids)
+            return await self._outbox.failed_log.show(connection, queue, held, decide, progress, ids=ids)
 
         async def store(messages: list[Message]) -> None:
             # The user wants a requeued job to run, and did not see its cancel mark.
@@ -130,9 +130,11 @@ class QueueContents:
                 # A worker trims failed jobs, and should not keep their whole log in memory.
                 corrects = alone and not ids and not self._takes
                 return await self._outbox.failed_log.sweep(
-                    reader, queue, decide, store, tell, self._gate(queue), ids=ids, corrects=corrects
+                    reader, queue, decide, store, progress, self._gate(queue), ids=ids, corrects=corrects
                 )
-            return await sweeping.sweep(reader, queue, decide, store, tell, gate=self._gate(queue), ids=ids, most=most)
+            return await sweeping.sweep(
+                reader, queue, decide, store, progress, gate=self._gate(queue), ids=ids, most=most
+            )
 
     async def purge(self, queue: str) -> int:
         """See palermo.contract.broker.Broker.purge."""

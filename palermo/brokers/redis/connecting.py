@@ -94,8 +94,8 @@ async def _opened(
     try:
         await raw.connect()  # type: ignore[no-untyped-call]
         await raw.send_command("HELLO", 2)
-        told = await raw.read_response(disable_decoding=True)
-        _check(dict(zip(told[::2], told[1::2], strict=True)), address)
+        hello = await raw.read_response(disable_decoding=True)
+        _check(dict(zip(hello[::2], hello[1::2], strict=True)), address)
         await raw.send_command("EXISTS", key)
         await raw.read_response()
         return raw, address
@@ -125,14 +125,14 @@ def _connection(address: Address, options: dict[str, Any], of: ModuleType = libr
     return of.Connection(host=host, port=port, **common)
 
 
-def _check(told: dict[bytes, Any], address: Address) -> None:
+def _check(hello: dict[bytes, Any], address: Address) -> None:
     """Check that the server is of a supported kind. Raises BrokerRefused, BrokerUnavailable."""
-    if told[b"mode"] == b"sentinel":
+    if hello[b"mode"] == b"sentinel":
         raise BrokerRefused(
             f"{address} is a Redis Sentinel, which stores no jobs. Write redis+sentinel://host:26379/NAME, with the"
             " NAME that sentinel.conf gives the primary server."
         )
-    if told[b"mode"] != b"cluster" and told[b"role"] != b"master":
+    if hello[b"mode"] != b"cluster" and hello[b"role"] != b"master":
         raise ReadOnlyError("READONLY")
 
 

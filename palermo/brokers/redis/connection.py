@@ -200,7 +200,7 @@ class Connection:
                 self._unsent.insert(0, (data[sent:], None))
                 with contextlib.suppress(RuntimeError):  # the loop has ended; waiting callers get an error anyway
                     self._loop.call_soon_threadsafe(self._send)
-        self._socket_lock.give_back()
+        self._socket_lock.release()
         return begun
 
     async def call(self, *command: Any) -> Any:
@@ -226,7 +226,7 @@ class Connection:
         unsent, self._unsent = self._unsent, []
         self._waiting += [future for _, future in unsent if future is not None]
         self._transport.write(b"".join([data for data, _ in unsent]))
-        self._socket_lock.give_back()
+        self._socket_lock.release()
 
     def _received(self, answer: Any) -> None:
         if isinstance(answer, ConnectionError | AskError | ReadOnlyError):

@@ -170,7 +170,7 @@ class RedisConsumer(StepConsumer):
         """Deliver a job to a waiting slot, or release it to its queue."""
         slots = self._free_slots()
         if not slots:
-            self._begin(self._give_back(delivery.token))
+            self._begin(self._release(delivery.token))
             return
         self._group.job_began(slots[0])
         super()._hand_out(replace(delivery, slot=slots[0]))
@@ -219,9 +219,9 @@ class RedisConsumer(StepConsumer):
             self._lose(self._store.taken_for_dead())
             self._check()
 
-    async def _give_back(self, claim: Claim) -> None:
+    async def _release(self, claim: Claim) -> None:
         with contextlib.suppress(BrokerError, Refused):
-            await self._store.change([claim.still_valid], [("give_back", self.holder, claim.number)])
+            await self._store.change([claim.still_valid], [("release", self.holder, claim.number)])
 
     def _on_wake(self, text: bytes) -> None:
         """Redis reports that there are new jobs, or sends one that it has claimed for this worker."""

@@ -49,7 +49,7 @@ class DirectCalls:
             return False
         finally:
             if done:
-                self._give_back(connection)
+                self._return(connection)
             else:
                 self._drop(connection)
         return True
@@ -72,9 +72,9 @@ class DirectCalls:
         except (RedisError, OSError):
             self._drop(None)
         else:
-            self._give_back(connection)
+            self._return(connection)
 
-    def _give_back(self, connection: AbstractConnection) -> None:
+    def _return(self, connection: AbstractConnection) -> None:
         self._idle.append(connection)
         if self._closed:  # perhaps since `close` checked
             self.close()

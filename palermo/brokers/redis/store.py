@@ -455,11 +455,11 @@ class Store(StepStore):
             )
 
     def _watch(self, lost: "asyncio.Future[BrokerError]") -> None:
-        def told(found: "asyncio.Future[BrokerError]") -> None:
+        def on_lost(found: "asyncio.Future[BrokerError]") -> None:
             if not found.cancelled() and not self.lost.done() and not self._closed:
                 self.lost.set_result(found.result())
 
-        lost.add_done_callback(told)
+        lost.add_done_callback(on_lost)
 
     async def _within(self, answer: Awaitable[T]) -> T:
         try:

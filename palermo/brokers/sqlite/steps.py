@@ -402,7 +402,7 @@ def _save(db: sqlite3.Connection, exchange: str, number: int, job: Job) -> None:
     db.execute(f"update job set {columns} where id = ?", (*to_row(job.message)[:COLUMN_COUNT], number))
 
 
-def _give_back(db: sqlite3.Connection, exchange: str, holder: int, number: int) -> None:
+def _release(db: sqlite3.Connection, exchange: str, holder: int, number: int) -> None:
     release(db, "id = ? and holder = ?", (number, holder))
 
 
@@ -449,7 +449,7 @@ def _trim(db: sqlite3.Connection, exchange: str, name: str, oldest: float, most:
         )
 
 
-def _tell(db: sqlite3.Connection, exchange: str, name: str, group: str) -> None:
+def _start_replay(db: sqlite3.Connection, exchange: str, name: str, group: str) -> None:
     """Record that a group should get a log's entries up to the newest one, and has received none of them yet."""
     query = "select max(id) from log where exchange = ? and name = ?"
     ((newest,),) = db.execute(query, (exchange, name)).fetchall()
@@ -489,7 +489,7 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "put": _put,
     "drop": _drop,
     "save": _save,
-    "give_back": _give_back,
+    "release": _release,
     "remove": _remove,
     "remove_later": _remove_later,
     "set": _set,
@@ -504,7 +504,7 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "declare": _declare,
     "append": _append,
     "trim": _trim,
-    "tell": _tell,
+    "start_replay": _start_replay,
     "publish": send,
     "try_out": _try_out,
     "forget_limit": _forget_limit,

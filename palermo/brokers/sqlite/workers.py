@@ -203,7 +203,7 @@ class OverdueClaims:
         #: By holder: its last heartbeat, and the number of checks without a newer one.
         self._silence: dict[int, tuple[float | None, int]] = {}
 
-    async def give_back(self) -> int:
+    async def release(self) -> int:
         """Check once, at each heartbeat; return the number of released jobs."""
         rows = await self._store.read(self._overdue)
         silence: dict[int, tuple[float | None, int]] = {}
@@ -266,7 +266,7 @@ class SqliteHeartbeat(Heartbeat):
             if not await self._store.write(lambda db: db.execute(query, values).rowcount):
                 raise BrokerUnavailable(f"{self._store.display_path}: another process considered this worker dead.")
         released = await reap_dead(self._store, self._directory, except_for=self._holder)
-        if released + await self._overdue_claims.give_back():
+        if released + await self._overdue_claims.release():
             self._notify()
         await self._store.renew()
         # A publisher may have died after its commit, before it notified anyone.

@@ -143,7 +143,7 @@ class FollowedStream(Generic[S]):
         def apply(record: Record) -> None:
             state.apply(record)
             if self.state is state:
-                self._tell(record)
+                self._notify(record)
 
         follower = await self.stream.follow(connection, apply)
         if follower is None and await self._make_unless_blocked():
@@ -152,7 +152,7 @@ class FollowedStream(Generic[S]):
         if follower is not None:
             self.state = state
             if self._known.is_set():
-                self._tell({})
+                self._notify({})
 
     async def _make_unless_blocked(self) -> bool:
         """Create the stream, unless this user may only read.
@@ -168,6 +168,6 @@ class FollowedStream(Generic[S]):
                 making.result()
         return making.done()
 
-    def _tell(self, record: Record) -> None:
+    def _notify(self, record: Record) -> None:
         for listener in self._listeners:
             listener(self.state, record)

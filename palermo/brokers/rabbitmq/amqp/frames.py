@@ -284,9 +284,9 @@ def acks(data: bytes, listening: Mapping[int, Confirmed]) -> int:
     offset, end = 0, len(data) - _CONFIRM.size
     while offset <= end:
         kind, channel, size, of, method, tag, multiple, last = _CONFIRM.unpack_from(data, offset)
-        told = listening.get(channel)
-        if told is None or (kind, size, of, method, last) != _CONFIRM_HEAD:
+        listener = listening.get(channel)
+        if listener is None or (kind, size, of, method, last) != _CONFIRM_HEAD:
             break
         offset += _CONFIRM.size
-        told(tag, bool(multiple & 1))
+        listener(tag, bool(multiple & 1))
     return offset

@@ -64,7 +64,7 @@ class Mutex:
             channel = await self._wait(connection, until, optional=optional)
             yield channel is not None
         finally:
-            await self._leave(self._give_back(channel))
+            await self._leave(self._free(channel))
 
     @asynccontextmanager
     async def shared(self, connection: Connection, *, patience: float = math.inf) -> AsyncIterator[bool]:
@@ -140,7 +140,7 @@ class Mutex:
         if task is None or not task.cancelling():
             await asyncio.shield(self._leaving)
 
-    async def _give_back(self, channel: Channel | None) -> None:
+    async def _free(self, channel: Channel | None) -> None:
         try:
             await self._release(channel)
         finally:

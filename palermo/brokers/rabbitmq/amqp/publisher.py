@@ -164,10 +164,10 @@ class Publisher:
             else:
                 # Fast path: the thread that waits for the confirm writes. IoThread.send has the measurement.
                 wire.send_now(b"".join(pieces))
-            wire.socket_lock.give_back()
+            wire.socket_lock.release()
             return True
         if held:
-            wire.socket_lock.give_back()
+            wire.socket_lock.release()
         elif own:
             wire.abort()
         if own:
@@ -222,7 +222,7 @@ class Publisher:
         held = self._wire.socket_lock.take()
         pending, self._pending = self._pending, {}
         if held:
-            self._wire.socket_lock.give_back()
+            self._wire.socket_lock.release()
         for one in pending.values():
             one.ended(error)
 

@@ -41,7 +41,7 @@ Answering = Callable[[bytes], Awaitable[bytes] | bytes]
 class _Request:
     """A request that waits for its reply."""
 
-    __slots__ = ("_alarm", "_heard_at", "_loop", "_parts", "_silence", "future")
+    __slots__ = ("_alarm", "_last_sign_at", "_loop", "_parts", "_silence", "future")
 
     def __init__(self, silence: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,12 +49,12 @@ class _Request:
         self.future: asyncio.Future[bytes | None] = self._loop.create_future()
         self._parts: list[bytes] = []
         self._silence = silence
-        self._heard_at = self._loop.time()
+        self._last_sign_at = self._loop.time()
         self._alarm = self._loop.call_later(silence, self._look)
 
     def add(self, got: Got) -> None:
         """Record a received part."""
-        self._heard_at = self._loop.time()
+        self._last_sign_at = self._loop.time()
         self._parts.append(got.body)
         if (got.properties.headers or {}).get(_END):
             fulfil(self.future, b"".join(self._parts))
@@ -73,7 +73,7 @@ class _Request:
         self._alarm.cancel()
 
     def _look(self) -> None:
-        left = self._heard_at + self._silence - self._loop.time()
+        left = self._last_sign_at + self._silence - self._loop.time()
         if left <= 0:
             self.fail(None)
         else:
@@ -91,7 +91,7 @@ class Rpc:
         self._requests: dict[str, _Request] = {}
         self._numbers = itertools.count()
 
-    async def tell(self, body: bytes, *, within: float) -> None:
+    async def notify(self, body: bytes, *, within: float) -> None:
         """Send a request without a reply. It expires after `within` seconds, and may get lost.
 
         Raises the session's error.

@@ -151,7 +151,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             self._output.clear()
             self._transport.write(data)
         finally:
-            self.socket_lock.give_back()
+            self.socket_lock.release()
 
     @property
     def room(self) -> int:
@@ -209,9 +209,9 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         if channel.channel_number in self._takers and self._takers[channel.channel_number][0] is channel:
             del self._takers[channel.channel_number]
 
-    def acks_to(self, channel: Any, told: frames.Confirmed) -> None:
-        """Call `told` with the publisher confirms on pika's channel, except those that pika must read."""
-        self._listening[channel.channel_number] = told
+    def acks_to(self, channel: Any, listener: frames.Confirmed) -> None:
+        """Call `listener` with the publisher confirms on pika's channel, except those that pika must read."""
+        self._listening[channel.channel_number] = listener
 
     def acks_no_more(self, channel: Any) -> None:
         """Let pika read the confirms of this closed channel again."""

@@ -83,14 +83,14 @@ def heartbeat(seconds: int) -> Finding:
 
 def arguments(kind: str, text: str) -> dict[str, str | int]:
     """The arguments for declaring a queue of this type on this version; "priority" means classic with priorities."""
-    told: dict[str, str | int] = {"x-queue-type": CLASSIC if kind == PRIORITY else kind}
+    found: dict[str, str | int] = {"x-queue-type": CLASSIC if kind == PRIORITY else kind}
     if kind == PRIORITY:
-        told["x-max-priority"] = MAX_PRIORITY
+        found["x-max-priority"] = MAX_PRIORITY
     if kind == QUORUM:
-        return told | {"x-delivery-limit": DELIVERY_LIMIT, "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
+        return found | {"x-delivery-limit": DELIVERY_LIMIT, "x-consumer-timeout": CONSUMER_TIMEOUT_MS}
     version = parse(text)
     # From 4.3 on classic queues have no such limit, and RabbitMQ refuses the argument.
-    return told | {"x-consumer-timeout": CONSUMER_TIMEOUT_MS} if version and version < (4, 3) else told
+    return found | {"x-consumer-timeout": CONSUMER_TIMEOUT_MS} if version and version < (4, 3) else found
 
 
 def loses_consumers(text: str) -> bool:

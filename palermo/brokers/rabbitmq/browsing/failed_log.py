@@ -61,7 +61,7 @@ class FailedOffsets:
         copies = self._there.setdefault(queue, {})
         copies[key] = (*copies.get(key, ()), offset)
 
-    def gone(self, queue: str, key: str) -> None:
+    def removed(self, queue: str, key: str) -> None:
         """Record that a copy was removed, the first if there are several."""
         copies = self._there.get(queue, {})
         offsets = copies.pop(key, ())
@@ -147,7 +147,7 @@ class FailedLog:
                 [_job_entry(queue, one, self._connection.raw.room) for one in messages[start : start + _BATCH]]
             )
 
-    async def gone(self, queue: str, keys: Sequence[str]) -> None:
+    async def removed(self, queue: str, keys: Sequence[str]) -> None:
         """Log that the jobs with these keys (`failure_key`) are no longer in the queue."""
         for start in range(0, len(keys), _BATCH):
             gone = [list(split_key(one)) for one in keys[start : start + _BATCH]]
@@ -264,14 +264,14 @@ class FailedLog:
             return known[key] < 0 and (message.failure is None or message.failure.failed_at < old)
 
         async def witness(kept: Sequence[Message], gone: Sequence[Message]) -> None:
-            await self.gone(queue, [key_of(one) for one in gone])
+            await self.removed(queue, [key_of(one) for one in gone])
             if known is not None:
                 known.subtract(map(key_of, gone))
                 await self.stored(queue, [one for one in kept if is_strange(one)])
 
         swept = await sweep(reader, queue, decide, publish, progress, witness, gate, ids=ids)
         if known is not None and swept.seen == swept.total:
-            await self.gone(queue, list(known.elements()))
+            await self.removed(queue, list(known.elements()))
         return swept
 
     async def known(self, connection: Connection, queue: str, *, most: int) -> Counter[str] | None:
@@ -360,7 +360,7 @@ def _learn(offsets: FailedOffsets, record: Mapping[str, Any]) -> None:
             for one in keys:
                 match one:
                     case [str(id), int(at)]:
-                        offsets.gone(queue, failure_key(id, at))
+                        offsets.removed(queue, failure_key(id, at))
         case {"queue": str(queue), "emptied": True}:
             offsets.emptied(queue)
 

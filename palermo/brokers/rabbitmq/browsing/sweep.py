@@ -271,7 +271,7 @@ class Reader:
         """Requeue all messages that are still held; returns once they are in the queue again."""
         held, self._held = self._held, []
         if held:
-            await give_back(self.connection, self._name, held)
+            await requeue(self.connection, self._name, held)
 
 
 async def ids_in(
@@ -287,7 +287,7 @@ async def ids_in(
         await reader.close()
 
 
-async def give_back(connection: Connection, queue: str, held: list[Channel]) -> None:
+async def requeue(connection: Connection, queue: str, held: list[Channel]) -> None:
     """Requeue all messages of an AMQP queue that these channels hold, and close them; returns once the queue has them.
 
     RabbitMQ may answer a declare early, but answers a get after everything before it. Until then a consumer exists, so

@@ -28,7 +28,7 @@ from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.brokers.rabbitmq.amqp.stream import Record
-from palermo.brokers.rabbitmq.cluster.worker_control import tell_workers
+from palermo.brokers.rabbitmq.cluster.worker_control import notify_workers
 from palermo.contract import clock
 from palermo.contract.events import Subscription
 from palermo.contract.tasks import spawn
@@ -205,13 +205,13 @@ class Facts(FollowedStream[FactState]):
     async def pause(self, queue: str, by: str) -> None:
         """Pause a queue; returns once no worker takes jobs from it, or all have been notified."""
         await self.put(PAUSE, queue, {"by": by, "at": int(clock.now())})
-        await tell_workers(self._writing, self._exchange, {"ask": "look"})
+        await notify_workers(self._writing, self._exchange, {"ask": "look"})
 
     async def resume(self, connection: Connection, queue: str) -> None:
         """Resume a queue if it is paused. `connection` is for reading."""
         if (await self.read(connection)).has(PAUSE, queue):
             await self.remove(PAUSE, queue)
-            await tell_workers(self._writing, self._exchange, {"ask": "look"})
+            await notify_workers(self._writing, self._exchange, {"ask": "look"})
 
     async def probe(self, connection: Connection, queues: Iterable[str]) -> dict[str, Probe]:
         """The state of these queues in RabbitMQ. Call `read` first. For callers that ask repeatedly.

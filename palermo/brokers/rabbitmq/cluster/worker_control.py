@@ -351,7 +351,7 @@ async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection
     return found
 
 
-async def tell_workers(connection: Connection, exchange: str, question: Mapping[str, Any]) -> None:
+async def notify_workers(connection: Connection, exchange: str, question: Mapping[str, Any]) -> None:
     """Send a request, if permitted, and wait until the workers have answered it; ignore the answers."""
     with suppress(BrokerRefused):
         await _ask(connection, exchange, question, alive=await census(connection, exchange), timeout=_PATIENCE)

@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.amqp.connection import STORED_WITHIN, Channel, fin
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
 from palermo.brokers.rabbitmq.consuming.poll import PollSource
-from palermo.brokers.rabbitmq.consuming.push import PushSource, give_back
+from palermo.brokers.rabbitmq.consuming.push import PushSource, requeue
 from palermo.brokers.rabbitmq.consuming.queue_order import FullQueues
 from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering
@@ -112,7 +112,7 @@ class RabbitmqConsumer:
         self._keys = keys
         self._permits = Permits(limits, worker_control.worker)
         self._workflows = workflows
-        self._endings = PendingEnds(self._acknowledge, source.give_back)
+        self._endings = PendingEnds(self._acknowledge, source.requeue)
         self._closed = False
         #: By slot, the delivery that occupies it.
         self._unsettled: dict[int, Delivery] = {}
@@ -141,7 +141,7 @@ class RabbitmqConsumer:
             self._run_log.watch()
             if not delivery.redelivered or delivery.cancelled:
                 return delivery
-            looked = await self._look_into(delivery)
+            looked = await self._with_history(delivery)
             if looked is not None:
                 return looked
 
@@ -165,11 +165,11 @@ class RabbitmqConsumer:
 
     def acknowledge(self, delivery: Delivery) -> None:
         if self._unsettled.get(delivery.slot) is not delivery or not delivery.token[0].raw.is_open:
-            self._ours(delivery)
+            self._check_held(delivery)
             self._check(delivery)
         self._source.slots[delivery.slot - 1].ack(delivery)
         if self._steering.has_cancels:
-            self._steering.gone(delivery)
+            self._steering.left_queue(delivery)
         del self._unsettled[delivery.slot]
         self._settled.set()
 
@@ -180,7 +180,7 @@ class RabbitmqConsumer:
     async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
         if not needs_key(delivery):
             return delivery
-        self._ours(delivery)
+        self._check_held(delivery)
         await self._endings.over(delivery)
         again = delivery.redelivered and not copy
         grant = await self._keys.start(delivery, worker=self._worker_control.worker, again=again)
@@ -193,7 +193,7 @@ class RabbitmqConsumer:
             log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
             await self.settle(delivery, Ack(done=False))
             return None
-        self._ours(delivery)
+        self._check_held(delivery)
         self._check(delivery)
         self._unsettled[delivery.slot] = found
         return found
@@ -206,30 +206,30 @@ class RabbitmqConsumer:
         demand = demand_of(delivery.message)
         if demand is None or delivery.cancelled or delivery.duplicate_of:
             return 0.0
-        self._ours(delivery)
+        self._check_held(delivery)
         verdict = await self._permits.ask(delivery, demand)
         if isinstance(verdict, RunLater):
             self._full_queues.moved.add(delivery.message.queue)
             await self.settle(delivery, Reschedule(postponed(delivery.message, verdict)))
             return None
-        self._ours(delivery)
+        self._check_held(delivery)
         return verdict.wait
 
-    def _ours(self, delivery: Delivery) -> None:
+    def _check_held(self, delivery: Delivery) -> None:
         if self._unsettled.get(delivery.slot) is not delivery:
             raise DeliveryLost(f"job {delivery.message.id} is not held by this worker.")
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         detached = id(delivery) in self._detached
         if not detached:
-            self._ours(delivery)
+            self._check_held(delivery)
         channel, tag = delivery.token
-        told = key_report(delivery, settlement, adopted=detached)
+        report = key_report(delivery, settlement, adopted=detached)
         is_step = step_of(delivery.message.extra) is not None if delivery.message.extra else False
         match settlement:
             case Ack(adds=adds) if adds:
                 self._check(delivery)
-                await self._workflows.tell_added(delivery.message, adds)
+                await self._workflows.record_added(delivery.message, adds)
                 self._check(delivery)
                 channel.ack(tag)
             case Ack(done, cancelled, output):
@@ -238,8 +238,8 @@ class RabbitmqConsumer:
                 if is_step:
                     how = How.DONE if done else How.CANCELLED if cancelled else How.DISCARDED
                     send = partial(self._workflows.send_end, delivery.message, how, output)
-                elif told is not None:
-                    send = partial(self._keys.send_end, delivery.message, told)
+                elif report is not None:
+                    send = partial(self._keys.send_end, delivery.message, report)
                 if send is not None and not detached:
                     await self._endings.begin(delivery, send)
                     self._source.ending(delivery)
@@ -251,11 +251,11 @@ class RabbitmqConsumer:
                     channel.connection.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
-                if told is not None:
+                if report is not None:
                     # This frees the key sooner if the job is purged.
                     with suppress(BrokerUnavailable, TimeoutError):
                         async with asyncio.timeout(STORED_WITHIN):
-                            await self._keys.tell(delivery.message, told)
+                            await self._keys.record_end(delivery.message, report)
                     self._check(delivery)
                 if not detached:
                     await self._run_log.leave(delivery.slot, delivery.message.id)
@@ -265,28 +265,28 @@ class RabbitmqConsumer:
             case Fail(message, queue):
                 # Published before the ack: a kill in between runs the job twice, instead of losing it.
                 await self._publish(message, queue)
-                if told is not None:
-                    await self._keys.tell(delivery.message, told)
+                if report is not None:
+                    await self._keys.record_end(delivery.message, report)
                 if is_step:
                     await (await self._workflows.send_end(delivery.message, How.FAILED))
                 self._check(delivery)
                 channel.ack(tag)
             case Reschedule(message):
-                if told is not None:
+                if report is not None:
                     # First, so that the leader knows this run's end when a worker asks to start the copy.
-                    await self._keys.tell(delivery.message, told)
+                    await self._keys.record_end(delivery.message, report)
                 failed = await self._store(message)
                 if message.saved is not None and not detached:
                     # The worker may stop next, and its last record must not look as if it died with the job.
                     await self._run_log.leave(delivery.slot, delivery.message.id)
-                if failed is not None and (told := key_report(delivery, failed, adopted=detached)) is not None:
-                    await self._keys.tell(delivery.message, told)
+                if failed is not None and (report := key_report(delivery, failed, adopted=detached)) is not None:
+                    await self._keys.record_end(delivery.message, report)
                 if failed is not None and is_step:
                     await (await self._workflows.send_end(delivery.message, How.FAILED))
                 self._check(delivery)
                 channel.ack(tag)
         if not isinstance(settlement, Release | Reschedule):
-            self._steering.gone(delivery)
+            self._steering.left_queue(delivery)
         self._forget(delivery)
         if delivery.redelivered:
             self._run_log.ended(delivery.slot, delivery.message.id, forget=True)
@@ -310,7 +310,7 @@ class RabbitmqConsumer:
     async def free_slot(self, delivery: Delivery) -> None:
         self._check(delivery)
         await self._source.slots[delivery.slot - 1].detach(delivery)
-        self._ours(delivery)
+        self._check_held(delivery)
         self._detached[id(delivery)] = self._unsettled.pop(delivery.slot)
         self._settled.set()
         self._permits.end(delivery)
@@ -358,7 +358,7 @@ class RabbitmqConsumer:
         await self._endings.close()
         await quietly(self._source.close())
         for delivery in [*self._unsettled.values(), *self._detached.values()]:
-            give_back(delivery)
+            requeue(delivery)
             self._forget(delivery)
         await quietly(self._steering.close())
         await quietly(self._run_log.close())
@@ -390,7 +390,7 @@ class RabbitmqConsumer:
                 await self.settle(delivery, Reschedule(with_foreign_time(message)))
         finally:
             if self._unsettled.get(delivery.slot) is delivery:
-                give_back(delivery)
+                requeue(delivery)
                 self._forget(delivery)
 
     async def _batch_channel(self, slot: int) -> Channel:
@@ -400,7 +400,7 @@ class RabbitmqConsumer:
             channel = self._batch_channels[slot] = await self._source.connection.channel()
         return channel
 
-    async def _look_into(self, delivery: Delivery) -> Delivery | None:
+    async def _with_history(self, delivery: Delivery) -> Delivery | None:
         """The delivery with the known crashes and saved data of its job; None if it need not run here.
 
         It may have been requeued in the meantime. A step that has already ended is acknowledged: its worker died before
@@ -451,7 +451,7 @@ class RabbitmqConsumer:
         """Requeue a job that arrived for a cancelled `receive`."""
         await self._run_log.leave(delivery.slot, delivery.message.id)
         if self._unsettled.get(delivery.slot) is delivery:
-            give_back(delivery)
+            requeue(delivery)
             self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
             self._forget(delivery)
 

@@ -26,7 +26,7 @@ from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered, read, read_delivered
 from palermo.brokers.rabbitmq.amqp.replies import queue_in
 from palermo.brokers.rabbitmq.consuming.idle_subscriptions import IdleSubscriptions
-from palermo.brokers.rabbitmq.consuming.push import give_back
+from palermo.brokers.rabbitmq.consuming.push import requeue
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
 from palermo.brokers.rabbitmq.consuming.served_queues import ServedQueues
 from palermo.brokers.rabbitmq.consuming.troubled_queues import is_of_a_queue
@@ -76,9 +76,9 @@ class PollSource:
         #: Slots that wait for a job, and slots that wait for a count of the empty queues.
         self._waiting: deque[PollingSlot] = deque()
         self._looking: list[PollingSlot] = []
-        self._look: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
         #: Whether the queues were counted and no job has arrived since.
-        self._looked = False
+        self._counted = False
         self._pause = _FIRST_PAUSE
         #: Called with every closed channel.
         self.ended: Callable[[Channel], None] = lambda _: None
@@ -119,9 +119,9 @@ class PollSource:
         self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(channel)
 
-    def give_back(self, delivery: Delivery) -> None:
+    def requeue(self, delivery: Delivery) -> None:
         """Requeue the delivery, since the end of its job was not stored."""
-        give_back(delivery)
+        requeue(delivery)
         self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(delivery.token[0])
 
@@ -140,7 +140,7 @@ class PollSource:
         for slot in self.slots:
             slot.wake()
         await self.served.close()
-        tasks = {task for task in (self._attending, self._look) if task is not None}
+        tasks = {task for task in (self._attending, self._counting) if task is not None}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -154,7 +154,7 @@ class PollSource:
         # Jobs that arrive in an empty queue go to the waiting slots.
         if not self._waiting and self._ranking.stale(self._loop.time()):
             self._looking.append(slot)
-            self._begin_look()
+            self._begin_count()
             return ""
         queue = self._ranking.first()
         if queue is None:
@@ -180,33 +180,33 @@ class PollSource:
     def began(self) -> None:
         """Record that a slot has got a job, so there may be another for the next slot."""
         self._pause = _FIRST_PAUSE
-        self._looked = False
+        self._counted = False
         if self._waiting:
             self._wake_one()
             return
         self._idle_subscriptions.no_slot_idles()
         if self._ranking.due(self._loop.time()):
-            self._begin_look()
+            self._begin_count()
 
     def returned(self, delivery: Delivery) -> None:
         """Requeue a job of a slot that no longer polls."""
-        give_back(delivery)
+        requeue(delivery)
         self._idle_subscriptions.settled(delivery.token[0])
 
     def _serve(self, served: dict[str, QueueRank]) -> None:
         """Poll or subscribe to these queues from now on, instead of the previous ones."""
         self._ranking.serve(served)
-        self._looked = False
+        self._counted = False
         self._idle_subscriptions.end(but=served)
 
     # -- counting the empty queues
 
-    def _begin_look(self) -> "asyncio.Task[None]":
-        if self._look is None:
-            self._look = asyncio.ensure_future(self._look_at_empty())
-        return self._look
+    def _begin_count(self) -> "asyncio.Task[None]":
+        if self._counting is None:
+            self._counting = asyncio.ensure_future(self._count_empty())
+        return self._counting
 
-    async def _look_at_empty(self) -> None:
+    async def _count_empty(self) -> None:
         """Find the empty queues that have jobs now, for all slots that wait for this."""
         began, queues = self._loop.time(), self._ranking.empty
         full = set(queues)
@@ -219,10 +219,10 @@ class PollSource:
             log.debug("cannot count queues, polling each error=%r", str(error))
         finally:
             self._ranking.looked(full, began=began, ended=self._loop.time())
-            self._looked, self._look = True, None
+            self._counted, self._counting = True, None
             looking, self._looking = self._looking, []
             for slot in looking:
-                slot.look()
+                slot.poll()
 
     async def _attend(self) -> None:
         """Wait for a job for all idle slots: by subscriptions, or by counting where these would do harm."""
@@ -231,8 +231,8 @@ class PollSource:
             while self._waiting:
                 classic = await self.served.are_classic()
                 # Queues that were just found empty need not be counted before subscribing.
-                if not self._looked and (self._ranking.due(self._loop.time()) or not classic):
-                    await asyncio.wait({self._begin_look()})
+                if not self._counted and (self._ranking.due(self._loop.time()) or not classic):
+                    await asyncio.wait({self._begin_count()})
                     if self._ranking.first() is not None:
                         self._wake_one()
                 elif classic:
@@ -240,7 +240,7 @@ class PollSource:
                 else:
                     await asyncio.sleep(self._pause)
                     self._pause = min(2 * self._pause, _LAST_PAUSE)
-                    self._looked = False
+                    self._counted = False
         except PalermoError as raised:
             error = raised
         finally:
@@ -283,7 +283,7 @@ class PollSource:
     def _wake_one(self) -> None:
         """Let one idle slot poll. If it finds a job, it wakes the next."""
         if self._waiting:
-            self._waiting.popleft().look()
+            self._waiting.popleft().poll()
             if not self._waiting:
                 self._idle_subscriptions.no_slot_idles()
 
@@ -344,7 +344,7 @@ class PollingSlot:
         self._asked = asyncio.get_running_loop().create_future()
         try:
             if self._is_free:
-                self.look()
+                self.poll()
             await self._asked
         finally:
             self._asked = None
@@ -377,7 +377,7 @@ class PollingSlot:
 
     # -- polling
 
-    def look(self, acked: int = 0) -> None:
+    def poll(self, acked: int = 0) -> None:
         """Poll the next queue. Before that, in the same write, acknowledge the delivery `acked`, if given."""
         self._waits = False
         if self._source.closed:
@@ -390,7 +390,7 @@ class PollingSlot:
             if acked and channel is not None:
                 raw.ack(channel.raw, acked)
         elif channel is None or not channel.is_open:
-            self._tell("no channel")
+            self._wake_with("no channel")
         else:
             self._queue = queue
             raw.get(channel.raw, self._source.served.amqp_name(queue), self._on_got, acked=acked)
@@ -406,24 +406,24 @@ class PollingSlot:
         self._on_job(message, method.delivery_tag, method.redelivered)
 
     def _on_get_empty(self) -> None:
-        queue = self._heard()
+        queue = self._take_answer()
         if not queue:
             return
         self._source.found_empty(queue)
         if self._is_waited_for:
-            self.look()
+            self.poll()
 
     def _on_job(self, message: Message, tag: int, redelivered: bool) -> None:
-        queue = self._heard()
+        queue = self._take_answer()
         delivery = Delivery(message=message, slot=self.number, token=(self._channel, tag), redelivered=redelivered)
         if self._is_waited_for and queue in self._source.served:
             self.take(delivery)
             return
-        give_back(delivery)
+        requeue(delivery)
         if self._is_waited_for:
-            self.look()
+            self.poll()
 
-    def _heard(self) -> str:
+    def _take_answer(self) -> str:
         """Record that the answer has arrived. Returns the polled queue."""
         queue, self._queue = self._queue, ""
         if self._answered is not None:
@@ -440,15 +440,15 @@ class PollingSlot:
         self._taken = delivery
         if self._offer is None or not self._offer(delivery):
             self._taken = None
-            self._tell(delivery)
+            self._wake_with(delivery)
         self._source.began()
 
     def fail(self, error: PalermoError) -> None:
         """Make `receive` raise this error."""
         self._waits = False
-        self._tell(error)
+        self._wake_with(error)
 
-    def _tell(self, news: "News") -> None:
+    def _wake_with(self, news: "News") -> None:
         self._news = news
         self.wake()
 
@@ -459,11 +459,11 @@ class PollingSlot:
 
     def _on_end(self, channel: Channel) -> None:
         self._source.connection.raw.deliver_no_more(channel.raw)
-        if channel is self._channel and (queue := self._heard()) and channel.error is not None:
+        if channel is self._channel and (queue := self._take_answer()) and channel.error is not None:
             if is_of_a_queue(channel):
-                self._tell(QueueTrouble(queue, channel.error))
+                self._wake_with(QueueTrouble(queue, channel.error))
             elif self._is_waited_for:
-                self._tell(channel.error)
+                self._wake_with(channel.error)
         self._source.ended(channel)
 
     # -- deliveries that were taken
@@ -473,24 +473,24 @@ class PollingSlot:
         channel, tag = delivery.token
         self._taken = None
         if self._is_waited_for and not self._resting and channel is self._channel:
-            self.look(acked=tag)
+            self.poll(acked=tag)
         else:
             channel.connection.raw.ack(channel.raw, tag)
-            self._go_on()
+            self._continue()
         self._source.settled(delivery, detached=False)
 
     def settled(self, delivery: Delivery) -> None:
         """Continue with the next job if this delivery, now settled, was accepted by the callback."""
         if self._taken is not None and self._taken.token == delivery.token:
             self._taken = None
-            self._go_on()
+            self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         if self._resting:
             # Left to the task in `receive`, since it may be about to be cancelled.
             self.wake()
         elif self._is_waited_for and self._is_free:
-            self.look()
+            self.poll()
 
     async def detach(self, delivery: Delivery) -> None:
         """Leave the channel to this unsettled delivery; the next job arrives on another one."""
@@ -499,7 +499,7 @@ class PollingSlot:
             self._channel = None
         if self._taken is not None and self._taken.token[0] is channel:
             self._taken = None
-            self._go_on()
+            self._continue()
 
     async def rest(self) -> None:
         """Take no more jobs until `receive` is called again."""

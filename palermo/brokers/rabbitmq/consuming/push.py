@@ -109,7 +109,7 @@ class Slot:
             channel, tag = self._channel, self._tag
             self._tag = ""
             await self._cancel(channel, tag)
-            self._give_back()
+            self._requeue_waiting()
 
     async def detach(self, delivery: Delivery) -> None:
         """Leave the channel to this unsettled delivery; the next one arrives on another."""
@@ -117,7 +117,7 @@ class Slot:
             channel, tag = self._channel, self._tag
             self._channel, self._tag, self._held = None, "", None
             await self._cancel(channel, tag)
-            self._give_back()
+            self._requeue_waiting()
         if self._taken:
             # The callback accepted it, and `receive` waits for the next one.
             self._taken = False
@@ -128,10 +128,10 @@ class Slot:
             self._source.connection.raw.deliver_no_more(channel.raw)
             await channel.call(channel.raw.basic_cancel, tag)
 
-    def _give_back(self) -> None:
+    def _requeue_waiting(self) -> None:
         """Requeue all waiting deliveries at their old positions."""
         while self._waiting:
-            give_back(self._waiting.popleft())
+            requeue(self._waiting.popleft())
 
     # -- polling
 
@@ -251,11 +251,11 @@ class Slot:
         self._channel, self._tag = None, ""
         self._source.connection.raw.deliver_no_more(channel.raw)
         self._source.declarer.forget(self._source.queue)
-        self._give_back()
+        self._requeue_waiting()
         if self._held is None or self._held[0] is not channel:
             channel.abandon()
         elif self._kind != CLASSIC and self._source.cancels_late:
-            self._source.see_to(self._end_if_late(channel))
+            self._source.start_task(self._end_if_late(channel))
         self.wake()
 
     async def _end_if_late(self, channel: Channel) -> None:
@@ -280,7 +280,7 @@ class Slot:
             fulfil(self._asked, None)
 
 
-def give_back(delivery: Delivery) -> None:
+def requeue(delivery: Delivery) -> None:
     """Requeue a delivery. If its channel is closed, the broker has already done so."""
     channel, tag = delivery.token
     if channel.is_open:
@@ -313,7 +313,7 @@ class PushSource:
         self.ended: Callable[[Channel], None] = lambda _: None
         #: Whether the queue is paused.
         self.paused = False
-        self._told = False
+        self._logged = False
         #: Has the queue while another program uses it exclusively.
         self.troubled = TroubledQueues(self._try_again)
         self._resting: set[asyncio.Task[None]] = set()
@@ -345,8 +345,8 @@ class PushSource:
         """Number of jobs that a slot may hold. A quorum queue counts each requeue of a job, so it allows only one."""
         if kind == CLASSIC or self.prefetch == 1:
             return self.prefetch
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             log.info(
                 "prefetch is 1, because a quorum queue limits how often a job is returned queue=%s type=%s",
                 self.queue,
@@ -364,13 +364,13 @@ class PushSource:
         for slot in self.slots:
             slot.wake()
             if self.paused:
-                self.see_to(self._put_to_rest(slot))
+                self.start_task(self._rest_slot(slot))
 
-    def see_to(self, work: Awaitable[None]) -> None:
+    def start_task(self, work: Awaitable[None]) -> None:
         """Run this as a task in the background."""
         spawn(self._resting, quietly(work))
 
-    async def _put_to_rest(self, slot: Slot) -> None:
+    async def _rest_slot(self, slot: Slot) -> None:
         await slot.rest()
         # The pause may be over by now.
         slot.wake()
@@ -384,9 +384,9 @@ class PushSource:
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
 
-    def give_back(self, delivery: Delivery) -> None:
+    def requeue(self, delivery: Delivery) -> None:
         """Requeue the delivery, since the end of its job was not stored."""
-        give_back(delivery)
+        requeue(delivery)
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
         """Record that a delivery was settled. The channel of a detached one is closed."""

@@ -43,7 +43,7 @@ class Steering:
         self._on_command = on_command
         self._pause = pause
         self._held = held
-        #: Whether any job is cancelled. If not, `checked` and `gone` do nothing.
+        #: Whether any job is cancelled. If not, `checked` and `left_queue` do nothing.
         self.has_cancels = False
         #: By job id: marks whose jobs have left their queues, and when they did.
         self._done: dict[str, tuple[Mark, float]] = {}
@@ -73,7 +73,7 @@ class Steering:
         mark = self._cancels.state.find(delivery.message)
         return delivery if mark is None else replace(delivery, cancelled=True, cancelled_by=mark.by)
 
-    def gone(self, delivery: Delivery) -> None:
+    def left_queue(self, delivery: Delivery) -> None:
         """Record that its job has left the queue permanently."""
         mark = self._cancels.state.find(delivery.message)
         if mark is None:

@@ -66,7 +66,7 @@ class TenantState(Struct):
     #: Its next jobs, which have arrived but are not moved yet.
     in_hand: list[Got] = field(default_factory=list)
     #: When it was last announced, polled or had a job, on the loop's clock.
-    heard: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    active_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
 
 
 class JobsUnderWay:
@@ -176,7 +176,7 @@ class FairQueue:
             state = self.states[tenant] = TenantState(
                 tenant, tenant_queue_name(self._exchange, TenantQueue(self.queue, tenant))
             )
-        state.heard = self._loop.time()
+        state.active_at = self._loop.time()
         if not state.tag:
             self._rouse(state)
 
@@ -209,7 +209,7 @@ class FairQueue:
                 async with self.turn:
                     self.stopped = self.stopped and (await self._connection.probe(browsing_lock(self._exchange))).locked
                     if self.under_way.refused and not self.stopped:
-                        await self.give_back([state for state in self.states.values() if state.in_hand])
+                        await self.requeue([state for state in self.states.values() if state.in_hand])
                         refused = self.under_way.pause()
                     elif not self.stopped:
                         room = await self._step()
@@ -275,7 +275,7 @@ class FairQueue:
         if self._bytes > _IN_HAND:
             asked = [state for state in asked[:1] if state.name == self._order.next()]
         for state, got in zip(asked, await channel.get_each([state.queue for state in asked]), strict=True):
-            state.heard = self._loop.time()
+            state.active_at = self._loop.time()
             state.asked = got is not None and got.left > 0
             if self.states.get(state.name) is not state:
                 # the tenant may have been dropped while it was polled
@@ -288,7 +288,7 @@ class FairQueue:
                 self._listen(channel, state)
 
     def _into_hand(self, state: TenantState, got: Got) -> None:
-        state.heard = self._loop.time()
+        state.active_at = self._loop.time()
         state.in_hand.append(got)
         self._bytes += len(got.body)
         if b"share" in got.encoded:
@@ -365,7 +365,7 @@ class FairQueue:
         self._bytes -= sum(len(got.body) for got in dropped)
         return dropped
 
-    async def give_back(self, states: Sequence[TenantState]) -> bool:
+    async def requeue(self, states: Sequence[TenantState]) -> bool:
         """Requeue the held jobs of these tenants, and unsubscribe from their queues. Call it while holding `turn`.
 
         Returns whether all of them are back in their queues, or moved to the job queue.

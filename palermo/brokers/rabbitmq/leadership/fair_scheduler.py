@@ -129,10 +129,10 @@ class FairScheduler(Work):
 
     async def _tidy(self, fair_queue: FairQueue) -> None:
         now = asyncio.get_running_loop().time()
-        stale = [one for one in fair_queue.states.values() if one.in_hand and now - one.heard > HELD]
+        stale = [one for one in fair_queue.states.values() if one.in_hand and now - one.active_at > HELD]
         if stale:
             async with fair_queue.turn:
-                await fair_queue.give_back(stale)
+                await fair_queue.requeue(stale)
         idle = [one for one in fair_queue.states.values() if _is_idle(fair_queue, one, now)]
         if not idle:
             return
@@ -147,7 +147,7 @@ class FairScheduler(Work):
                     async with fair_queue.turn:
                         chosen = [one for one in idle[start : start + _AT_ONCE] if _is_idle(fair_queue, one, now)]
                         # Otherwise a job that is just being requeued might be missed, and its queue look empty.
-                        if await fair_queue.give_back(chosen):
+                        if await fair_queue.requeue(chosen):
                             await self._delete(fair_queue, chosen)
 
     async def _delete(self, fair_queue: FairQueue, states: Iterable[TenantState]) -> None:
@@ -176,7 +176,7 @@ class FairScheduler(Work):
             case operations.ListTenantNames(queue):
                 return await self.names(queue)
             case operations.GiveBackTenantJobs(queue, still):
-                return await self.give_back(queue, stopped=still)
+                return await self.requeue(queue, stopped=still)
             case operations.HasTenantJobs(queue, tenant):
                 return await self.has(TenantQueue(queue, tenant))
         raise TypeError(operation)
@@ -208,7 +208,7 @@ class FairScheduler(Work):
         ]
         return sorted(found, key=lambda one: (-one.pending, one.name))
 
-    async def give_back(self, queue: str, *, stopped: bool = False) -> None:
+    async def requeue(self, queue: str, *, stopped: bool = False) -> None:
         """Requeue the held jobs of this queue's tenants, for a session that reads all of their jobs.
 
         With `stopped`, also move no jobs until that session has finished.
@@ -217,7 +217,7 @@ class FairScheduler(Work):
         fair_queue = self._fair_queues.get(queue)
         if fair_queue is not None:
             async with fair_queue.turn:
-                await fair_queue.give_back([one for one in fair_queue.states.values() if one.tag or one.in_hand])
+                await fair_queue.requeue([one for one in fair_queue.states.values() if one.tag or one.in_hand])
                 fair_queue.stopped = fair_queue.stopped or stopped
 
     async def has(self, tenant_queue: TenantQueue) -> bool:
@@ -232,7 +232,7 @@ class FairScheduler(Work):
 
 def _is_idle(fair_queue: FairQueue, state: TenantState, now: float) -> bool:
     """Whether this tenant's queue may be deleted: it is still known, and has long been empty."""
-    return fair_queue.states.get(state.name) is state and fair_queue.is_idle(state) and now - state.heard > LINGER
+    return fair_queue.states.get(state.name) is state and fair_queue.is_idle(state) and now - state.active_at > LINGER
 
 
 def _parse_tenant_queue(name: Any) -> tuple[str, str]:

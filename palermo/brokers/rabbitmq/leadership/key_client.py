@@ -184,21 +184,21 @@ class RabbitmqKeys:
                 )
                 await asyncio.sleep(AGAIN)
 
-    async def tell(self, message: Message, told: KeyReport) -> None:
+    async def record_end(self, message: Message, report: KeyReport) -> None:
         """Record how a run ended; returns once that is stored, which may take as long as an alarm."""
-        await (await self.send_end(message, told))
+        await (await self.send_end(message, report))
 
-    async def send_end(self, message: Message, told: KeyReport) -> Awaitable[None]:
+    async def send_end(self, message: Message, report: KeyReport) -> Awaitable[None]:
         """Send how a run ended. Returns an awaitable for its storage. Raises BrokerUnavailable."""
         lock = lock_of(message)
         assert lock is not None
         end = RunEnd(
             key=lock.key,
             id=message.id,
-            how=told.how,
-            serial=told.serial,
-            starts=told.starts,
-            run_at=told.run_at,
+            how=report.how,
+            serial=report.serial,
+            starts=report.starts,
+            run_at=report.run_at,
             at=clock.now(),
         )
         body = json.dumps(end.to_record(), separators=(",", ":")).encode()
@@ -293,13 +293,13 @@ class PendingEnds:
     pending.
     """
 
-    def __init__(self, acknowledge: Callable[[Delivery], None], give_back: Callable[[Delivery], None]) -> None:
+    def __init__(self, acknowledge: Callable[[Delivery], None], requeue: Callable[[Delivery], None]) -> None:
         """`acknowledge` is called with a delivery whose end is stored; it may raise DeliveryLost.
 
-        `give_back` is called with one whose end was not stored, because it would block its slot.
+        `requeue` is called with one whose end was not stored, because it would block its slot.
         """
         self._acknowledge = acknowledge
-        self._give_back = give_back
+        self._requeue = requeue
         #: The slot and the key of each pending end.
         self._sent: dict[asyncio.Future[None], tuple[int, str]] = {}
 
@@ -341,7 +341,7 @@ class PendingEnds:
             stored.result()
             self._acknowledge(delivery)
         except PalermoError as error:
-            self._give_back(delivery)
+            self._requeue(delivery)
             log.warning(
                 "end of a job not stored, it may run again id=%s job=%s error=%r",
                 delivery.message.id,

@@ -184,8 +184,8 @@ class Leader:
             if isinstance(error, BrokerRefused) and isinstance(operation, BriefOperation):
                 error = PublishRefused(str(error))
             # After a handover, a closed part may have caused the error.
-            told = self._hands_over.result() if self._hands_over.done() else error
-            return operations.write_error(told, operation.raises)
+            reason = self._hands_over.result() if self._hands_over.done() else error
+            return operations.write_error(reason, operation.raises)
         except _UNREADABLE as error:
             return _refuse(operation, error)
         finally:

@@ -264,9 +264,9 @@ class LeaderClient:
             return None if reply is None else read_reply(operation, reply)
         return None
 
-    async def tell(self, operation: Operation[None]) -> None:
+    async def notify(self, operation: Operation[None]) -> None:
         """Send the leader a request that may be lost; without a leader do nothing. Raises the session's error."""
-        await self._rpcs[operation.duty].tell(operations.write(operation), within=_SILENCE)
+        await self._rpcs[operation.duty].notify(operations.write(operation), within=_SILENCE)
 
     async def _stand_in(self, duty: Duty) -> None:
         """Lead in this duty, if no session does, until there have been no requests for some seconds.
@@ -320,7 +320,7 @@ class LimitClient:
 
     def __init__(self, leader_client: LeaderClient) -> None:
         self._leader_client = leader_client
-        self._telling: set[asyncio.Task[None]] = set()
+        self._notifying: set[asyncio.Task[None]] = set()
 
     async def ask(self, demand: LimitDemand, *, id: str, worker: str) -> RunNow | RunLater:
         """Whether this worker may run the job now. Raises BrokerUnavailable."""
@@ -328,8 +328,8 @@ class LimitClient:
 
     def ended(self, key: str, *, id: str, worker: str) -> None:
         """Notify the leader, without waiting, that a run has ended."""
-        spawn(self._telling, self._tell(EndRun(key, id, worker)))
+        spawn(self._notifying, self._notify(EndRun(key, id, worker)))
 
-    async def _tell(self, end: EndRun) -> None:
+    async def _notify(self, end: EndRun) -> None:
         with suppress(PalermoError):  # the leader will see it in the workers' reports
-            await self._leader_client.tell(end)
+            await self._leader_client.notify(end)

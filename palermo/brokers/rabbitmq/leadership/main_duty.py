@@ -77,9 +77,9 @@ class MainDuty(Work):
         self._cancels = CancelMarks(session.exchange, connection, outbox.open, patience=session.timeout)
         journal = StreamJournal(session, connection, self._same_connection)
 
-        async def end_key(root: Message, told: KeyReport) -> tuple[Sequence[Any], Sequence[Any]]:
+        async def end_key(root: Message, report: KeyReport) -> tuple[Sequence[Any], Sequence[Any]]:
             if lock_of(root) is not None:
-                await keys.tell(root, told)
+                await keys.record_end(root, report)
             return (), ()
 
         self._workflows = LeaderWorkflows(
@@ -151,7 +151,7 @@ class MainDuty(Work):
             case operations.ReadmitJobs(messages):
                 return await keys.readmit([message.value for message in messages])
             case operations.RemoveJobs(jobs, drop_next):
-                return await keys.gone(jobs, drop_next=drop_next)
+                return await keys.removed(jobs, drop_next=drop_next)
             case operations.CancelJobs(ids):
                 return await keys.cancelled(ids)
             case operations.FreeKeys(names):
@@ -168,8 +168,8 @@ class MainDuty(Work):
                 return operations.Scheduled([AsJson(message) for message in page.messages], page.total)
             case operations.ListingProgress():
                 return scheduled.progress
-            case operations.AlterScheduled(chosen, action, at, apart):
-                return await scheduled.alter(chosen, action, at, apart=apart)
+            case operations.AlterScheduled(chosen, action, at, failed_per_queue):
+                return await scheduled.alter(chosen, action, at, failed_per_queue=failed_per_queue)
             case operations.EditScheduled(id, edit):
                 return await scheduled.edit(id, edit.value)
             case (

@@ -237,7 +237,7 @@ class AlterScheduled(Operation[list[AlteredJob]], frozen=True):
     #: The instant for "move", in Unix seconds.
     at: float | None
     #: Whether each queue has its own failed queue.
-    apart: bool
+    failed_per_queue: bool
 
 
 class EditScheduled(Operation[list[AlteredJob]], frozen=True):

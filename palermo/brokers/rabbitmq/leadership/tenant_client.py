@@ -99,7 +99,7 @@ class TenantClient:
         queue: str,
         decide: Callable[[Message], SweepDecision],
         store: Callable[[list[Message]], Awaitable[object]],
-        tell: Callable[[SweepProgress], None],
+        progress: Callable[[SweepProgress], None],
         gate: Gate,
         as_they_run: AsTheyRun | None = None,
         *,
@@ -107,7 +107,7 @@ class TenantClient:
     ) -> SweepProgress:
         """Sweep the queue and its tenants' queues, or `only` one of them; see palermo.contract.broker.Broker.sweep."""
         async with self._alone(reader, queue, only):
-            return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate, as_they_run=as_they_run)
+            return await sweeping.sweep(reader, queue, decide, store, progress, gate=gate, as_they_run=as_they_run)
 
     @asynccontextmanager
     async def _alone(self, reader: Reader, queue: str, only: str | None = None) -> AsyncIterator[None]:

@@ -102,7 +102,7 @@ class RabbitmqWorkflows:
     async def _write(self, ends: Sequence[tuple[str, bytes]]) -> None:
         await (await self._ends.send(ends[0][0], record_of([end for _, end in ends])))
 
-    async def tell_added(self, message: Message, adds: bytes) -> None:
+    async def record_added(self, message: Message, adds: bytes) -> None:
         """Record the steps that a run has added; returns once that is stored, which may take as long as an alarm."""
         report = StepReport(message=_bare(message), adds=b64encode(adds).decode())
         body = json.dumps(report.to_record(), separators=(",", ":")).encode()

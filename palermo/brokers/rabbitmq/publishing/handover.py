@@ -111,7 +111,7 @@ class Refusals:
         self._pause = 0.0
 
 
-async def traces(
+async def find_published(
     connection: Connection,
     exchange: str,
     jobs: Mapping[str, str],

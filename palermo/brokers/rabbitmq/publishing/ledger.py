@@ -30,7 +30,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces, unpublishable
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, find_published, outcomes, unpublishable
 from palermo.brokers.rabbitmq.publishing.ledger_records import (
     FORMAT,
     Batch,
@@ -176,7 +176,9 @@ class Ledger(Generic[T]):
         self.number, self._unread, jobs = read.state.number, read.state.unread(), read.state.unstored_jobs()
         self.give_up(list(self.refused))
         queues, table = {id: job.queue for id, job in jobs.items()}, self._table
-        there = await traces(self._connection, table.exchange, queues, self._outbox.kind, ended=not table.drops_copies)
+        there = await find_published(
+            self._connection, table.exchange, queues, self._outbox.kind, ended=not table.drops_copies
+        )
         await self._publish([job for id, job in jobs.items() if id not in there])
         self.unsure = set(jobs)
         if jobs:
@@ -193,7 +195,7 @@ class Ledger(Generic[T]):
         self._classic = ours and arguments.get("x-queue-type") == CLASSIC
         self._reading, self._folded, self._done = self._read_nothing(), [], []
 
-    def let_go(self) -> None:
+    def drop_states(self) -> None:
         """Drop all states, so that the ledger must be read again."""
         if self._snapshot is not None:
             self._snapshot.cancel()
@@ -241,8 +243,8 @@ class Ledger(Generic[T]):
     async def commit(self, states: Mapping[str, T | None], jobs: Sequence[Message] = ()) -> dict[str, PalermoError]:
         """Store states (None to remove one) and jobs, all or nothing.
 
-        Returns by id why jobs were refused; they are retried. After an exception nothing is known, and `let_go` was
-        called.
+        Returns by id why jobs were refused; they are retried. After an exception nothing is known, and the
+        states are dropped.
         """
         async with self._turn:
             if not self.is_open:
@@ -261,7 +263,7 @@ class Ledger(Generic[T]):
                     stored = await storing
                 self._folded += stored
             except BaseException:
-                self.let_go()
+                self.drop_states()
                 raise
             for name in states:
                 self._unread.pop(name, None)
@@ -274,10 +276,10 @@ class Ledger(Generic[T]):
         """Publish jobs to their places. Returns by id why jobs were refused; they are retried."""
         # Posted directly if their queues exist, because a task per job would cost more than everything else.
         posted = [
-            (job, told if self._outbox.try_publish(job, told) else None) for job in jobs if (told := PublishFuture())
+            (job, ended if self._outbox.try_publish(job, ended) else None) for job in jobs if (ended := PublishFuture())
         ]
-        errors = iter(await outcomes(self._connection, [told.future for _, told in posted if told is not None]))
-        left = [job for job, told in posted if told is None or next(errors) is not None]
+        errors = iter(await outcomes(self._connection, [ended.future for _, ended in posted if ended is not None]))
+        left = [job for job, ended in posted if ended is None or next(errors) is not None]
         again = await outcomes(self._connection, [self._outbox.publish(job, job.queue) for job in left])
         refused = {job.id: error for job, error in zip(left, again, strict=True) if error is not None}
         self._refused.add([job for job in left if job.id in refused], refused)
@@ -353,7 +355,7 @@ class Ledger(Generic[T]):
             self._log.forget(held)
         elif (newer := newer_format(record)) is not None:
             if self._reading is None:
-                self.let_go()
+                self.drop_states()
             else:
                 self._reading.newer = newer
         elif "n" in record:

@@ -64,7 +64,7 @@ class HeldJob:
     #: Its destination: its job queue, its tenant's queue or `failed`.
     place: str | TenantQueue = field(compare=False)
     #: Whether it was published or removed. It stays in the heap until its due time.
-    gone: bool = field(default=False, compare=False)
+    removed: bool = field(default=False, compare=False)
 
 
 class DueJobs:
@@ -166,7 +166,7 @@ class DueJobs:
     def call(self, id: str) -> None:
         """Publish this held job now: it can get a permit, and its tenant has had its turn."""
         held, now = self._by_id[id], self._now()
-        held.gone = True
+        held.removed = True
         # Directly to its job queue, ahead of the jobs that wait for their tenants' turns.
         self._again(held, now, replace(held.message, run_at=now), held.message.queue)
 
@@ -185,7 +185,7 @@ class DueJobs:
         self._ring()
         taken = [held for held in self._heap if self._is_there(held) and means(held.message)]
         for held in taken:
-            held.gone = True
+            held.removed = True
         return sorted(taken)
 
     def put_back(self, held: HeldJob) -> None:
@@ -215,7 +215,7 @@ class DueJobs:
     @staticmethod
     def _is_there(held: HeldJob) -> bool:
         # RabbitMQ has requeued the jobs of a closed channel, and delivers them again.
-        return not held.gone and held.channel.is_open
+        return not held.removed and held.channel.is_open
 
     def _set_timer(self, wait: float | None = None) -> None:
         if self._timer is not None:
@@ -229,7 +229,7 @@ class DueJobs:
             return
         connection, heap = self._connection, self._heap
         now, published = self._now(), 0
-        while heap and (heap[0].gone or heap[0].due <= now):
+        while heap and (heap[0].removed or heap[0].due <= now):
             if published >= _AT_ONCE or not connection.raw.writable.is_set():
                 break
             held = heapq.heappop(heap)
@@ -244,10 +244,10 @@ class DueJobs:
             self._set_timer(None if connection.raw.writable.is_set() else 0.005)
 
     def _publish(self, held: HeldJob) -> None:
-        held.gone = True
+        held.removed = True
         place, publisher = held.place, self._publisher
         if publisher is None or not publisher.is_open or _is_for_failed(place) or not self._destinations.has(place):
-            spawn(self._under_way, self._see_to(held))
+            spawn(self._under_way, self._publish_in_task(held))
         else:
             # Fast path: most jobs need no task (benchmarks.growth due).
             future = publisher.send_job(*self._destinations.route(place), held.message)
@@ -261,11 +261,11 @@ class DueJobs:
             self.settle(held)
         elif isinstance(error, NotFound):
             self._destinations.forget(held.place)
-            spawn(self._under_way, self._see_to(held))
+            spawn(self._under_way, self._publish_in_task(held))
         elif isinstance(error, PalermoError):
             self._keep(held, error)
 
-    async def _see_to(self, held: HeldJob) -> None:
+    async def _publish_in_task(self, held: HeldJob) -> None:
         """Publish a job whose queue or channel must be created first."""
         try:
             await self._store(held)

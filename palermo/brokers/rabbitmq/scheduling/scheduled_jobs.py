@@ -97,21 +97,23 @@ class ScheduledJobs:
             both = sorted([*held, *indexed], key=lambda message: message.run_at or 0.0)
             return ScheduledPage(messages=tuple(both[first:last]), total=len(held) + total)
 
-    async def alter(self, chosen: ScheduledFilter, action: str, at: float | None, *, apart: bool) -> list[AlteredJob]:
-        """See palermo.contract.scheduled.ScheduledJobs.alter_scheduled; `apart` is its failed_per_queue."""
+    async def alter(
+        self, chosen: ScheduledFilter, action: str, at: float | None, *, failed_per_queue: bool
+    ) -> list[AlteredJob]:
+        """See palermo.contract.scheduled.ScheduledJobs.alter_scheduled."""
         instant = wall_clock() if action == RUN or at is None else at
-        return await self._alter(_Judge(chosen, action, instant, None), apart=apart)
+        return await self._alter(_Judge(chosen, action, instant, None), failed_per_queue=failed_per_queue)
 
     async def edit(self, id: str, edit: JobEdit) -> list[AlteredJob]:
         """See palermo.contract.scheduled.ScheduledJobs.edit_scheduled."""
         chosen = ScheduledFilter(ids=frozenset({id}))
-        return await self._alter(_Judge(chosen, MOVE, edit.run_at or wall_clock(), edit), apart=False)
+        return await self._alter(_Judge(chosen, MOVE, edit.run_at or wall_clock(), edit), failed_per_queue=False)
 
-    async def _alter(self, judge: "_Judge", *, apart: bool) -> list[AlteredJob]:
+    async def _alter(self, judge: "_Judge", *, failed_per_queue: bool) -> list[AlteredJob]:
         publish: Publish = self._outbox.publish_many
         if judge.action == GIVE_UP:
             publish = partial(
-                self._outbox.publish_many, into=lambda message: failed_queue(message.queue, per_queue=apart)
+                self._outbox.publish_many, into=lambda message: failed_queue(message.queue, per_queue=failed_per_queue)
             )
 
         async def gate(gone: list[tuple[Message, Message | None]]) -> list[bool]:

@@ -34,7 +34,7 @@ ON_ITS_WAY = 10.0
 Suspects = Mapping[tuple[str, int], OrphanedKey]
 
 #: Returns whether a tenant has jobs waiting in its own queue, outside of the job queue.
-Apart = Callable[[TenantQueue], Awaitable[bool]]
+TenantHasJobs = Callable[[TenantQueue], Awaitable[bool]]
 
 
 async def suspects(
@@ -43,13 +43,13 @@ async def suspects(
     keys: Sequence[Key],
     *,
     now: float,
-    apart: Apart | None,
+    tenant_has_jobs: TenantHasJobs | None,
     patience: float = ON_ITS_WAY,
 ) -> Suspects:
     """The holders that are with no worker, and whose queues are empty or missing.
 
-    `apart` returns whether a tenant has jobs outside of the job queue. If it is None, that is unknown, and no holder
-    with a tenant is returned.
+    `tenant_has_jobs` returns whether a tenant has jobs outside of the job queue. If it is None, that is unknown, and no
+    holder with a tenant is returned.
     """
     waiting = defaultdict[TenantQueue, dict[str, KeyHolder]](dict)
     async for some in in_turns(keys):
@@ -57,7 +57,7 @@ async def suspects(
             if (holder := key.holder) is not None and _is_due(holder, now - patience):
                 waiting[TenantQueue(holder.queue, holder.tenant)][key.name] = holder
     for place in [one for one in waiting if one.tenant]:
-        if apart is None or await apart(place):
+        if tenant_has_jobs is None or await tenant_has_jobs(place):
             del waiting[place]
     empty = {queue for queue in {one.queue for one in waiting} if await _is_empty(exchange, connection, queue)}
     found = {name: one for place, some in waiting.items() if place.queue in empty for name, one in some.items()}
@@ -82,7 +82,11 @@ async def running(exchange: str, connection: Connection) -> set[str] | None:
 
 
 async def watch(
-    exchange: str, connection: Connection, unique_keys: "UniqueKeys", now: Callable[[], float], apart: Apart
+    exchange: str,
+    connection: Connection,
+    unique_keys: "UniqueKeys",
+    now: Callable[[], float],
+    tenant_has_jobs: TenantHasJobs,
 ) -> None:
     """Free orphaned keys as long as this process is the leader."""
     before: Suspects = {}
@@ -90,7 +94,7 @@ async def watch(
     async def look() -> float:
         nonlocal before
         keys = await unique_keys.known() if unique_keys.knows else []
-        found = await suspects(exchange, connection, keys, now=now(), apart=apart)
+        found = await suspects(exchange, connection, keys, now=now(), tenant_has_jobs=tenant_has_jobs)
         strays = [one for one in found if one in before]
         for name in await unique_keys.free_strays(strays) if strays else ():
             log.warning("freed a key whose job no longer exists key=%s", name)

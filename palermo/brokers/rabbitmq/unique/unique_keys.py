@@ -215,7 +215,7 @@ class UniqueKeys:
             may = await self._ask(do)
         return may
 
-    async def gone(self, jobs: Iterable[tuple[str, str]], *, drop_next: bool) -> None:
+    async def removed(self, jobs: Iterable[tuple[str, str]], *, drop_next: bool) -> None:
         """Free the keys of jobs that are about to be removed, pairs of key and id, except running ones.
 
         With `drop_next` the jobs that would follow them are removed too.
@@ -398,13 +398,13 @@ class UniqueKeys:
         async for some in in_turns(list(keys.values())):
             for key in some:
                 self._known.remember(key)
-        async for told in in_turns(reports, at_once=CODED_AT_ONCE):
-            for report in told:
+        async for some in in_turns(reports, at_once=CODED_AT_ONCE):
+            for report in some:
                 self._on_report(report, read_again=True)
         self._learnt = True
 
     def _lose(self) -> None:
-        self._ledger.let_go()
+        self._ledger.drop_states()
         self._learnt = False
 
     async def _store(self, batch: list["Request[Any]"]) -> None:
@@ -468,27 +468,33 @@ class UniqueKeys:
     def _on_report(self, report: Report, *, read_again: bool = False) -> None:
         """Apply the end of a run, as its worker wrote it."""
         record, held = report
-        told = self._connection.unreadable.attempt(self._queue, record, lambda: RunEnd.from_record(record))
-        if told is None:
+        run_end = self._connection.unreadable.attempt(self._queue, record, lambda: RunEnd.from_record(record))
+        if run_end is None:
             self._ledger.keep(held)
             return
         # For a new leader that reads it again, its age counts from the time of writing.
-        written = told.at if read_again else None
+        written = run_end.at if read_again else None
 
         def ended(key: Key, now: float) -> KeyUpdate:
             at = now if written is None else min(written, now)
             return unique_rules.end(
-                key, told.id, told.how, serial=told.serial, starts=told.starts, now=at, run_at=told.run_at
+                key,
+                run_end.id,
+                run_end.how,
+                serial=run_end.serial,
+                starts=run_end.starts,
+                now=at,
+                run_at=run_end.run_at,
             )
 
         # Ends that are read again precede all other decisions.
-        if read_again or (self._is_ready and told.key not in self._changing):
-            step = ended(self._known.get(told.key), self._now())
+        if read_again or (self._is_ready and run_end.key not in self._changing):
+            step = ended(self._known.get(run_end.key), self._now())
             if not step.jobs:
                 self._known.remember(step.key)
                 self._ledger.keep(held)
                 return
-        asked = self._ask(lambda changes: changes.put(ended(changes.get(told.key), changes.now)), first=read_again)
+        asked = self._ask(lambda changes: changes.put(ended(changes.get(run_end.key), changes.now)), first=read_again)
         asked.add_done_callback(
             lambda done: None if done.cancelled() or done.exception() else self._ledger.settle(held)
         )

@@ -25,7 +25,7 @@ from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.publishing.turns import take_turns
 from palermo.brokers.rabbitmq.scheduling.scheduled_jobs import ScheduledJobs
 from palermo.brokers.rabbitmq.unique.known_keys import in_turns
-from palermo.brokers.rabbitmq.unique.orphaned_keys import LOOK_EVERY, Apart, running
+from palermo.brokers.rabbitmq.unique.orphaned_keys import LOOK_EVERY, TenantHasJobs, running
 from palermo.brokers.rabbitmq.workflows.leader_workflows import LeaderWorkflows, Packed
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import ScheduledFilter
@@ -61,7 +61,7 @@ class LostSteps:
         facts: Facts,
         workflows: LeaderWorkflows,
         scheduled_jobs: ScheduledJobs,
-        apart: Apart,
+        tenant_has_jobs: TenantHasJobs,
     ) -> None:
         self._exchange = exchange
         self._connection = connection
@@ -69,7 +69,7 @@ class LostSteps:
         self._facts = facts
         self._workflows = workflows
         self._scheduled_jobs = scheduled_jobs
-        self._apart = apart
+        self._tenant_has_jobs = tenant_has_jobs
         #: The workflows at the last check, and the jobs that were missing then.
         self._before: Mapping[str, Packed] = {}
         self._missed: Jobs = {}
@@ -115,7 +115,7 @@ class LostSteps:
             return True
         if probe.exists and probe.consumers and not any(place.queue in one.select([place.queue]) for one in served):
             return True
-        return bool(place.tenant) and await self._apart(place)
+        return bool(place.tenant) and await self._tenant_has_jobs(place)
 
     async def _is_quiet(self) -> bool:
         """Whether no job waits in any queue. Otherwise an operator may have moved a step's job."""

@@ -171,7 +171,7 @@ local make = {
     call('XADD', key(name), '*', 'blob', blob, 'size', size, 'topic', topic, 'at', at)
   end,
   -- Record that a group should get the kept events up to the newest one, and has got none of them yet.
-  tell = function(name, group)
+  start_replay = function(name, group)
     local newest = call('XREVRANGE', key(name), '+', '-', 'COUNT', 1)[1]
     if newest then
       local milliseconds, number = string.match(newest[1], '(%d+)-(%d+)')

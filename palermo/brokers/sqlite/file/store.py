@@ -233,7 +233,7 @@ class Store:
                 self._closed()
 
     async def _transact(self, begin: str, work: Work[T], *, publishing: bool) -> T:
-        began, told = 0.0, False
+        began, logged = 0.0, False
         while True:
             try:
                 return self._once(begin, work)
@@ -243,8 +243,8 @@ class Store:
                 if not is_busy(error) or now > began + self._timeout:
                     self.trouble = _trouble(error, self.display_path) or self.trouble
                     raise translated(error, self.display_path, publishing=publishing) from error
-                if now > began + _LONG and not told:
-                    told = True
+                if now > began + _LONG and not logged:
+                    logged = True
                     log.warning("for %g s %s has been locked by %s", _LONG, self.display_path, lock_holder(self.path))
             except (UnicodeEncodeError, OverflowError) as error:
                 raise translated(error, self.display_path) from error
