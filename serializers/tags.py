@@ -91,7 +91,7 @@ _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()}
 
 
 class Format(Struct, frozen=True, kw_only=True):
-    """What a serializer can write without a tag."""
+    """The values that a serializer can write without a tag."""
 
     name: str
     #: The exact types of scalars, and of keys in a dict.

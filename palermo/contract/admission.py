@@ -1,4 +1,4 @@
-"""What an answer about a unique key means for a delivery, and what a settlement means for the key.
+"""The consequences of an answer about a unique key for a delivery, and of a settlement for the key.
 
 All brokers use it.
 """
@@ -61,7 +61,7 @@ class KeyReport(Struct, frozen=True):
 
 
 def key_report(delivery: Delivery, settlement: Settlement, *, adopted: bool = False) -> KeyReport | None:
-    """What to report about the job's key before this settlement, if anything.
+    """The report about the job's key to send before this settlement, if any.
 
     An `adopted` job was started by another worker.
     """

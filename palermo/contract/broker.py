@@ -249,13 +249,13 @@ class UniqueKeys(Protocol):
         """
 
     async def why_silent(self) -> LeaderUnavailable | None:
-        """Why requests about keys get no answer; None if the leader answers, or this broker has no leader."""
+        """The reason why requests about keys get no answer; None if the leader answers, or the broker has no leader."""
 
     async def known(self) -> list[Key]:
         """All keys with a present, next or remembered job, by name."""
 
     async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
-        """A page of these keys, as far as this text is in their name, their job's name or a job's id."""
+        """A page of these keys: those with this text in their name, their job's name or a job's id."""
 
     async def find(self, name: str) -> Key | None:
         """The key with this name; None if nothing is known about it."""
@@ -270,7 +270,7 @@ class UniqueKeys(Protocol):
         """Keys whose holders are nowhere to be found. The search changes nothing, and takes a second or more."""
 
     async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
-        """Announce permanently which of these jobs are unique, in place of earlier announcements of the same jobs."""
+        """Announce permanently which of these jobs are unique. Replaces earlier announcements of these jobs."""
 
     async def announced(self) -> dict[str, UniqueJob]:
         """The announced unique jobs, by name. Raises BrokerRefused for a user without the permission."""
@@ -315,7 +315,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     #: `ok`, `warning` (may be intended), or `problem` (jobs are not stored, not run, or lost).
     level: str
     text: str
-    #: What to do about it, or "".
+    #: The remedy, or "".
     advice: str = ""
     #: All affected queues or jobs, worst first. The text names only the first few.
     names: tuple[str, ...] = ()

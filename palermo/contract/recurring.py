@@ -23,7 +23,7 @@ from palermo.errors import OptionInvalid
 if TYPE_CHECKING:
     from cronsim import CronSim
 
-#: What to do about ticks that came while no worker ran.
+#: The treatments of ticks that came while no worker ran.
 MISSED = ("skip", "once", "all")
 
 #: Minimum time between two ticks, in seconds.
@@ -52,7 +52,7 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
     every: float | None = None
     #: The time zone of `cron`, by its IANA name.
     tz: str = "UTC"
-    #: What to do about ticks that came while no worker ran: skip them, fire once, or fire all.
+    #: The treatment of ticks that came while no worker ran: skip them, fire once, or fire all.
     missed: str = "once"
     enabled: bool = True
     args: tuple[Any, ...] = ()
@@ -219,7 +219,7 @@ class Schedule(TypedDict, total=False):
     args: Sequence[object]
     kwargs: Mapping[str, object] | None
     queue: str | None
-    #: How to handle missed runs: skip them, run once, or run all; once by default.
+    #: The treatment of missed runs: skip them, run once (the default), or run all.
     missed: str | None
 
 

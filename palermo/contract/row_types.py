@@ -198,7 +198,7 @@ class RecurringRow(TypedDict):
     kwargs: dict[str, Any] | None
 
 
-#: What happened to a scheduled job.
+#: The outcome for a scheduled job.
 Altered = Literal["cancelled", "enqueued", "moved", "failed", "not_found"]
 
 

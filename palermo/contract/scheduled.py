@@ -108,9 +108,9 @@ class ScheduledJobs(Protocol):
         """Some of the scheduled jobs, soonest first."""
 
     async def scheduled_progress(self) -> tuple[int, int] | None:
-        """How many jobs the leader has read for the current call of `scheduled`, and how many it has to read.
+        """The numbers of jobs that the leader has read, and has to read, for the current call of `scheduled`.
 
-        None if that is unknown, or it reads none.
+        None if they are unknown, or it reads none.
         """
 
     async def alter_scheduled(

@@ -19,7 +19,7 @@ _GRACE, _CHECK_EVERY = 2.5, 0.1
 
 
 class Trouble(Struct, frozen=True):
-    """Why a broker stores nothing for now, creates nothing, or does not let this user ask workers."""
+    """The reason why a broker stores nothing for now, creates nothing, or does not let this user ask workers."""
 
     #: A clause that names the broker, without a full stop.
     cause: str

@@ -63,7 +63,7 @@ class Address(Struct, frozen=True, kw_only=True):
         return f"{self.scheme}://{user}{hosts}{service}{vhost}"
 
     def after(self, host: tuple[str, int]) -> "Address":
-        """The same address, with the hosts after this one first, and this one last."""
+        """The address with its hosts rotated, so that `host` is tried last."""
         behind = self.hosts.index(host) + 1
         return replace(self, hosts=self.hosts[behind:] + self.hosts[:behind])
 

@@ -89,6 +89,6 @@ def _offset(instant: int, zone: tzinfo) -> timedelta:
 
 
 def _change(before: int, after: int, zone: tzinfo) -> int:
-    """The first instant with a different offset than `before`, and the same as `after`."""
+    """The instant between these two at which the zone's offset changes."""
     old = _offset(before, zone)
     return before + bisect_left(range(before, after), True, key=lambda instant: _offset(instant, zone) != old)

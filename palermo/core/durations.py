@@ -57,7 +57,7 @@ _BUCKETS: Mapping[Any, int] = {key: number for number in range(LAST + 1) for key
 
 
 class Durations(Struct):
-    """How long something took, over all its occurrences."""
+    """All durations of one kind of event."""
 
     count: int = 0
     sum: float = 0.0

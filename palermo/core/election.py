@@ -1,4 +1,4 @@
-"""The duties of leaders. The session with a duty is its leader, and no two sessions have the same duty."""
+"""The duties of leaders. At most one session, its leader, has a duty."""
 
 from enum import StrEnum
 

@@ -18,7 +18,7 @@ _CUT = "\n… cut …\n"
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """Why a job failed, and when."""
+    """The error of a failed job, and its time."""
 
     #: Dotted name of the exception's class, `palermo.errors.…` for Palermo's own, at most 500 characters.
     exception_class: str

@@ -147,12 +147,12 @@ Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 
 class BatchResult(Struct, frozen=True, tag_field="state", tag="batch"):
-    """How each job of a batch ended, in the batch's order."""
+    """The result of each job of a batch, in the batch's order."""
 
     results: tuple[Result, ...]
 
 
-#: How the run of one job, or of a batch, ended.
+#: The result of a run of one job, or of a batch.
 RunResult = Result | BatchResult
 
 
@@ -301,7 +301,7 @@ def give_up(retrying: Message) -> Message:
 
 
 def attempts(message: Message, state: JobState) -> tuple[Attempt, ...]:
-    """The failed attempts of a job in this state, as far as they are known, oldest first."""
+    """The known failed attempts of a job in this state, oldest first."""
     return _with_latest_error(message, (message.retries or 0) + (1 if state is JobState.FAILED else 0))
 
 

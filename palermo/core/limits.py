@@ -305,7 +305,7 @@ class PermitTable:
         self._idle = Instants()
 
     def request(self, demand: LimitDemand, holder: PermitHolder, now: float) -> RunNow | RunLater:
-        """The answer to a worker that wants to run a job; the same again for a job that it may already run."""
+        """The answer to a worker that wants to run a job. Asking again about a permitted job changes nothing."""
         key = self._key(demand.key)
         key.limit, key.written = demand.limit, demand.written
         key.forget(now)

@@ -155,7 +155,7 @@ class Message(Struct, frozen=True, kw_only=True):
     content_type: str = JSON
     #: The compression of the body; "" for none.
     content_encoding: str = ""
-    #: How the decoded body becomes arguments: "" by its shape, "both" for {"args": …, "kwargs": …}.
+    #: The form of the decoded body: "" for arguments by its shape, "both" for {"args": …, "kwargs": …}.
     arguments: str = ""
     #: Unix seconds; None if the publisher did not set it.
     created_at: int | None = None
@@ -199,7 +199,7 @@ class Message(Struct, frozen=True, kw_only=True):
     properties: Mapping[str, Any] = NO_HEADERS
     #: Headers unknown to Palermo, unchanged.
     extra: Headers = NO_HEADERS
-    #: What is wrong with a known header; "" if nothing is.
+    #: A description of the error in a known header; "" for none.
     defect: str = ""
 
     @property

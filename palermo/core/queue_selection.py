@@ -37,8 +37,7 @@ class QueueRank(Struct, frozen=True):
 def draw_order(places: Mapping[str, QueueRank], chance: Callable[[], float]) -> tuple[str, ...]:
     """The queues in the order of one poll; `chance` returns numbers from 0 to below 1.
 
-    Within a level each queue is first in proportion to its weight. The rest are ordered in the same way, so that the
-    others keep their relative shares while the first is empty.
+    Within a level, each queue's chance to be first is proportional to its weight, and so on among the rest.
     """
     # Efraimidis and Spirakis, Weighted random sampling with a reservoir (2006): sort by u ** (1 / weight).
     ranks = {queue: (place.level, -((1.0 - chance()) ** (1.0 / place.weight))) for queue, place in places.items()}

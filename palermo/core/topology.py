@@ -63,9 +63,9 @@ def is_queue_name(name: object) -> bool:
 
 
 def check_queue_name(name: object, *, controls: bool = False) -> str:
-    """Return a valid queue name; with `controls` also one with control characters, created by another program.
+    """Return the name if it is valid for a queue. Raises QueueNameInvalid, whose text names the violated rule.
 
-    Raises QueueNameInvalid otherwise; its text names the violated rule.
+    With `controls`, control characters are permitted, since another program may have created the queue.
     """
     rule = "Names are 1 to 127 bytes of UTF-8 without control characters or spaces at either end"
     if not isinstance(name, str):
@@ -171,7 +171,7 @@ def check_id(id: object) -> str:
 
 
 def amqp_queue(exchange: str, queue: str) -> str:
-    """The AMQP name of a queue, which starts with the exchange's name unless the exchange is the default one.
+    """The AMQP name of a queue: the exchange's name and its own, or only its own on the default exchange.
 
     So two systems in one virtual host don't share `failed`. The queue of a group that subscribes to events has the same
     full name on any exchange, for other programs.

@@ -24,7 +24,7 @@ BURST_KEY = "burst-key"
 
 
 class Mode(StrEnum):
-    """How long a job holds its key."""
+    """The time for which a job holds its key."""
 
     START = "until_start"  #: until a worker starts it
     DONE = "until_done"  #: until it has ended, retries included
@@ -43,7 +43,7 @@ class UniqueLock(Struct, frozen=True, kw_only=True):
 
     key: str
     mode: Mode
-    #: How long, for Mode.WINDOW.
+    #: The time for Mode.WINDOW.
     seconds: float = 0.0
     #: Seconds of cooldown after the job has succeeded.
     linger: float = 0.0
@@ -248,7 +248,7 @@ class KeyRequest(PlainWithMessages, frozen=True, kw_only=True):
     message: Message
     #: See StoredMessage.
     call: str
-    #: What to do if another job holds the key: one of palermo.core.unique_rules.ON_DUPLICATE.
+    #: The action if another job holds the key: one of palermo.core.unique_rules.ON_DUPLICATE.
     on_duplicate: str = "return"
     #: "debounce" or "throttle", and for how many seconds; "" if the lock in the message applies.
     spread: str = ""

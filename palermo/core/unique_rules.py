@@ -25,7 +25,7 @@ from palermo.core.unique_keys import (
     shared,
 )
 
-#: What a second enqueue does: return the first job, raise, replace the first job's arguments if it still waits
+#: The effects of a second enqueue: return the first job, raise, replace the first job's arguments if it still waits
 #: (otherwise run after it), or run the job again after the present run.
 RETURN, RAISE, REPLACE, RERUN = ON_DUPLICATE = ("return", "raise", "replace", "rerun")
 
@@ -64,7 +64,7 @@ class EnqueueAnswer(Struct, frozen=True, kw_only=True):
 
 
 class StartReason(StrEnum):
-    """Why a job may or must not be started."""
+    """The reason why a job may or must not be started."""
 
     RUN = "run"  #: it holds the key
     ENDED = "ended"  #: it has ended: this is a copy of its message, or its worker died before the ack
@@ -89,7 +89,7 @@ class StartAnswer(Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(StrEnum):
-    """How a run ended, as far as it matters to keys."""
+    """The end of a run, in the terms of its key."""
 
     DONE = "done"
     OVER = "over"  #: failed, discarded or cancelled
@@ -105,7 +105,7 @@ class KeyUpdate(Struct, frozen=True, kw_only=True):
 
 
 def current(key: Key, now: float) -> Key:
-    """The key without expired parts. It need not be stored, since everyone who reads the key does the same."""
+    """The key without expired parts. Need not be stored, since every reader computes it."""
     holder, closed = key.holder, key.closed
     if holder is not None and holder.until is not None and holder.until <= now:
         holder = None
@@ -304,7 +304,7 @@ def as_they_run(messages: Iterable[Message], keys: Mapping[str, Key], *, max_bod
 
 
 def _asked_before(key: Key, claim: KeyRequest) -> EnqueueAnswer | None:
-    """The answer that an earlier request of the same call got; None if there was none.
+    """The answer to an earlier request of the same call; None for the first request.
 
     A client repeats unanswered requests.
     """

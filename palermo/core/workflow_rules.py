@@ -28,7 +28,7 @@ class When(StrEnum):
 
 
 class How(StrEnum):
-    """How a run, or a step that never ran, ended."""
+    """The end of a run, or of a step that never ran."""
 
     DONE = "done"
     FAILED = "failed"
@@ -267,7 +267,7 @@ def _without_done(flow: Flow) -> Flow:
 
 
 class View(Struct, frozen=True):
-    """What follows from the state of a workflow."""
+    """The conclusions from the state of a workflow."""
 
     #: The status of each added step.
     steps: Mapping[str, Status]

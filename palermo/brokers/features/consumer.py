@@ -98,7 +98,7 @@ class StepConsumer(abc.ABC):
 
     @abc.abstractmethod
     async def _leave(self, *, cut_off: bool) -> None:
-        """Release the jobs, or leave them to the worker's next session if this one is `cut_off`."""
+        """Release the jobs. If the session is `cut_off`, leave them to the worker's next session."""
 
     @abc.abstractmethod
     async def flush(self) -> None:

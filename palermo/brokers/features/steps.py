@@ -265,10 +265,10 @@ class StepStore(abc.ABC):
     async def try_decide(
         self, table: str, names: Sequence[Stored], decide: Decide, conditions: Sequence[Step], changes: Sequence[Step]
     ) -> Outcome:
-        """Apply these changes and those of `decide`, if these conditions and its own hold.
+        """Apply `changes` and those that `decide` returns, if `conditions` and those that it returns hold.
 
-        `decide` receives the states under these names. Its conditions must fail if another session changes them in the
-        meantime.
+        `decide` receives the states under these names. Its conditions must fail if another session changes these states
+        in the meantime.
         """
         own, more = decide(await self.states(table, names) if names else [])
         if not changes and not more:
@@ -283,7 +283,7 @@ class StepStore(abc.ABC):
         return outcome.answers
 
     async def retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat an attempt to read, decide and change while other sessions change the same data."""
+        """Call `attempt`, which reads, decides and changes, again as long as other sessions change the same data."""
         while True:
             try:
                 return await attempt()

@@ -188,8 +188,8 @@ async def change_keys(
 ) -> int:
     """Write the decisions of `decide` about these keys, together with other changes, if the other conditions hold.
 
-    Calls `decide` again if another session has changed a key. Returns the number, from 1, of the other condition that
-    failed, or 0.
+    Calls `decide` again if another session has changed a key. Returns 0, or the number, from 1, of the entry in
+    `conditions` that failed.
     """
     wanted = list(dict.fromkeys(names))
 

@@ -161,7 +161,7 @@ class Workflows:
     ) -> int:
         """Settle a job that is a step or has added steps, together with its workflow.
 
-        Returns the number, from 1, of the condition that failed, or 0.
+        Returns 0, or the number, from 1, of the entry in `conditions` that failed.
         """
         match settlement:
             case Ack(adds=adds):
@@ -202,7 +202,7 @@ class Workflows:
         *,
         graph: Graph | None = None,
     ) -> int:
-        """End a step, after a run, which may have added `graph`, or without one. Returns the same as `settle`."""
+        """End a step: after its run, which may have added `graph`, or without a run. Returns the same as `settle`."""
         id, path, generation = step_of(message.extra) or (message.id, "", 0)
         fresh = {} if graph is None else dict(data_of(f"{path}/" if path else "", graph))
         plans = None if graph is None else tuple(added.plan for added in graph.steps)
@@ -265,7 +265,7 @@ class Workflows:
         return may and not failed
 
     async def put_again(self, jobs: Iterable[Message]) -> None:
-        """Enqueue the lost jobs of steps again; those of cancelled workflows are cancelled."""
+        """Enqueue lost jobs of steps again. If their workflow is cancelled, cancel the steps instead."""
         again = list[Message]()
         for job in jobs:
             id, _, _ = step_of(job.extra) or ("", "", 0)

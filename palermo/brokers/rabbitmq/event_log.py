@@ -73,9 +73,9 @@ class EventLog:
         )
 
     async def bind(self) -> bool:
-        """Bind the stream to the gateway, which fills it; or unbind it if events should not be kept.
+        """Bind the stream to the gateway, which fills it. If events should not be kept, unbind it.
 
-        Returns False if events should be kept but the stream is broken; groups get them anyway.
+        Returns False if events should be kept but the stream is broken. Groups get them anyway.
         """
         if self.wanted:
             try:
@@ -143,8 +143,8 @@ class EventLog:
     ) -> AsyncGenerator[Found, None]:
         """The kept events between two offsets, without those that are too old.
 
-        `since` is approximately where to start, instead of at `first`; something must have been stored after it. An
-        event without an id gets one here, which is always the same. See Stream.deliveries.
+        With `since`, starts at about that time instead of at `first`; something must have been stored after it. An
+        event without an id gets one here, the same at each read. See Stream.deliveries.
         """
         start: int | str | datetime = first or "first"
         if since is not None:

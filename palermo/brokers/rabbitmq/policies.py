@@ -95,7 +95,7 @@ def findings(found: Definitions | None, queues: Iterable[str], own: str, where: 
 
 
 def _harm(definition: Mapping[str, Any]) -> str:
-    """How a queue's policies lose jobs; "" if they don't."""
+    """The loss of jobs that a queue's policies cause; "" for none."""
     refuses = str(definition.get("overflow", "")).startswith("reject-publish")
     harms = [
         text.format(definition[key])

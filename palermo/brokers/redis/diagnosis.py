@@ -72,7 +72,7 @@ async def diagnose(store: Store) -> list[Finding]:
 
 
 async def warn_of_eviction(store: Store) -> None:
-    """Log a warning if the server evicts jobs when its memory is full, as far as this user may read the setting."""
+    """Log a warning if the server evicts jobs when its memory is full. Needs the permission to read the setting."""
     with suppress(BrokerError):
         found = _eviction(_fields(await store.call("INFO", "memory")))
         if found.level == "problem":
@@ -178,7 +178,7 @@ async def _foreign_keys(store: Store) -> list[Finding]:
 
 
 async def _keys(store: Store) -> AsyncIterator[tuple[bytes, str]]:
-    """Palermo's keys with their types, as far as other keys of Palermo name them.
+    """Palermo's keys with their types, found from other keys of Palermo.
 
     The keyspace isn't scanned, since another program may have millions of keys there.
     """

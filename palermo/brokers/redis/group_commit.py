@@ -15,7 +15,7 @@ _TICK = 0.001
 
 
 class GroupCommit:
-    """How long one worker's jobs and scripts take, and which jobs are running."""
+    """The average durations of one worker's jobs and scripts, and its running jobs."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -254,7 +254,7 @@ class Store(StepStore):
         return [one for one in found if one is not None]
 
     async def _place(self, number: bytes, blob: bytes) -> Found | None:
-        """Where the job with this number is; None if it no longer exists."""
+        """The location of the job with this number; None if it no longer exists."""
         message = from_blob(blob, None)
         match await self.run("look", "place", message.queue, message.tenant, number):
             case b"held", worker:

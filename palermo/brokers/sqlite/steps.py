@@ -354,7 +354,7 @@ def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
 def _set(
     db: sqlite3.Connection, exchange: str, table: str, name: Stored, state: Stored, due: float | bool | None = None
 ) -> None:
-    """Set the state of a name, and when it is due if given; False stands for never."""
+    """Set the state of a name. With `due`, also set when it is due; False means never."""
     query = f"insert or replace into {_TABLES[table]} (exchange, name, state) values (?, ?, ?)"
     db.execute(query, (exchange, name, state))
     if due:

@@ -1,7 +1,7 @@
-"""Why RabbitMQ stores nothing, creates no queue or refuses commands to workers: alarms, limits, missing permissions.
+"""The problems for which RabbitMQ stores nothing, creates no queue or refuses commands to workers.
 
-During an alarm RabbitMQ stops reading from any connection that has ever published, including its acks and requests. So
-a session reads on another connection than it writes on.
+They are alarms, limits and missing permissions. During an alarm RabbitMQ stops reading from any connection that has
+ever published, including its acks and requests. So a session reads on another connection than it writes on.
 """
 
 import asyncio

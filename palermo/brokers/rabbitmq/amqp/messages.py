@@ -255,7 +255,7 @@ class Got:
         return id
 
     def may_have(self, ids: Collection[bytes]) -> bool:
-        """Whether its id may be one of these, judged quickly without parsing all properties."""
+        """A quick check, without parsing all properties, whether the message may have one of these ids."""
         if self._properties is not None:
             return True
         id = _message_id(self._data, self._at)

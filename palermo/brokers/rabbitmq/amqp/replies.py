@@ -28,7 +28,7 @@ _NOT_HERE = "does not have a replica on the local node"
 #: The text of a 403 for a queue with an exclusive consumer.
 _IN_USE = "in exclusive use"
 
-#: How RabbitMQ names a queue in its texts.
+#: The form in which RabbitMQ's texts name a queue.
 _QUEUE = re.compile(r"queue '(.+?)' in vhost")
 
 #: A word in every text that refuses a virtual host. Other refusals may have the same code, 530.
@@ -226,7 +226,7 @@ class Probe(NamedTuple):
 
 
 class Difference(Struct, frozen=True):
-    """How an existing queue or exchange differs from its declaration, according to error 406."""
+    """The difference between an existing queue or exchange and its declaration, according to error 406."""
 
     #: The error's whole text.
     text: str

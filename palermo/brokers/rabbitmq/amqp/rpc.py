@@ -219,7 +219,7 @@ class Responder:
 
     @property
     def error(self) -> PalermoError | None:
-        """Why replies can't be sent any more; None if they can."""
+        """The reason why replies can't be sent any more; None if they can."""
         return self._publisher.channel.error
 
     async def start(self, answering: Answering) -> None:

@@ -152,7 +152,7 @@ class Stream:
                 await asyncio.sleep(_LOOK_EVERY)
 
     def _following(self) -> str:
-        """The name of the stream that replaces this one if it is broken."""
+        """The name of the next stream, to use if this one is broken."""
         number = self.name.removeprefix(self._first_name).removeprefix(".")
         return f"{self._first_name}.{int(number or 1) + 1}"
 
@@ -175,7 +175,7 @@ class Stream:
             raise fault.with_traceback(None)
 
     async def _replace(self, connection: Connection, following: str) -> None:
-        """Create another stream, and use it if this one stays down although RabbitMQ can create streams."""
+        """Create the next stream, and use it if the present one stays down although RabbitMQ can create streams."""
         async with self._mark.held(connection, patience=0) as held:
             if held:  # otherwise another session is doing this
                 broken, self.name = self.name, following

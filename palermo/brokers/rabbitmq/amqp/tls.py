@@ -98,7 +98,7 @@ def refusal(error: ssl.SSLError, where: str) -> BrokerError:
 
 
 def _certificate(error: ssl.SSLCertVerificationError) -> str:
-    """What is wrong with the server's certificate."""
+    """A description of the error in the server's certificate."""
     code, said = error.verify_code, error.verify_message.rstrip(".")
     if code in _UNKNOWN_AUTHORITY:
         return (
@@ -118,7 +118,7 @@ def _certificate(error: ssl.SSLCertVerificationError) -> str:
 
 
 def _alert(reason: str) -> str:
-    """What the server's alert means, or its data that isn't TLS."""
+    """A description of the server's alert, or of its data that isn't TLS."""
     own = "Name a valid one in the broker URL: amqps://…?certfile=…&keyfile=…"
     if "CERTIFICATE_REQUIRED" in reason:
         return f"it requires a client certificate. {own.replace(' a valid', '')}"

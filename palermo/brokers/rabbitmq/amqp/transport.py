@@ -238,8 +238,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         """Request a queue's first message now.
 
         Before that, in the same write, acknowledge the delivery `acked`, if given. Only one call at a time on a
-        channel. The answer goes to the callback of `answers_to`; if pika must read it, to `got`, as from pika's
-        basic_get, or to pika's callbacks for GetEmpty. Raises the errors of pika's methods.
+        channel. The answer goes to the callback of `answers_to`. An answer that pika must read goes to `got`, or to
+        pika's callbacks for GetEmpty. Raises the errors of pika's methods.
         """
         if not channel.is_open:
             if acked:

@@ -103,10 +103,10 @@ def loses_consumers(text: str) -> bool:
 
 
 def cancels_late_consumers(text: str) -> bool:
-    """Whether the server, when it requeues a job that runs too long, cancels only the consumer (of a quorum queue).
+    """Whether the server cancels a quorum queue's consumer when it requeues a job that runs too long.
 
-    The channel stays open, and a second consumer with the same tag would end the connection. Before 4.3 the server
-    closes the channel.
+    It leaves the channel open, and a second consumer with the same tag would end the connection. Before 4.3 it closes
+    the channel.
     """
     return parse(text) >= (4, 3)
 
@@ -125,7 +125,10 @@ def forgets_new_queues(text: str) -> bool:
 
 
 def consumer_timeout(text: str) -> Finding:
-    """How long a job may run before the server requeues it. AMQP doesn't expose the server's setting."""
+    """The finding about the time that a job may run before the server requeues it.
+
+    AMQP doesn't expose the server's setting.
+    """
     check, version = "consumer_timeout", parse(text)
     days = CONSUMER_TIMEOUT_MS // 86_400_000
     if version >= (4, 3):
@@ -156,7 +159,7 @@ def _migrate(queue: str, kind: str) -> str:
 
 
 def without_priorities(queue: str, kind: str, text: str) -> str:
-    """Why a priority has little or no effect in a queue of this type that was created without them."""
+    """The reason why a priority has little or no effect in this queue, which was created without priorities."""
     if kind != QUORUM:
         return f"it was created without priorities; `{_migrate(queue, PRIORITY)}` recreates it with them"
     if parse(text) >= (4, 3):
@@ -170,7 +173,7 @@ def without_priorities(queue: str, kind: str, text: str) -> str:
 
 
 def of_quorum(kind: str, text: str) -> str:
-    """What a quorum queue does with priorities, to append to a finding about it; "" for other types."""
+    """A quorum queue's treatment of priorities, to append to a finding about it; "" for other types."""
     if kind != QUORUM:
         return ""
     version = parse(text)

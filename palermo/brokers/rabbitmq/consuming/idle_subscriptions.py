@@ -75,7 +75,7 @@ class IdleSubscriptions:
         self._news = asyncio.Event()
 
     async def listen(self, queues: tuple[str, ...]) -> None:
-        """Subscribe to those of the queues that have no subscription; returns when something arrives or changes."""
+        """Subscribe to these queues, except subscribed ones; returns when something arrives or changes."""
         self._news.clear()
         new = [queue for queue in queues if queue not in self._subscribed]
         for start in range(0, len(new), _AT_ONCE):

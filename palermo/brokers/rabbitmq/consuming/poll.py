@@ -51,7 +51,7 @@ class QueueTrouble(NamedTuple):
     error: PalermoError
 
 
-#: What the task in `receive` has to handle.
+#: An event for the task in `receive`.
 News = Delivery | PalermoError | QueueTrouble | Literal["no channel"] | None
 
 

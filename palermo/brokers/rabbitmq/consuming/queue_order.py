@@ -124,7 +124,7 @@ class QueueOrder:
 
 
 class FullQueues:
-    """Finds those of a worker's queues that have jobs which it may run now."""
+    """Finds a worker's queues with jobs that it may run now."""
 
     def __init__(self, connection: Connection, exchange: str, is_foreign: Callable[[str], bool]) -> None:
         """`is_foreign` returns whether a queue may legitimately keep jobs from an idle consumer."""

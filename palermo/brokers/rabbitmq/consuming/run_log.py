@@ -412,7 +412,7 @@ _YOUNG, _GRACE = 30.0, 5.0
 
 
 class CrashRecord(Struct, frozen=True, kw_only=True):
-    """What is known of a job's earlier runs."""
+    """The known facts about a job's earlier runs."""
 
     #: The workers that died while running it: ids by key.
     dead: dict[str, str]
@@ -439,7 +439,7 @@ class CrashHistory:
         self._began_at = time.monotonic()
 
     async def of(self, message: Message, *, now: bool = False) -> CrashRecord:
-        """What is known about the job's earlier runs. Raises the session's error if the session is lost.
+        """The known facts about the job's earlier runs. Raises the session's error if the session is lost.
 
         With `now` all workers are asked again, rather than reusing answers.
         """

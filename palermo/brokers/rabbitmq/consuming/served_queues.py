@@ -121,7 +121,7 @@ class ServedQueues:
             self._rank()
 
     def unlearn(self, queue: str) -> None:
-        """Query the queue's type again when it is needed."""
+        """Forget the queue's type, so that it is queried again."""
         self._declarer.forget(queue)
         if queue in self._kinds:
             self._kinds[queue] = ""

@@ -193,7 +193,7 @@ class FairQueue:
         return tenant in self._order
 
     def is_idle(self, state: TenantState) -> bool:
-        """Whether the tenant has no waiting job, as far as is known."""
+        """Whether the tenant is not known to have a waiting job."""
         return bool(state.tag) and not state.in_hand and state.name not in self._order
 
     async def run(self) -> None:
@@ -265,7 +265,7 @@ class FairQueue:
                 self.forget(state)
 
     async def _fetch(self, channel: Channel) -> None:
-        """Fetch jobs for the next turns, as far as these are known."""
+        """Fetch the jobs for the next turns."""
         asked, in_hand = list[TenantState](), dict[str, int]()
         for name in self._order.coming(min(self._most, _AT_ONCE), lambda name: self.states[name].share):
             state = self.states[name]

@@ -229,7 +229,7 @@ class RabbitmqKeys:
             await self._ask(operations.RemoveJobs(locks, drop_next))
 
     async def cancelled(self, ids: Iterable[str]) -> None:
-        """Notify the leader that these jobs won't run if they still wait."""
+        """Notify the leader that these jobs were cancelled, so that those still waiting won't run."""
         if await self.exist():
             await self._ask(operations.CancelJobs(list(ids)))
 

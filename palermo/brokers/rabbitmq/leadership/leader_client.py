@@ -177,7 +177,10 @@ class LeaderClient:
     async def _take(
         self, duty: Duty, fired: OnJobs = ignore_jobs, *, only_if_idle: bool = False, stands_in: bool = False
     ) -> "Leader | None":
-        """Become the leader. None if another session leads, or this one does; with `only_if_idle`, in any duty."""
+        """Become the leader. None if there is a leader already.
+
+        With `only_if_idle`, also None if this session leads in another duty.
+        """
         # Imported here, because the leader is as much code as the consumer, and most sessions never lead.
         from palermo.brokers.rabbitmq.leadership.leader import Leader
 

@@ -29,7 +29,7 @@ class Work(ABC):
     """
 
     async def begin(self) -> None:  # noqa: B027 - not every duty needs it
-        """Do what must precede the first reply."""
+        """Do the work that must precede the first reply."""
 
     @abstractmethod
     def tasks(self) -> Sequence[Awaitable[None]]:

@@ -72,12 +72,13 @@ _SOON = (0.3, 3.0)
 class QueueRegistration:
     """The queues whose names one session must store.
 
-    Names of our own queues are stored before they are created, those of others once a session finds them.
+    The name of a queue that Palermo creates is stored before its creation. The name of any other queue is stored when a
+    session finds it.
     """
 
     def __init__(self, session: SessionParameters, facts: Facts, connections: Connections) -> None:
         self._session = session
-        #: How the groups' queues are bound.
+        #: The exchanges and bindings of groups' queues.
         self.wiring = EventTopology(session.prefix)
         self._facts = facts
         self._connections = connections
@@ -233,7 +234,7 @@ class Declarer:
             return await self._make_again(queue)
 
     async def _make_again(self, queue: str) -> str:
-        """Create what is missing of the queue and its bindings. Returns the queue's type."""
+        """Create the queue, the exchange and the bindings as far as they are missing. Returns the queue's type."""
         try:
             return await self._declare(queue)
         except NotFound:

@@ -70,7 +70,7 @@ Report = tuple[Mapping[str, Any], Record]
 
 
 class Table(Struct, Generic[T], frozen=True):
-    """What a ledger is for."""
+    """The description of a ledger, by its owner."""
 
     exchange: str
     #: The AMQP name of its queue, and the arguments for declaring it.

@@ -196,7 +196,7 @@ class LeaderWorkflows:
 
     @property
     def states(self) -> dict[str, Packed]:
-        """The known workflows by id; an unchanged one is the same object."""
+        """The known workflows by id. As long as a workflow doesn't change, it is the same object."""
         return {name: packed for name, packed in self._store.all.items() if _OF not in name}
 
     @property
@@ -252,9 +252,9 @@ class LeaderWorkflows:
             self._store.load({name: packed for name, packed in states.items() if name not in strays})
 
     async def _take_reports(self) -> None:
-        """Handle the ends that workers have written, those of one workflow together, in few commits.
+        """Handle the ends that workers have written. The ends of one workflow are handled together, in few commits.
 
-        After an error, the records with ends of that workflow wait for the next call, for which some may already be
+        After an error, the remaining records of that workflow wait for the next call, which may find some ends already
         handled.
         """
         reports, self._reports = self._reports, []

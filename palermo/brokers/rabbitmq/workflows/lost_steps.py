@@ -100,7 +100,7 @@ class LostSteps:
         return {run: replace(job, body=b"") for job in jobs if (run := step_of(job.extra)) is not None}
 
     async def _missing(self, jobs: Jobs) -> Jobs:
-        """The jobs among these that are in no queue and not with another program's worker, as far as queues show."""
+        """The jobs among these that are neither in a queue nor, perhaps, with a worker of another program."""
         if not jobs:
             return {}
         served = [QueueSelection.parse(one.queues) for one in await ask_workers(self._connection, self._exchange)]
